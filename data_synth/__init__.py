@@ -1,0 +1,1 @@
+"""Corpora with known truth, and recorded ones in the same type."""

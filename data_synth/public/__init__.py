@@ -1,0 +1,1 @@
+"""Recorded corpora that anyone can download."""

@@ -1,0 +1,1 @@
+"""The machinery: simulator, algorithms, acoustics, execution, store and judge."""

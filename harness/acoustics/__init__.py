@@ -1,0 +1,1 @@
+"""What is trained: networks over the replica stack, hidden Markov models, scoring."""

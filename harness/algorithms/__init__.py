@@ -1,0 +1,1 @@
+"""Contribute and fold: tensors only, no notion of time, ranks or transports."""

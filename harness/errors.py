@@ -1,0 +1,32 @@
+"""The one kind of error a user can cause, and the exit codes of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+EXIT_DONE = 0
+EXIT_BAD_INPUT = 2
+EXIT_RUN_FAILED = 3
+EXIT_INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Bad usage or bad input: printed as one line, exit code 2, never a traceback.
+
+    The message names the file or option, the key, the value and what is allowed.
+    """
+
+
+def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
+    """An error for a name that is not among the allowed ones, with the nearest one named.
+
+    Args:
+        what: what was being named, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
+        value: what the user wrote.
+        allowed: every name that would have been accepted.
+    """
+    names = sorted(allowed)
+    near = get_close_matches(value, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return UserError(f"{what}: unknown {value!r}{hint}; allowed: {', '.join(names)}")

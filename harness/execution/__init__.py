@@ -1,0 +1,1 @@
+"""Where an algorithm meets a timeline."""

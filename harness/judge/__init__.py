@@ -1,0 +1,1 @@
+"""Statistics and verdicts; nothing here trains or draws."""

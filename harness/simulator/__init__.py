@@ -1,0 +1,1 @@
+"""When each worker reads, computes, waits and sends: time only."""

@@ -1,0 +1,1 @@
+"""Append-only results, addressed by configuration hash."""

@@ -1,0 +1,1 @@
+"""From the store to figures, tables and a PDF; nothing here trains."""

@@ -1,0 +1,1 @@
+"""Papers, declared: experiments, reported figures, claims and exhibits; no machinery."""
