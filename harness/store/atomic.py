@@ -1,0 +1,63 @@
+"""Writing a file so that a reader sees the old one or the new one, never a part."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import UserError
+
+PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries it
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """A temporary path beside ``path`` that takes its place if the block succeeds."""
+    handle, name = tempfile.mkstemp(prefix=PREFIX, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)  # mkstemp makes files private; results are to be read
+        os.replace(temporary, path)  # noqa: PTH105 (the name says what matters here)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` atomically, through to the disk."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write ``value`` as readable JSON; NaN and infinities are refused (ValueError)."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files that an interrupted process left in ``folder``."""
+    for leftover in folder.glob(PREFIX + "*"):
+        leftover.unlink(missing_ok=True)
+
+
+def writable_folder(path: Path, what: str) -> Path:
+    """Make the folder if needed and prove that a file can be written in it.
+
+    Raises:
+        UserError: naming ``what`` (an option or a role) and the path.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(prefix=PREFIX, dir=path):
+            return path
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{what}: cannot write in {str(path)!r} ({reason})") from None

@@ -1,0 +1,65 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (pyarrow ships no stubs; this module is the only one of the store that meets it)
+"""Logged rows, as rows, as arrays and as a Parquet file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.store import atomic
+
+MetricRow = dict[str, Any]
+Columns = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+# the columns every row has; further ones are float64 and NaN where a row has none
+TYPES: dict[str, type] = {
+    "name": str,
+    "value": np.float64,
+    "fold": np.int64,
+    "time_s": np.float64,
+    "epoch": np.float64,
+}
+ARROW = {"name": pa.string(), "fold": pa.int64()}
+
+
+def columns_of(rows: Sequence[MetricRow]) -> Columns:
+    """Rows as equally long arrays: the common columns, then the further ones by name."""
+    further = sorted({key for row in rows for key in row} - TYPES.keys())
+    columns: Columns = {key: np.array([r[key] for r in rows], TYPES[key]) for key in TYPES}
+    for key in further:
+        columns[key] = np.array([row.get(key, math.nan) for row in rows], np.float64)
+    return columns
+
+
+def rows_of(columns: Columns) -> list[MetricRow]:
+    """The inverse of ``columns_of``; a further column's NaN is a key the row lacks."""
+    lists = {key: array.tolist() for key, array in columns.items()}
+    rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    return [{k: v for k, v in row.items() if k in TYPES or not math.isnan(v)} for row in rows]
+
+
+def write_columns(path: Path, columns: Columns) -> None:
+    """Write columns as one Parquet file, atomically."""
+    arrays = {
+        key: pa.array(array.tolist(), ARROW.get(key, pa.float64()))
+        for key, array in columns.items()
+    }
+    with atomic.replacing(path) as temporary:
+        pq.write_table(pa.table(arrays), temporary)
+
+
+def read_columns(path: Path) -> Columns:
+    """Read what ``write_columns`` wrote."""
+    table = pq.read_table(path)
+    return {
+        key: np.array(table.column(key).to_pylist(), TYPES.get(key, np.float64))
+        for key in table.column_names
+    }

@@ -1,0 +1,37 @@
+"""The files of a run, and what may stand in its summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+
+SCHEMA = 1
+CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
+PROVENANCE, CHECKPOINT, LOCK = "provenance.json", "checkpoint", ".lock"
+RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT, LOCK})
+
+Outcome = Literal["done", "diverged", "failed"]
+Status = Literal["done", "diverged", "failed", "unfinished"]
+
+
+def finite_or_none(value: object) -> float | int | str | None:
+    """A summary value as JSON can hold it: non-finite numbers become None.
+
+    Raises:
+        TypeError: the value is neither number nor string.
+    """
+    if isinstance(value, np.generic):
+        value = cast(object, value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, float | int | str):
+        return value
+    raise TypeError(f"a summary holds numbers and strings, not {type(value).__name__}")
+
+
+def nan_for_none(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The reader's side of ``finite_or_none``."""
+    return {key: math.nan if value is None else value for key, value in summary.items()}

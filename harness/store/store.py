@@ -1,0 +1,100 @@
+"""The store: a folder of runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.identity import SHORT, identity, plain
+from harness.store import atomic, schema
+from harness.store.lock import Lock
+from harness.store.read import Run, read_run
+from harness.store.write import RunWriter
+
+
+class AlreadyFinished(Exception):  # noqa: N818 (a state of the store, not an error)
+    """Raised by ``Store.begin`` when there is nothing left to do; ``run`` is the result."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"run {run.hash[:SHORT]} is finished")
+        self.run = run
+
+
+class Store:
+    """Runs addressed by the hash of their configuration.
+
+    Args:
+        path: the folder; made when the first run begins.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def begin(self, config: Mapping[str, object]) -> RunWriter:
+        """Take hold of a run, new or unfinished, waiting while another process holds it.
+
+        An unfinished run keeps its checkpoint folder. A failed one starts again.
+
+        Raises:
+            AlreadyFinished: it is done or diverged, perhaps by whom we waited for.
+            UserError: the store cannot be written.
+        """
+        folder = self.path / identity(config)
+        atomic.writable_folder(folder, "store")
+        lock = Lock(folder / schema.LOCK)
+        try:
+            return self._opened(folder, config, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _opened(self, folder: Path, config: Mapping[str, object], lock: Lock) -> RunWriter:
+        if (folder / schema.RUN).exists():
+            run = read_run(folder)
+            if run.status != "failed":
+                shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
+                raise AlreadyFinished(run)
+            (folder / schema.RUN).unlink()
+        atomic.sweep(folder)
+        if not (folder / schema.CONFIG).exists():
+            atomic.write_json(folder / schema.CONFIG, plain(config))
+        return RunWriter(folder, config, lock)
+
+    def obtain(self, config: Mapping[str, object], execute: Callable[[RunWriter], object]) -> Run:
+        """The finished run of ``config``: the stored one, or what ``execute`` makes of it.
+
+        Args:
+            config: the full configuration.
+            execute: trains, logs and calls ``finish`` on the writer it is given.
+        """
+        try:
+            with self.begin(config) as writer:
+                execute(writer)
+        except AlreadyFinished as finished:
+            return finished.run
+        return self.load(identity(config))
+
+    def has(self, hash_: str) -> bool:
+        """Whether the run needs no more work: done or diverged."""
+        if not (self.path / hash_ / schema.RUN).exists():
+            return False
+        return read_run(self.path / hash_).status != "failed"
+
+    def load(self, hash_: str) -> Run:
+        """The run of this hash, finished or not; the short form is enough if it is unique.
+
+        Raises:
+            UserError: no such run, or several.
+        """
+        folders = [self.path / hash_] if len(hash_) == 64 else sorted(self.path.glob(f"{hash_}*"))
+        found = [folder for folder in folders if (folder / schema.CONFIG).exists()]
+        if len(found) != 1:
+            count = "no run" if not found else f"{len(found)} runs"
+            raise UserError(f"{self.path}: {count} with hash {hash_!r}")
+        return read_run(found[0])
+
+    def runs(self) -> list[Run]:
+        """Every run, finished or not, by hash."""
+        return [read_run(entry.parent) for entry in sorted(self.path.glob(f"*/{schema.CONFIG}"))]

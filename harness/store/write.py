@@ -1,0 +1,172 @@
+"""A run while it is being made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from harness.identity import identity, plain
+from harness.store import atomic, schema
+from harness.store.columns import MetricRow, columns_of, read_columns, rows_of, write_columns
+from harness.store.lock import Lock
+from harness.store.schema import Outcome
+
+
+class RunWriter:
+    """Collects rows and files of one run; the only holder of its folder until released.
+
+    Made by ``Store.begin``. As a context manager it gives the folder back at the
+    end of the block; a run that was not finished by then can be begun again.
+
+    Attributes:
+        config: the full configuration, as plain data.
+        hash: its identity.
+        dir: the run's folder.
+        checkpoint: ``dir/"checkpoint"``, made by the trainer when it needs it.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, object], lock: Lock) -> None:
+        self.config: dict[str, object] = plain(config)
+        self.hash = identity(config)
+        self.dir = folder
+        self.checkpoint = folder / schema.CHECKPOINT
+        self._lock = lock
+        self._rows: list[MetricRow] = []
+        self._started = datetime.now(UTC)
+        self._clock_s = time.monotonic()
+        self._open = True
+
+    def log(
+        self,
+        name: str,
+        value: float,
+        *,
+        fold: int,
+        time_s: float,
+        epoch: float,
+        **further: float,
+    ) -> None:
+        """Keep one row in memory.
+
+        Args:
+            name: what was measured, e.g. ``"dev_frame_error"``.
+            value: its value; NaN and infinities are kept as they are.
+            fold: number of folds so far.
+            time_s: virtual time in seconds.
+            epoch: passes over the training set so far.
+            further: more numbers about this row, each a column of its own.
+        """
+        row: MetricRow = {
+            "name": name,
+            "value": float(value),
+            "fold": int(fold),
+            "time_s": float(time_s),
+            "epoch": float(epoch),
+        }
+        self._rows.append(row | {key: float(each) for key, each in further.items()})
+
+    def rows(self) -> list[MetricRow]:
+        """A copy of the rows so far, as plain dicts, for a checkpoint to hold."""
+        return [dict(row) for row in self._rows]
+
+    def restore_rows(self, rows: Sequence[MetricRow]) -> None:
+        """Put back the rows of a checkpoint in place of those logged since."""
+        self._rows = [dict(row) for row in rows]
+
+    def save_rows(self, path: Path) -> None:
+        """Write the rows so far to ``path`` (Parquet), beside a checkpoint's other files."""
+        write_columns(path, columns_of(self._rows))
+
+    def load_rows(self, path: Path) -> None:
+        """Put back the rows that ``save_rows`` wrote."""
+        self.restore_rows(rows_of(read_columns(path)))
+
+    def attach(self, name: str, content: Path | bytes) -> Path:
+        """Keep a file with the run, e.g. ``attach("timeline.parquet", path)``.
+
+        Raises:
+            ValueError: a name with a folder in it, or one of the store's own.
+        """
+        if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
+            raise ValueError(f"{name!r} cannot name an attached file")
+        target = self.dir / name
+        if isinstance(content, bytes):
+            atomic.write_bytes(target, content)
+        else:
+            with atomic.replacing(target) as temporary:
+                shutil.copyfile(content, temporary)
+        return target
+
+    def finish(
+        self,
+        status: Outcome = "done",
+        summary: Mapping[str, object] | None = None,
+        note: str = "",
+        provenance: Mapping[str, object] | None = None,
+    ) -> None:
+        """Write the results, remove the checkpoint and give the folder back.
+
+        Args:
+            status: ``done``, ``diverged`` or ``failed``; a failed run is tried again.
+            summary: name to number or string; a non-finite number is kept as null.
+            note: one sentence for a reader, e.g. where it diverged.
+            provenance: further facts of this machine or moment.
+        """
+        if not self._open:
+            raise ValueError(f"run {self.hash} was already given back")
+        write_columns(self.dir / schema.METRICS, columns_of(self._rows))
+        atomic.write_json(self.dir / schema.PROVENANCE, self._provenance() | dict(provenance or {}))
+        atomic.write_json(self.dir / schema.RUN, self._record(status, summary or {}, note))
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self.release()
+
+    def release(self) -> None:
+        """Give the folder back as it is."""
+        self._open = False
+        self._lock.release()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _record(self, status: Outcome, summary: Mapping[str, object], note: str) -> object:
+        return {
+            "schema": schema.SCHEMA,
+            "hash": self.hash,
+            "status": status,
+            "summary": {key: schema.finite_or_none(summary[key]) for key in sorted(summary)},
+            "note": note,
+            "rows": len(self._rows),
+            "files": sorted(_attached(self.dir)),
+            "config": self.config,
+        }
+
+    def _provenance(self) -> dict[str, object]:
+        return {
+            "started": self._started.isoformat(timespec="seconds"),
+            "wall_s": round(time.monotonic() - self._clock_s, 3),  # since begun or last resumed
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+        }
+
+
+def _attached(folder: Path) -> list[str]:
+    return [
+        entry.name
+        for entry in folder.iterdir()
+        if entry.name not in schema.RESERVED and not entry.name.startswith(".")
+    ]
