@@ -1,1 +1,46 @@
 """Corpora with known truth, and recorded ones in the same type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from data_synth import parametric
+from data_synth.cache import cache_folder
+from data_synth.corpus import Corpus
+from harness.errors import unknown
+
+CORPORA: dict[str, Callable[..., Corpus]] = {"parametric": parametric.make}
+SCALES = ("smoke", "laptop", "gpu", "paper")
+
+
+def _silent(line: str) -> None:
+    """Progress that nobody asked for."""
+
+
+def load_corpus(
+    name: str,
+    *,
+    scale: str,
+    cache: Path | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] = _silent,
+) -> Corpus:
+    """A corpus by name, made on first use and kept.
+
+    Args:
+        name: ``"parametric"`` (synthetic) or ``"fsdd"`` (recorded digits).
+        scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
+        cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
+        seed: what is random about the corpus follows from it.
+        progress: called with a line of text now and then while a corpus is made.
+
+    Raises:
+        UserError: an unknown name or scale, a recording that is missing or damaged, a
+            cache that cannot be written.
+    """
+    if name not in CORPORA:
+        raise unknown("--corpus", name, CORPORA)
+    if scale not in SCALES:
+        raise unknown("--scale", scale, SCALES)
+    return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress)

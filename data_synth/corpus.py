@@ -1,0 +1,168 @@
+"""The one type every corpus has: frames, their HMM states, and who said what where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import unknown
+
+COLUMNS = ("id", "speaker", "split", "start", "frames")
+
+
+@dataclass(frozen=True, eq=False)
+class Utterances:
+    """A table of utterances, column by column; all columns have one length.
+
+    Attributes:
+        id: unique names, str.
+        speaker: who spoke, str.
+        split: ``"train"``, ``"dev"`` or the name of a test set, str.
+        start: int64, the utterance's first row in ``Corpus.features``.
+        frames: int64, how many rows it has.
+        words: what was said, a tuple of words for each utterance.
+    """
+
+    id: np.ndarray
+    speaker: np.ndarray
+    split: np.ndarray
+    start: np.ndarray
+    frames: np.ndarray
+    words: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def take(self, index: np.ndarray) -> Utterances:
+        """The utterances at ``index`` (integers or a boolean mask), in that order."""
+        rows = np.arange(len(self))[index]
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return Utterances(**columns, words=tuple(self.words[i] for i in rows))
+
+    def shifted(self, frames: int) -> Utterances:
+        """The same utterances, every start moved by ``frames`` rows."""
+        return replace(self, start=self.start + frames)
+
+    @property
+    def total_frames(self) -> int:
+        """Frames of all these utterances together."""
+        return int(self.frames.sum())
+
+
+def join(tables: list[Utterances]) -> Utterances:
+    """The utterances of several tables, one after another; starts are left as they are."""
+    columns = {name: np.concatenate([getattr(t, name) for t in tables]) for name in COLUMNS}
+    return Utterances(**columns, words=tuple(words for t in tables for words in t.words))
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Speech, ready to train on.
+
+    Attributes:
+        name: which corpus, e.g. ``"fsdd"``.
+        features: float32 [frames, dim], normalised per utterance, not spliced; usually
+            a read-only memory map.
+        targets: int32 [frames], the HMM state of every frame, 0..n_targets-1.
+        utterances: the table of utterances; each split is stored in one piece.
+        lexicon: word -> its left-to-right sequence of targets.
+        silence: the left-to-right sequence of targets of the silence that may stand
+            before and after a word; empty if the corpus has none.
+        context: frames to splice on either side (5 makes 11).
+        frame_shift_s: seconds from one frame to the next.
+        tests: the names of the test sets.
+    """
+
+    name: str
+    features: np.ndarray
+    targets: np.ndarray
+    utterances: Utterances
+    lexicon: Mapping[str, tuple[int, ...]]
+    silence: tuple[int, ...] = ()
+    context: int = 5
+    frame_shift_s: float = 0.01
+    tests: tuple[str, ...] = ("clean", "noise")
+    stored_fingerprint: str | None = field(default=None, repr=False)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in one unspliced frame."""
+        return self.features.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """How many HMM states there are."""
+        return 1 + max((*self.silence, *(t for states in self.lexicon.values() for t in states)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over content and metadata; stored with a saved corpus, so cheap."""
+        from data_synth.storage import fingerprint
+
+        return self.stored_fingerprint or fingerprint(self)
+
+    def split(self, name: str) -> Utterances:
+        """The utterances of ``"train"``, ``"dev"`` or a test set.
+
+        Raises:
+            UserError: there is no such split.
+        """
+        known = ("train", "dev", *self.tests)
+        if name not in known:
+            raise unknown(f"corpus {self.name}: split", name, known)
+        return self.utterances.take(self.utterances.split == name)
+
+    def frames_of(self, name: str) -> int:
+        """How many frames a split has."""
+        return self.split(name).total_frames
+
+    def save(self, folder: Path) -> None:
+        """Writes the corpus to a folder that does not exist yet, all or nothing."""
+        from data_synth.storage import save
+
+        save(self, folder)
+
+    @staticmethod
+    def load(folder: Path) -> Corpus:
+        """Opens a saved corpus; frames stay on disk until they are read.
+
+        Raises:
+            UserError: the folder does not hold a whole corpus.
+        """
+        from data_synth.storage import load
+
+        return load(folder)
+
+
+def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every frame: its own row, and its utterance's first and last row.
+
+    Returns:
+        Three int64 arrays [frames], in utterance order.
+    """
+    first = np.repeat(utterances.start, utterances.frames)
+    ends = np.cumsum(utterances.frames)
+    position = np.arange(utterances.total_frames) - np.repeat(
+        ends - utterances.frames, utterances.frames
+    )
+    return first + position, first, first + np.repeat(utterances.frames, utterances.frames) - 1
+
+
+def splice_index(utterances: Utterances, context: int) -> np.ndarray:
+    """Which rows of ``features`` make up the spliced input of every frame.
+
+    At an utterance's edges the first or last frame is repeated, so
+    ``features[splice_index(u, c)].reshape(len, -1)`` is the network's input.
+
+    Returns:
+        [frames, 2 * context + 1]: int32 where rows fit it, else int64.
+    """
+    row, first, last = frame_edges(utterances)
+    dtype = np.int32 if len(row) == 0 or int(last.max()) < 2**31 - context else np.int64
+    offsets = np.arange(-context, context + 1, dtype=dtype)
+    row, first, last = (x.astype(dtype)[:, None] for x in (row, first, last))
+    return np.clip(row + offsets, first, last)

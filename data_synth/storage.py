@@ -1,0 +1,217 @@
+"""A corpus on disk: two arrays to map into memory, a table of utterances, a card.
+
+``features.npy``, ``targets.npy``, ``utterances.parquet`` and ``corpus.json``. A corpus
+is written in chunks into a hidden folder beside the final one, which takes its name
+only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_synth.corpus import COLUMNS, Corpus, Utterances, join
+from harness.errors import UserError
+
+FORMAT = 1
+HEADER_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Card:
+    """All of a corpus but its frames and utterances; see ``Corpus`` for the fields."""
+
+    name: str
+    lexicon: dict[str, tuple[int, ...]]
+    silence: tuple[int, ...] = ()
+    context: int = 5
+    frame_shift_s: float = 0.01
+    tests: tuple[str, ...] = ("clean", "noise")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some utterances with their frames; starts count from the chunk's first frame."""
+
+    features: np.ndarray
+    targets: np.ndarray
+    utterances: Utterances
+
+
+def card_of(corpus: Corpus) -> Card:
+    """The card of a corpus."""
+    return Card(
+        corpus.name,
+        dict(corpus.lexicon),
+        corpus.silence,
+        corpus.context,
+        corpus.frame_shift_s,
+        corpus.tests,
+    )
+
+
+def fingerprint(corpus: Corpus) -> str:
+    """SHA-256 (hex) of a corpus; the same for equal content, on disk or in memory."""
+    features = hashlib.sha256(np.ascontiguousarray(corpus.features, np.float32).data)
+    targets = hashlib.sha256(np.ascontiguousarray(corpus.targets, np.int32).data)
+    return _digest(card_of(corpus), corpus.utterances, features.hexdigest(), targets.hexdigest())
+
+
+def _digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
+    content = {
+        "card": asdict(card),
+        "features": features,
+        "targets": targets,
+        "utterances": _table(utterances).to_pydict(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _table(utterances: Utterances) -> pa.Table:
+    columns = {name: pa.array(getattr(utterances, name).tolist()) for name in COLUMNS}
+    words = pa.array([list(w) for w in utterances.words], pa.list_(pa.string()))
+    return pa.table({**columns, "words": words})
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """An .npy header (format 1.0) of fixed length, so that it can be rewritten in place."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    body = text.ljust(HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body.encode("ascii")
+
+
+class _Array:
+    """One .npy file that grows, and the SHA-256 of its content so far."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.file: IO[bytes] = path.open("wb")
+        self.dtype, self.digest, self.rows = dtype, hashlib.sha256(), 0
+        self.file.write(bytes(HEADER_BYTES))
+
+    def append(self, block: np.ndarray) -> None:
+        raw = np.ascontiguousarray(block, self.dtype).data
+        self.file.write(raw)
+        self.digest.update(raw)
+        self.rows += len(block)
+
+    def close(self, row_shape: tuple[int, ...]) -> str:
+        self.file.seek(0)
+        self.file.write(_header(self.dtype, (self.rows, *row_shape)))
+        self.file.close()
+        return self.digest.hexdigest()
+
+
+def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
+    """Writes a corpus piece by piece, holding one chunk in memory at a time.
+
+    Args:
+        folder: an existing folder, which nobody else reads yet.
+        card: what the corpus is.
+        chunks: its frames, in order; the result does not depend on how they are cut.
+    """
+    features, targets = (
+        _Array(folder / "features.npy", "<f4"),
+        _Array(folder / "targets.npy", "<i4"),
+    )
+    tables: list[Utterances] = []
+    dim = 0
+    for chunk in chunks:
+        tables.append(chunk.utterances.shifted(features.rows))
+        features.append(chunk.features)
+        targets.append(chunk.targets)
+        dim = chunk.features.shape[1]
+    utterances = join(tables)
+    pq.write_table(_table(utterances), folder / "utterances.parquet")
+    digest = _digest(card, utterances, features.close((dim,)), targets.close(()))
+    text = json.dumps({"format": FORMAT, "fingerprint": digest, **asdict(card)}, indent=1)
+    (folder / "corpus.json").write_text(text + "\n")
+
+
+def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Makes a folder all or nothing: filled under a hidden name, then renamed.
+
+    If somebody else finished the same folder first, theirs stays and ours goes.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    hidden = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        hidden.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write here ({error.strerror})") from None
+    try:
+        fill(hidden)
+        if not folder.exists():
+            hidden.replace(folder)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def save(corpus: Corpus, folder: Path) -> None:
+    """Writes a corpus to a folder that does not exist yet, all or nothing.
+
+    Raises:
+        UserError: the folder exists or cannot be written.
+    """
+    if folder.exists():
+        raise UserError(f"{folder}: exists already; a corpus is saved to a new folder")
+    chunk = Chunk(corpus.features, corpus.targets, corpus.utterances)
+    new_folder(folder, lambda place: write_chunks(place, card_of(corpus), [chunk]))
+
+
+def load(folder: Path) -> Corpus:
+    """Opens a saved corpus with its frames mapped into memory, read-only.
+
+    Raises:
+        UserError: a file is missing, damaged or of another length than the others.
+    """
+    try:
+        card = json.loads((folder / "corpus.json").read_text())
+        corpus = Corpus(
+            features=np.load(folder / "features.npy", mmap_mode="r"),
+            targets=np.load(folder / "targets.npy", mmap_mode="r"),
+            utterances=_utterances(pq.read_table(folder / "utterances.parquet")),
+            **_fields(card),
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise UserError(f"{folder}: not a whole corpus ({_one_line(error)})") from None
+    frames = corpus.utterances.total_frames
+    if not len(corpus.features) == len(corpus.targets) == frames:
+        raise UserError(
+            f"{folder}: not a whole corpus (features.npy has {len(corpus.features)} frames, "
+            f"targets.npy {len(corpus.targets)}, utterances.parquet {frames})"
+        )
+    return corpus
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _fields(card: dict[str, Any]) -> dict[str, Any]:
+    if card.pop("format") != FORMAT:
+        raise ValueError(f"corpus.json: format is not {FORMAT}")
+    stored = card.pop("fingerprint")
+    return {
+        **card,
+        "lexicon": {word: tuple(states) for word, states in card["lexicon"].items()},
+        "silence": tuple(card["silence"]),
+        "tests": tuple(card["tests"]),
+        "stored_fingerprint": stored,
+    }
+
+
+def _utterances(table: pa.Table) -> Utterances:
+    columns = {name: np.array(table[name].to_pylist()) for name in COLUMNS}
+    return Utterances(**columns, words=tuple(map(tuple, table["words"].to_pylist())))

@@ -1,0 +1,149 @@
+"""Left-to-right hidden Markov models: forced alignment and scoring of single words.
+
+A chain of states is walked from its first to its last, one frame at a time, staying
+or advancing by one. Stays and advances weigh nothing: at one state every few frames
+the acoustic scores decide (durations are not modelled).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, np.float64]:
+    """Best walk over the columns of [frames, positions] scores.
+
+    The first and the last ``skippable`` positions may be left out (all or none of
+    each end). Position of every frame, and the walk's score; -inf if none fits.
+    """
+    frames, positions = scores.shape
+    best = np.full(positions, -np.inf)
+    came = np.zeros((frames, positions), np.bool_)
+    best[0] = scores[0, 0]
+    best[skippable] = scores[0, skippable]
+    for t in range(1, frames):
+        for j in range(positions - 1, -1, -1):
+            stay = best[j]
+            advance = best[j - 1] if j > 0 else -np.inf
+            came[t, j] = advance > stay
+            best[j] = max(stay, advance) + scores[t, j]
+    end = positions - 1
+    if best[end - skippable] > best[end]:
+        end -= skippable
+    path = np.empty(frames, np.int64)
+    position = end
+    for t in range(frames - 1, -1, -1):
+        path[t] = position
+        if came[t, position]:
+            position -= 1
+    return path, best[end]
+
+
+def align(
+    loglik: np.ndarray,
+    states: Sequence[int],
+    silence: Sequence[int] = (),
+) -> tuple[np.ndarray, float]:
+    """The best walk through a chain of states: Viterbi alignment.
+
+    Ties are resolved by staying.
+
+    Args:
+        loglik: float [frames, n_targets], log-likelihood of each frame in each state.
+        states: the chain, e.g. a word's entry in the lexicon.
+        silence: states that may stand before and after the chain, or be left out.
+
+    Returns:
+        The target of every frame, int32 [frames], and the sum of their log-likelihoods.
+
+    Raises:
+        ValueError: there are fewer frames than states, or no states.
+    """
+    chain = np.array([*silence, *states, *silence], np.int64)
+    if not 0 < len(states) <= len(loglik):
+        raise ValueError(f"{len(loglik)} frames cannot pass {len(states)} states")
+    path, score = _align(np.asarray(loglik, np.float64)[:, chain], len(silence))
+    return chain[path].astype(np.int32), float(score)
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """The state chains of a lexicon laid end to end, silence included.
+
+    Attributes:
+        words: the names, in the order of the scores.
+        states: int64 [sum of lengths]; ``ends`` int64 [words], where each chain stops.
+        skippable: how many states of silence stand at both ends of every chain.
+    """
+
+    words: tuple[str, ...]
+    states: np.ndarray
+    ends: np.ndarray
+    skippable: int
+
+
+def chains(lexicon: Mapping[str, Sequence[int]], silence: Sequence[int] = ()) -> Chains:
+    """Lays out a lexicon for ``chain_scores``."""
+    full = [[*silence, *states, *silence] for states in lexicon.values()]
+    ends = np.cumsum([len(states) for states in full])
+    return Chains(tuple(lexicon), np.concatenate(full).astype(np.int64), ends, len(silence))
+
+
+@njit(cache=True, nogil=True)
+def _chain_scores(
+    loglik: np.ndarray, states: np.ndarray, ends: np.ndarray, skippable: int
+) -> np.ndarray:
+    out = np.empty(len(ends))
+    best = np.empty(len(states))
+    first = 0
+    for word in range(len(ends)):
+        last = ends[word] - 1
+        best[first : last + 1] = -np.inf
+        best[first] = loglik[0, states[first]]
+        best[first + skippable] = loglik[0, states[first + skippable]]
+        for t in range(1, len(loglik)):
+            for j in range(last, first, -1):
+                best[j] = max(best[j], best[j - 1]) + loglik[t, states[j]]
+            best[first] += loglik[t, states[first]]
+        out[word] = max(best[last], best[last - skippable])
+        first = last + 1
+    return out
+
+
+def chain_scores(loglik: np.ndarray, words: Chains) -> np.ndarray:
+    """Score of the best walk through each word's chain, -inf where the word is too long.
+
+    Args:
+        loglik: float [frames, n_targets]: log-likelihoods, or a network's log posterior
+            minus log prior.
+        words: from ``chains``; lay out once, score many utterances.
+
+    Returns:
+        float64 [words].
+    """
+    scores = np.ascontiguousarray(loglik, np.float64)
+    return _chain_scores(scores, words.states, words.ends, words.skippable)
+
+
+def word_scores(
+    loglik: np.ndarray,
+    lexicon: Mapping[str, Sequence[int]],
+    silence: Sequence[int] = (),
+) -> dict[str, float]:
+    """Best-walk score of every word of a lexicon, for recognising single words.
+
+    Args:
+        loglik: float [frames, n_targets].
+        lexicon: word -> its chain of targets.
+        silence: states that may stand before and after a word, or be left out.
+
+    Returns:
+        word -> score; the best word is ``max(scores, key=scores.get)``.
+    """
+    laid = chains(lexicon, silence)
+    return dict(zip(laid.words, chain_scores(loglik, laid).tolist(), strict=True))
