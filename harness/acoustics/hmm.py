@@ -15,7 +15,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, np.float64]:
+def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
     """Best walk over the columns of [frames, positions] scores.
 
     The first and the last ``skippable`` positions may be left out (all or none of
@@ -41,7 +41,7 @@ def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, np.float64]:
         path[t] = position
         if came[t, position]:
             position -= 1
-    return path, best[end]
+    return path, float(best[end])
 
 
 def align(

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances, frame_edges, join, splice_index
+from data_synth.storage import Chunk, card_of, fingerprint, load, write_chunks
+from harness.errors import UserError
+from harness.seeds import stream
+
+
+def utterances(frames, split="train", start=0):
+    frames = np.array(frames, np.int64)
+    n = len(frames)
+    return Utterances(
+        id=np.array([f"{split}-{i}" for i in range(n)]),
+        speaker=np.array([f"s{i % 2}" for i in range(n)]),
+        split=np.full(n, split),
+        start=start + np.cumsum(frames) - frames,
+        frames=frames,
+        words=tuple(("one", "two") if i % 2 else ("one",) for i in range(n)),
+    )
+
+
+def small_corpus():
+    table = join([utterances([3, 1, 4]), utterances([2, 5], "dev", 8)])
+    rng = stream(0, "small corpus")
+    return Corpus(
+        name="small",
+        features=rng.normal(size=(15, 2)).astype(np.float32),
+        targets=rng.integers(5, size=15).astype(np.int32),
+        utterances=table,
+        lexicon={"one": (2, 3), "two": (3, 4)},
+        silence=(0, 1),
+    )
+
+
+def test_splicing_repeats_the_edge_frames_of_each_utterance():
+    rows = splice_index(utterances([3, 1, 2], start=10), 2)
+    assert rows.tolist() == [
+        [10, 10, 10, 11, 12],
+        [10, 10, 11, 12, 12],
+        [10, 11, 12, 12, 12],
+        [13, 13, 13, 13, 13],
+        [14, 14, 14, 15, 15],
+        [14, 14, 15, 15, 15],
+    ]
+
+
+def test_splicing_agrees_with_padding_utterance_by_utterance():
+    corpus = small_corpus()
+    dev = corpus.split("dev")
+    spliced = corpus.features[splice_index(dev, 3)]
+    for start, frames, end in zip(dev.start, dev.frames, np.cumsum(dev.frames), strict=True):
+        padded = np.pad(corpus.features[start : start + frames], ((3, 3), (0, 0)), mode="edge")
+        expected = np.stack([padded[t : t + 7] for t in range(frames)])
+        assert (spliced[end - frames : end] == expected).all()
+
+
+def test_frame_edges_name_each_frames_own_row():
+    row, first, last = frame_edges(utterances([2, 1], start=5))
+    assert row.tolist() == [5, 6, 7]
+    assert first.tolist() == [5, 5, 7]
+    assert last.tolist() == [6, 6, 7]
+
+
+def test_splits_hold_their_own_utterances():
+    corpus = small_corpus()
+    assert corpus.split("dev").id.tolist() == ["dev-0", "dev-1"]
+    assert corpus.frames_of("train") == 8
+    assert corpus.frames_of("noise") == 0
+    assert corpus.n_targets == 5
+
+
+def test_an_unknown_split_is_named_with_those_that_exist():
+    with pytest.raises(UserError, match=r"'trian' \(did you mean 'train'\?\).*clean, dev, noise"):
+        small_corpus().split("trian")
+
+
+def test_a_saved_corpus_comes_back_whole(tmp_path):
+    corpus = small_corpus()
+    corpus.save(tmp_path / "c")
+    back = Corpus.load(tmp_path / "c")
+    assert isinstance(back.features, np.memmap)
+    assert (back.features == corpus.features).all()
+    assert (back.targets == corpus.targets).all()
+    assert back.utterances.words == corpus.utterances.words
+    assert back.utterances.start.tolist() == corpus.utterances.start.tolist()
+    assert back.utterances.start.dtype == np.int64
+    assert card_of(back) == card_of(corpus)
+    assert back.fingerprint == corpus.fingerprint == fingerprint(back)
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_the_fingerprint_sees_every_part():
+    corpus = small_corpus()
+    u = corpus.utterances
+    others = [
+        replace(corpus, name="other"),
+        replace(corpus, context=4),
+        replace(corpus, lexicon={"one": (2, 3), "two": (3, 3, 4)}),
+        replace(corpus, features=corpus.features + np.float32(1)),
+        replace(corpus, targets=corpus.targets[::-1]),
+        replace(corpus, utterances=replace(u, words=(("two",), *u.words[1:]))),
+        replace(corpus, utterances=replace(u, speaker=u.speaker[::-1])),
+    ]
+    assert len({corpus.fingerprint, *(c.fingerprint for c in others)}) == 1 + len(others)
+
+
+def test_the_bytes_on_disk_do_not_depend_on_the_chunks(tmp_path):
+    corpus = small_corpus()
+    whole = [Chunk(corpus.features, corpus.targets, corpus.utterances)]
+    pieces = []
+    for start, end, rows in ((0, 4, [0, 1]), (4, 15, [2, 3, 4])):
+        table = corpus.utterances.take(np.array(rows)).shifted(-start)
+        pieces.append(Chunk(corpus.features[start:end], corpus.targets[start:end], table))
+    for name, chunks in (("whole", whole), ("pieces", pieces)):
+        (tmp_path / name).mkdir()
+        write_chunks(tmp_path / name, card_of(corpus), chunks)
+    for file in ("features.npy", "targets.npy", "utterances.parquet", "corpus.json"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "pieces" / file).read_bytes()
+
+
+def test_a_corpus_is_not_saved_over_another(tmp_path):
+    small_corpus().save(tmp_path / "c")
+    with pytest.raises(UserError, match="exists already"):
+        small_corpus().save(tmp_path / "c")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="file.c: cannot write here"):
+        small_corpus().save(tmp_path / "file" / "c")
+
+
+@pytest.mark.parametrize(
+    "file", ["features.npy", "targets.npy", "utterances.parquet", "corpus.json"]
+)
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_a_damaged_corpus_is_refused_in_one_line(tmp_path, file, damage):
+    small_corpus().save(tmp_path / "c")
+    path = tmp_path / "c" / file
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="not a whole corpus") as error:
+        load(tmp_path / "c")
+    assert "\n" not in str(error.value)
+    assert str(tmp_path / "c") in str(error.value)
+
+
+def test_arrays_of_different_lengths_are_refused(tmp_path):
+    small_corpus().save(tmp_path / "c")
+    np.save(tmp_path / "c" / "targets.npy", np.zeros(14, np.int32))
+    with pytest.raises(UserError, match="features.npy has 15 frames, targets.npy 14"):
+        load(tmp_path / "c")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from harness.acoustics.hmm import align, chain_scores, chains, word_scores
+from harness.seeds import stream
+
+
+def every_walk(frames, states):
+    """All ways to give each of the states at least one of the frames, in order."""
+    for cuts in itertools.combinations(range(1, frames), len(states) - 1):
+        stays = np.diff([0, *cuts, frames])
+        yield np.repeat(states, stays)
+
+
+def brute_force(loglik, states, silence=()):
+    ends = [(), silence] if silence else [()]
+    walks = [
+        walk
+        for before in ends
+        for after in ends
+        for walk in every_walk(len(loglik), [*before, *states, *after])
+    ]
+    scores = [loglik[np.arange(len(walk)), walk].sum() for walk in walks]
+    return walks[int(np.argmax(scores))], max(scores)
+
+
+def random_scores(seed, frames, targets):
+    return stream(seed, "scores").normal(size=(frames, targets))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("silence", [(), (0,), (0, 1)])
+def test_alignment_is_the_best_of_all_walks(seed, silence):
+    loglik = random_scores(seed, 9, 6)
+    states = (2, 4, 3)
+    walk, score = brute_force(loglik, states, silence)
+    path, found = align(loglik, states, silence)
+    assert path.tolist() == walk.tolist()
+    assert found == pytest.approx(score, rel=1e-14)
+    assert path.dtype == np.int32
+
+
+def test_a_state_may_come_twice_in_a_chain():
+    loglik = random_scores(3, 8, 3)
+    walk, score = brute_force(loglik, (1, 2, 1))
+    path, found = align(loglik, (1, 2, 1))
+    assert path.tolist() == walk.tolist()
+    assert found == pytest.approx(score, rel=1e-14)
+
+
+def test_as_many_frames_as_states_leaves_one_walk():
+    path, score = align(np.zeros((3, 5)), (4, 0, 2))
+    assert path.tolist() == [4, 0, 2]
+    assert score == 0.0
+
+
+def test_equal_walks_are_resolved_by_staying():
+    assert align(np.zeros((5, 2)), (0, 1))[0].tolist() == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("states", [(0, 1, 2, 3), ()])
+def test_too_few_frames_or_no_states_cannot_be_aligned(states):
+    with pytest.raises(ValueError, match="cannot pass"):
+        align(np.zeros((3, 4)), states)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("silence", [(), (0, 1)])
+def test_every_word_scores_as_its_best_walk(seed, silence):
+    loglik = random_scores(seed, 8, 7)
+    lexicon = {"one": (2,), "two": (3, 4), "three": (5, 6, 5), "four": (2, 3, 4, 5)}
+    scores = word_scores(loglik, lexicon, silence)
+    for word, states in lexicon.items():
+        assert scores[word] == pytest.approx(brute_force(loglik, states, silence)[1], rel=1e-14)
+        assert scores[word] == pytest.approx(align(loglik, states, silence)[1], rel=1e-14)
+
+
+def test_a_word_longer_than_the_utterance_scores_minus_infinity():
+    scores = word_scores(np.zeros((2, 4)), {"short": (0, 1), "long": (0, 1, 2)})
+    assert scores == {"short": 0.0, "long": -np.inf}
+
+
+def test_silence_is_used_only_where_it_helps():
+    loglik = np.full((6, 3), -1.0)
+    loglik[:2, 0] = loglik[4:, 0] = 0.0
+    assert word_scores(loglik, {"w": (1, 2)}, (0,))["w"] == -2.0
+    assert word_scores(loglik, {"w": (1, 2)})["w"] == -6.0
+
+
+def test_scores_do_not_depend_on_number_type_or_memory_order():
+    loglik = random_scores(1, 20, 6).astype(np.float32)
+    words = chains({"a": (1, 2, 3), "b": (4, 5)}, (0,))
+    rows = chain_scores(loglik, words)
+    assert (rows == chain_scores(np.asfortranarray(loglik), words)).all()
+    assert (rows == chain_scores(loglik.astype(np.float64), words)).all()
