@@ -1,0 +1,82 @@
+"""A feed-forward acoustic model over the replica stack: outputs and exact gradients.
+
+Back-propagation is written out rather than recorded by autograd: gradients land in the
+caller's ``[R, P]`` buffer, nothing is allocated per layer that need not be, and the
+order of floating-point operations is fixed, which replaying a run bit for bit needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from harness.acoustics.cross_entropy import softmax_cross_entropy_
+from harness.acoustics.stack import Affine, Layout
+
+Activation = Literal["sigmoid", "relu"]
+
+
+@dataclass(frozen=True)
+class Dnn:
+    """Affine layers with one nonlinearity between them and a linear output.
+
+    Args:
+        layout: the sizes of the levels.
+        activation: ``"sigmoid"`` (papers 1 and 2) or ``"relu"`` (paper 3).
+    """
+
+    layout: Layout
+    activation: Activation = "sigmoid"
+
+    def logits(self, stack: Tensor, x: Tensor) -> Tensor:
+        """Outputs ``[R, B, K]`` of R replicas for frames ``[R, B, D]`` or shared ``[B, D]``."""
+        hidden = x if x.dim() == 3 else x.expand(stack.shape[0], *x.shape)
+        layers = self.layout.views(stack)
+        for layer in layers[:-1]:
+            hidden = self._activate_(_affine(layer, hidden))
+        return _affine(layers[-1], hidden)
+
+    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        """The gradient of the cross-entropy, **summed** over each replica's minibatch.
+
+        Paper 1, equation 1: the loss of a minibatch is the sum over its samples.
+
+        Args:
+            stack: parameters ``[R, P]``.
+            x: spliced frames ``[R, B, D]``.
+            targets: ``[R, B]``, int64.
+            out: gradient buffer ``[R, P]``, overwritten.
+
+        Returns:
+            The summed loss of each replica, ``[R]``, in nats.
+        """
+        layers, gradients = self.layout.views(stack), self.layout.views(out)
+        levels = [x]
+        for layer in layers[:-1]:
+            levels.append(self._activate_(_affine(layer, levels[-1])))
+        delta = _affine(layers[-1], levels[-1])
+        loss = softmax_cross_entropy_(delta, targets)
+        for i in range(len(layers) - 1, -1, -1):
+            # Written through `copy_`: `out=` wants contiguous memory and a layer's view
+            # of the stack is strided as soon as R > 1.
+            gradients[i].weight.copy_(torch.bmm(delta.transpose(1, 2), levels[i]))
+            gradients[i].bias.copy_(delta.sum(1))
+            if i:
+                delta = self._differentiate_(torch.bmm(delta, layers[i].weight), levels[i])
+        return loss
+
+    def _activate_(self, pre: Tensor) -> Tensor:
+        return pre.sigmoid_() if self.activation == "sigmoid" else pre.relu_()
+
+    def _differentiate_(self, delta: Tensor, level: Tensor) -> Tensor:
+        """Multiply by the nonlinearity's slope, which both functions give from their output."""
+        if self.activation == "sigmoid":
+            return torch.ops.aten.sigmoid_backward(delta, level)
+        return torch.ops.aten.threshold_backward(delta, level, 0.0)
+
+
+def _affine(layer: Affine, x: Tensor) -> Tensor:
+    return torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))

@@ -1,0 +1,66 @@
+"""Averaged SGD over any descent: the model deployed is an average of the iterates.
+
+Polyak and Juditsky 1992; Xu 2011 (arXiv 1107.2490); paper 1, sections 2.3 and 2.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Gradient, Minibatch, Server
+
+
+@dataclass(frozen=True)
+class AveragedSgd:
+    """A running average at first, and from the switch on the average of all iterates.
+
+    Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
+    iterates averaged so far (the running average counts as the first):
+    ``average <- average + (theta - average) / (n + 1)``.
+
+    Args:
+        descent: what moves theta.
+        eta: the running average's rate; 0.01 throughout paper 1.
+    """
+
+    descent: AsyncSgd = field(default_factory=AsyncSgd)
+    eta: float = 0.01
+
+    def start(self, model: Tensor) -> Server:
+        """Iterate and average both start from ``model [P]``; no switch yet."""
+        server = self.descent.start(model)
+        server.vectors["average"] = model.clone()
+        server.numbers["averaged"] = 0.0
+        return server
+
+    def contribute(
+        self, gradient: Gradient, replicas: Tensor, minibatch: Minibatch, out: Tensor
+    ) -> Tensor:
+        """As the descent contributes."""
+        return self.descent.contribute(gradient, replicas, minibatch, out)
+
+    def fold(self, server: Server, contribution: Tensor, *, staleness: int, rate: float) -> None:
+        """Move theta, then draw the average towards it."""
+        self.descent.fold(server, contribution, staleness=staleness, rate=rate)
+        averaged = server.numbers["averaged"]
+        weight = self.eta
+        if averaged:
+            weight = 1.0 / (averaged + 1.0)
+            server.numbers["averaged"] = averaged + 1.0
+        server.vectors["average"].lerp_(server.model, weight)
+
+    def consider_switch(
+        self, server: Server, *, iterate_error: float, average_error: float
+    ) -> bool:
+        """Begin the full average once the running one beats the iterate on the development set.
+
+        Returns:
+            Whether the switch happened now.
+        """
+        if server.numbers["averaged"] or not average_error < iterate_error:
+            return False
+        server.numbers["averaged"] = 1.0
+        return True
