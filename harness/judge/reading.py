@@ -1,0 +1,130 @@
+"""Reading ``results.json``: every mistake in it is named by file, key and value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from harness.errors import UserError, unknown
+from harness.judge.claims import VERDICTS
+from harness.judge.results import SCHEMA, Bounds, Claim, Exhibit, Kind, Part, Results, Row
+from harness.store.read import read_json
+
+
+def read_results(path: Path) -> Results:
+    """Read and check a results file.
+
+    Raises:
+        UserError: naming the file, the key, its value and what is allowed.
+    """
+    data = read_json(path)
+    if data.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: {SCHEMA}")
+    top = _Reader(str(path), data)
+    return top.make(
+        Results,
+        exhibits=tuple(_exhibit(each) for each in top.children("exhibits")),
+        claims=tuple(_claim(each) for each in top.children("claims")),
+        seeds=tuple(top.sequence("seeds", int)),
+        provenance=top.table("provenance"),
+    )
+
+
+def _exhibit(reader: _Reader) -> Exhibit:
+    reader.one_of("kind", get_args(Kind))
+    rows = tuple(_row(each) for each in reader.children("rows"))
+    return reader.make(
+        Exhibit,
+        rows=rows,
+        files=tuple(reader.sequence("files", str)),
+        axes=reader.table("axes"),
+        draw=reader.table("draw"),
+    )
+
+
+def _row(reader: _Reader) -> Row:
+    reader.number("paper")
+    return _measured(reader, Row, runs=tuple(reader.sequence("runs", str)))
+
+
+def _claim(reader: _Reader) -> Claim:
+    reader.one_of("verdict", VERDICTS)
+    parts = tuple(_measured(each, Part) for each in reader.children("parts"))
+    return _measured(reader, Claim, parts=parts, runs=tuple(reader.sequence("runs", str)))
+
+
+def _measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
+    reader.number("measured")
+    return reader.make(kind, ci95=reader.bounds("ci95"), **given)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One JSON object of the file, with its place in it for error messages."""
+
+    where: str
+    data: dict[str, Any]
+
+    def make(self, kind: type[Any], **given: object) -> Any:
+        """Build ``kind`` from the object; strings are checked here, the rest was ``given``."""
+        known = {each.name: each for each in fields(kind)}
+        for key in self.data:
+            if key not in known:
+                raise unknown(f"{self.where}: key", key, known)
+        for name, each in known.items():
+            if name in self.data and each.type == "str":
+                self._expect(name, str, "a string")
+        try:
+            return kind(**(self.data | given))
+        except TypeError as error:
+            lacks = str(error).partition("argument")[2].lstrip("s: ")
+            raise UserError(f"{self.where}: missing {lacks}") from None
+
+    def children(self, key: str) -> list[_Reader]:
+        items = self.sequence(key, dict)
+        return [
+            _Reader(f"{self.where}: {key}[{item.get('id', index)}]", cast(dict[str, Any], item))
+            for index, item in enumerate(items)
+        ]
+
+    def sequence(self, key: str, kind: type[Any]) -> list[Any]:
+        items = self.data.get(key, [])
+        if not isinstance(items, list) or not all(
+            isinstance(each, kind) for each in cast(list[object], items)
+        ):
+            raise self._wrong(key, f"a list of {kind.__name__}")
+        return cast(list[Any], items)
+
+    def table(self, key: str) -> dict[str, Any]:
+        if key in self.data:
+            self._expect(key, dict, "an object")
+        return self.data.get(key, {})
+
+    def number(self, key: str) -> None:
+        if not _is_number_or_none(self.data.get(key)):
+            raise self._wrong(key, "a number or null")
+
+    def bounds(self, key: str) -> Bounds | None:
+        value = self.data.get(key)
+        if value is None:
+            return None
+        ends = cast(list[Any], value) if isinstance(value, list) else []
+        if len(ends) != 2 or not all(_is_number_or_none(end) for end in ends):
+            raise self._wrong(key, "null or two numbers")
+        return ends[0], ends[1]
+
+    def one_of(self, key: str, allowed: tuple[str, ...]) -> None:
+        if self.data.get(key) not in allowed:
+            raise unknown(f"{self.where}: {key}", str(self.data.get(key)), allowed)
+
+    def _expect(self, key: str, kind: type[Any], words: str) -> None:
+        if not isinstance(self.data[key], kind):
+            raise self._wrong(key, words)
+
+    def _wrong(self, key: str, allowed: str) -> UserError:
+        return UserError(f"{self.where}: {key} is {self.data.get(key)!r}; allowed: {allowed}")
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import UserError
+from harness.judge import Claim, Exhibit, Part, Results, Row, read_results, write_results
+
+numbers = st.none() | st.floats() | st.integers(-(10**9), 10**9)
+bounds = st.none() | st.tuples(numbers, numbers)
+rows = st.builds(
+    Row, st.text(), st.text() | st.floats(), numbers, numbers, bounds, st.tuples(st.text())
+)
+
+
+def some_results(**changes):
+    claim = Claim(
+        id="p1.noise-harder",
+        statement="noise is harder",
+        where="Table 2",
+        statistic="CER noise - clean > 0",
+        paper="holds",
+        measured=11.5,
+        ci95=(-math.inf, math.inf),
+        verdict="undecided",
+        runs=("ab",),
+        parts=(Part("hand", "holds", 1.0, (0.5, 1.5), "reproduced"),),
+    )
+    table = Exhibit("p1.table2", "table", "CER (%)", (Row("SGD", "clean", 7.63, 8.0, (7, 9)),))
+    given = {
+        "paper": "paper1",
+        "scale": "smoke",
+        "corpus": "parametric",
+        "seeds": (0, 1),
+        "provenance": {"git": "abc", "wall_s": 1.5},
+        "exhibits": (table,),
+        "claims": (claim,),
+    }
+    return Results(**(given | changes))
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    write_results(tmp_path / "results.json", some_results())
+    assert read_results(tmp_path / "results.json") == some_results()
+
+
+@given(st.lists(rows, max_size=4))
+def test_any_row_survives_the_file_without_nan_or_infinity(tmp_path_factory, items):
+    path = tmp_path_factory.getbasetemp() / "rows.json"
+    results = some_results(exhibits=(Exhibit("e", "figure", "t", tuple(items)),))
+    write_results(path, results)
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert read_results(path) == results
+
+
+def test_numbers_that_are_not_finite_become_null():
+    row = Row("a", "b", 1.0, math.inf, (math.nan, np.float64(2)))
+    assert (row.measured, row.ci95) == (None, (None, 2.0))
+    assert type(Row("a", np.float64(3)).column) is float
+
+
+def test_the_file_has_the_documented_keys(tmp_path):
+    write_results(tmp_path / "r.json", some_results())
+    data = json.loads((tmp_path / "r.json").read_text())
+    top = {"schema", "paper", "scale", "corpus", "seeds", "provenance", "exhibits", "claims"}
+    row = {"label", "column", "paper", "measured", "ci95", "runs"}
+    claim = {"id", "statement", "where", "statistic", "paper", "measured", "ci95"}
+    assert data.keys() == top
+    assert data["schema"] == 1
+    assert data["exhibits"][0].keys() >= {"id", "kind", "title", "files", "rows"}
+    assert data["exhibits"][0]["rows"][0].keys() == row
+    assert data["claims"][0].keys() >= claim | {"verdict", "runs", "note"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        (["schema"], 2, "schema is 2; allowed: 1"),
+        (["claims", 0, "verdict"], "reproducd", "did you mean 'reproduced'"),
+        (["exhibits", 0, "kind"], "picture", "kind: unknown 'picture'"),
+        (["exhibits", 0, "rows", 0, "measured"], "8.0", "measured is '8.0'; allowed: a number"),
+        (["exhibits", 0, "rows", 0, "ci95"], [1], "ci95 is [1]; allowed: null or two numbers"),
+        (["exhibits", 0, "rows", 0, "mesured"], 1, "did you mean 'measured'"),
+        (["exhibits", 0, "title"], 3, "title is 3; allowed: a string"),
+        (["exhibits"], {}, "exhibits is {}; allowed: a list of dict"),
+        (["seeds"], ["0"], "seeds is ['0']; allowed: a list of int"),
+        (["provenance"], [], "provenance is []; allowed: an object"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path, path, value, complaint):
+    file = tmp_path / "results.json"
+    write_results(file, some_results())
+    data = json.loads(file.read_text())
+    target = data
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    file.write_text(json.dumps(data))
+    with pytest.raises(UserError) as caught:
+        read_results(file)
+    assert complaint in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_key_and_a_missing_file_are_named(tmp_path):
+    file = tmp_path / "results.json"
+    with pytest.raises(UserError, match="cannot be read"):
+        read_results(file)
+    write_results(file, some_results())
+    data = json.loads(file.read_text())
+    del data["claims"][0]["statement"]
+    file.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=r"claims\[p1\.noise-harder\].*'statement'"):
+        read_results(file)

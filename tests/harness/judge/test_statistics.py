@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.judge import (
+    Interval,
+    mean_ci,
+    paired_difference_ci,
+    rank_correlation_ci,
+    ratio_ci,
+    wilson,
+)
+
+RNG = np.random.default_rng(7)
+a_few = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8)
+
+
+@given(a_few)
+def test_the_interval_of_a_mean_is_the_t_test_turned_around(values):
+    found = mean_ci(values)
+    error = stats.sem(values)
+    half = stats.t.ppf(0.975, len(values) - 1) * error
+    assert found.low == pytest.approx(np.mean(values) - half, rel=1e-9, abs=1e-9)
+    assert found.high == pytest.approx(np.mean(values) + half, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, math.inf], [0.5, math.nan, 0.4]])
+def test_one_seed_or_a_value_that_is_not_finite_bounds_nothing(values):
+    for found in (mean_ci(values), paired_difference_ci(values, values), ratio_ci(values, values)):
+        assert found.ci95 == (-math.inf, math.inf)
+
+
+def test_no_values_or_seeds_that_do_not_pair_are_refused():
+    with pytest.raises(ValueError, match="one value per seed"):
+        mean_ci([])
+    with pytest.raises(ValueError, match="2 and 3 seeds"):
+        paired_difference_ci([1, 2], [1, 2, 3])
+
+
+def test_pairing_cancels_what_the_seeds_share():
+    shared = RNG.normal(0, 10, 6)
+    a, b = shared + 1 + RNG.normal(0, 0.1, 6), shared + RNG.normal(0, 0.1, 6)
+    found = paired_difference_ci(a, b)
+    assert found.high - found.low < 1
+    assert found.low < 1 < found.high
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_the_ends_of_a_ratio_are_where_a_paired_t_test_just_rejects(case):
+    rng = np.random.default_rng(case)
+    b = rng.normal(5, 0.3, 4)
+    a = 0.2 * b + rng.normal(0, 0.3, 4)
+    found = ratio_ci(a, b)
+    assert found.estimate == a.mean() / b.mean()
+    for end in found.ci95:
+        assert stats.ttest_1samp(a - end * b, 0).pvalue == pytest.approx(0.05, rel=1e-9)
+    inside = stats.ttest_1samp(a - (found.low + found.high) / 2 * b, 0).pvalue
+    assert inside > 0.05
+
+
+def test_a_ratio_over_what_may_be_zero_is_unbounded():
+    assert ratio_ci([1.0, 1.1], [0.1, -0.1]).ci95 == (-math.inf, math.inf)
+    assert math.isnan(ratio_ci([1.0, 1.0], [0.0, 0.0]).estimate)
+
+
+def test_equal_seeds_give_an_exact_ratio():
+    assert ratio_ci([91.2, 91.2], [14.25, 14.25]).ci95 == (6.4, 6.4)
+
+
+def test_nineteen_in_twenty_ratio_intervals_hold_the_truth():
+    rng = np.random.default_rng(3)
+    b = rng.normal(10, 1, (2000, 5))
+    a = 0.5 * b + rng.normal(0, 1, (2000, 5))
+    held = [i.low <= 0.5 <= i.high for i in (ratio_ci(x, y) for x, y in zip(a, b, strict=True))]
+    assert abs(np.mean(held) - 0.95) < 0.02
+
+
+@pytest.mark.parametrize(("errors", "total"), [(0, 20), (3, 20), (20, 20), (150, 1000)])
+def test_wilson_agrees_with_scipy(errors, total):
+    oracle = stats.binomtest(errors, total).proportion_ci(method="wilson")
+    assert wilson(errors, total).ci95 == pytest.approx((oracle.low, oracle.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 5), (6, 5), (0, 0)])
+def test_wilson_refuses_impossible_counts(wrong):
+    with pytest.raises(ValueError, match="trials"):
+        wilson(*wrong)
+
+
+def test_a_rank_correlation_is_the_mean_of_spearmans():
+    x, y = [1, 5, 10, 20, 25], RNG.normal(size=(4, 5))
+    oracle = np.mean([stats.spearmanr(x, seed).statistic for seed in y])
+    assert rank_correlation_ci(x, y).estimate == pytest.approx(oracle)
+
+
+def test_ties_share_their_rank():
+    x, y = [1, 2, 3, 4], [[1, 1, 2, 2], [3, 1, 1, 2]]
+    oracle = np.mean([stats.spearmanr(x, seed).statistic for seed in y])
+    assert rank_correlation_ci(x, y).estimate == pytest.approx(oracle)
+
+
+@pytest.mark.parametrize(("points", "seeds"), [(3, 2), (4, 2), (3, 3), (5, 2)])
+def test_a_rank_interval_excludes_zero_exactly_when_permutations_reject(points, seeds):
+    x = range(points)
+    one = [stats.spearmanr(x, p).statistic for p in itertools.permutations(x)]
+    sums = np.array([0.0])
+    for _ in range(seeds):
+        sums = np.add.outer(sums, one).ravel()
+    null = np.abs(sums) / seeds
+    for outcome in itertools.islice(
+        itertools.product(itertools.permutations(x), repeat=seeds), 200
+    ):
+        found = rank_correlation_ci(x, outcome)
+        rejected = np.mean(null >= abs(found.estimate) - 1e-9) <= 0.05
+        assert (found.low > 1e-9 or found.high < -1e-9) == rejected
+
+
+def test_two_points_and_two_seeds_cannot_show_an_order():
+    assert rank_correlation_ci([1, 25], [[1, 2], [1, 2]]).low <= 0
+
+
+def test_many_points_use_the_normal_law():
+    found = rank_correlation_ci(range(20), [np.arange(20.0)] * 2)
+    assert found.estimate == pytest.approx(1)
+    assert found.low == pytest.approx(1 - 1.959964 / math.sqrt(2 * 19), rel=1e-6)
+
+
+def test_an_exact_value_has_no_width_and_a_missing_one_no_bounds():
+    assert Interval.exact(6.3).ci95 == (6.3, 6.3)
+    assert Interval.exact(math.nan).ci95 == (-math.inf, math.inf)
