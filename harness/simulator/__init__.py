@@ -1,1 +1,88 @@
-"""When each worker reads, computes, waits and sends: time only."""
+"""When each worker of a cluster reads, computes, sends and is folded: time only.
+
+    cluster = load_cluster("reproductions/clusters/k20m-server.toml")
+    workload = Workload.of_network((429, 2048, 2048, 10217), minibatch=256)
+    simulation = Simulation(cluster, "parameter_server", workload, workers=4, seed=0)
+
+    segment = simulation.advance(folds=1000)     # or seconds=60.0
+    segment.folds.fold, segment.folds.time_s     # fold k makes version k + 1
+    segment.contributions.worker                 # columns: fold, worker, read_version,
+                                                 # read_time_s, first_step, steps
+    segment.in_flight()                          # rows whose fold is IN_FLIGHT (−1): read in
+                                                 # this segment or before, folded in a later one
+    segment.folded().read_version, segment.staleness(), segment.lag_s()
+
+    simulation.advance(folds=500, drain=True)    # ends with all workers idle
+    simulation.pause(30.0, "search")             # allowed when drained; costs virtual time
+    simulation.change(workload=other)            # holds for contributions read from now on
+    saved = simulation.state()                   # dict of numpy arrays
+    simulation = Simulation.restore(cluster, "parameter_server", saved, workers=4, seed=0)
+
+    whole = concat([segment, …])                 # as if it had been one segment
+    whole.save("run.parquet"); Timeline.load("run.parquet"); whole.sha256()
+    whole.perfetto("trace.json")
+
+`compute_seconds` gives the cost of one minibatch on a worker's device (for pricing a rate
+search or an evaluation), `bare_throughput_per_s` the minibatches a second of one device
+without any server. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from harness.simulator.cluster import (
+    Cluster,
+    Device,
+    Host,
+    Jitter,
+    Link,
+    Server,
+    Stragglers,
+    WorkerGroup,
+    load_cluster,
+)
+from harness.simulator.costs import (
+    bare_throughput_per_s,
+    compute_seconds,
+    copy_seconds,
+    fold_seconds,
+)
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    SERVER,
+    Contributions,
+    Folds,
+    Spans,
+    Timeline,
+    concat,
+)
+from harness.simulator.workload import Workload
+
+__all__ = [
+    "IN_FLIGHT",
+    "PROTOCOLS",
+    "SERVER",
+    "Cluster",
+    "Contributions",
+    "Device",
+    "Folds",
+    "Host",
+    "Jitter",
+    "Link",
+    "ParameterServer",
+    "Server",
+    "Simulation",
+    "Spans",
+    "Stragglers",
+    "Timeline",
+    "WorkerGroup",
+    "Workload",
+    "bare_throughput_per_s",
+    "compute_seconds",
+    "concat",
+    "copy_seconds",
+    "fold_seconds",
+    "load_cluster",
+    "protocol_named",
+]

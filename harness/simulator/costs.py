@@ -1,0 +1,121 @@
+"""Seconds: what computing, copying and folding cost on a cluster."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.simulator import laws
+from harness.simulator.cluster import Cluster
+from harness.simulator.jit import kernel
+from harness.simulator.workload import Workload
+
+__all__ = ["Costs", "bare_throughput_per_s", "compute_seconds", "copy_seconds", "costs_of"]
+
+
+class Costs(NamedTuple):
+    """Every duration a protocol needs, ready for a kernel.
+
+    Attributes:
+        compute_s: [N] one minibatch of each worker before jitter.
+        copy_s: time a parameter-sized copy occupies its link alone.
+        latency_s: from the end of a copy's departure to its arrival.
+        fold_s: of one contribution.
+        law, cv, values: the jitter law (see `laws.factor`).
+        straggle_probability, slowdown: the stragglers.
+        jitter_key, straggler_key: of the random streams.
+    """
+
+    compute_s: Any
+    copy_s: float
+    latency_s: float
+    fold_s: float
+    law: int
+    cv: float
+    values: Any
+    straggle_probability: float
+    slowdown: float
+    jitter_key: Any
+    straggler_key: Any
+
+
+def compute_seconds(cluster: Cluster, workload: Workload, worker: int = 0) -> float:
+    """What one minibatch costs on a worker's device, without variation."""
+    group = cluster.group_of(worker)
+    return cluster.devices[group.device].minibatch_s(workload) / group.speed
+
+
+def bare_throughput_per_s(cluster: Cluster, workload: Workload) -> float:
+    """Minibatches a second of the first worker's device alone: no server, no copies."""
+    seconds = compute_seconds(cluster, workload)
+    return math.inf if seconds == 0.0 else 1.0 / seconds
+
+
+def copy_seconds(cluster: Cluster, size_bytes: float) -> float:
+    """How long a copy occupies a link of its own, without latency.
+
+    A pageable buffer is first copied to a pinned one, so the two times add up.
+    """
+    rates = [cluster.link.bandwidth_bytes_per_s]
+    if cluster.host.staging == "pageable":
+        rates.append(cluster.host.staging_bytes_per_s)
+    return sum(size_bytes / rate for rate in rates if rate is not None)
+
+
+def fold_seconds(cluster: Cluster, workload: Workload) -> float:
+    """One fold at the server: its fixed time and its traffic through host memory."""
+    rate = cluster.host.memory_bytes_per_s
+    moved = cluster.server.fold_traffic * workload.parameter_bytes
+    return cluster.server.fold_s + (0.0 if rate is None else moved / rate)
+
+
+def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> Costs:
+    """All costs of a workload on the first ``workers`` workers of a cluster.
+
+    Raises:
+        UserError: the settings are so extreme that a duration is not a finite number.
+    """
+    values = np.array(cluster.jitter.values, dtype=np.float64)
+    costs = Costs(
+        compute_s=_compute_seconds(cluster, workload, workers, seed),
+        copy_s=float(copy_seconds(cluster, workload.parameter_bytes)),
+        latency_s=cluster.link.latency_s,
+        fold_s=fold_seconds(cluster, workload),
+        law=laws.LAW_CODES[cluster.jitter.law],
+        cv=cluster.jitter.cv,
+        values=values / values.mean() if len(values) else values,
+        straggle_probability=cluster.stragglers.probability,
+        slowdown=cluster.stragglers.slowdown,
+        jitter_key=laws.purpose_key(seed, "jitter"),
+        straggler_key=laws.purpose_key(seed, "straggler"),
+    )
+    durations = [costs.compute_s.max(), costs.copy_s, costs.fold_s]
+    if not np.isfinite(durations).all():
+        raise UserError(f"cluster {cluster.name!r}: a duration overflows; rates are too small")
+    return costs
+
+
+def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
+    """[N] seconds of each worker, with its lasting speed."""
+    whole = [compute_seconds(cluster, workload, w) for w in range(min(workers, cluster.size))]
+    base = np.resize(np.array(whole), workers)
+    if cluster.heterogeneity_cv == 0.0:
+        return base
+    key = laws.purpose_key(seed, "speed")
+    speeds = [laws.lognormal(key, w, 0, cluster.heterogeneity_cv) for w in range(workers)]
+    return base / np.array(speeds)
+
+
+@kernel
+def computation_s(costs: Costs, worker: int, step: int) -> float:
+    """The duration of a worker's ``step``-th minibatch, with jitter and stragglers."""
+    jitter = laws.factor(costs.jitter_key, worker, step, costs.law, costs.cv, costs.values)
+    seconds = costs.compute_s[worker] * jitter
+    if costs.straggle_probability > 0.0:
+        u = laws.uniforms(costs.straggler_key, worker, step, 0)[0]
+        if u < costs.straggle_probability:
+            seconds *= costs.slowdown
+    return seconds

@@ -1,0 +1,49 @@
+"""Compiling the simulator's kernels once a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import config
+
+__all__ = ["kernel"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _source_digest() -> str:
+    """A digest of every source file a kernel of this package may be made of."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return str(Path(home) / "lagbench" / "kernels" / _source_digest())
+
+
+_FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
+
+
+def kernel(function: _F) -> _F:
+    """Compile with numba and keep the machine code for the next process.
+
+    numba alone renews its cache only when the file of the outermost function changes, not
+    when one it calls does; so the folder is named by a digest of all sources here. Where no
+    cache can be written the function is compiled afresh in every process.
+    """
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _FOLDER
+    try:
+        return numba.njit(cache=True)(function)
+    except (RuntimeError, OSError):
+        return numba.njit(function)
+    finally:
+        config.CACHE_DIR = before

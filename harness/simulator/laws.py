@@ -1,0 +1,123 @@
+"""Random factors as pure functions of (key, worker, step).
+
+The generator is Philox 4×32 with 10 rounds (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", SC 2011): 128 counter bits are worker, step and draw, 64 key bits come
+from `harness.seeds.stream_key` of the seed and the purpose. Nothing is ever advanced, so
+every protocol sees the same worker take the same time for its n-th minibatch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from harness.seeds import stream_key
+from harness.simulator.jit import kernel
+
+__all__ = ["CONSTANT", "EMPIRICAL", "GAMMA", "LAW_CODES", "LOGNORMAL", "SHIFTED_EXPONENTIAL"]
+
+CONSTANT, LOGNORMAL, GAMMA, SHIFTED_EXPONENTIAL, EMPIRICAL = range(5)
+LAW_CODES = {
+    "constant": CONSTANT,
+    "lognormal": LOGNORMAL,
+    "gamma": GAMMA,
+    "shifted-exponential": SHIFTED_EXPONENTIAL,
+    "empirical": EMPIRICAL,
+}
+
+_MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLY_0, _MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_TO_53_BITS = np.uint64(11)
+
+
+def purpose_key(seed: int, purpose: str) -> np.uint64:
+    """The 64-bit Philox key of one purpose under a seed."""
+    return np.uint64(stream_key(seed, purpose) & 0xFFFFFFFFFFFFFFFF)
+
+
+@kernel
+def philox(a: int, b: int, c: int, d: int, key: int) -> tuple[int, int, int, int]:
+    """Four 32-bit words for a counter of four 32-bit words (all held in uint64)."""
+    k0, k1 = key & _MASK, key >> _HALF
+    for _ in range(10):
+        p, q = _MULTIPLY_0 * a, _MULTIPLY_1 * c
+        a, b, c, d = (q >> _HALF) ^ b ^ k0, q & _MASK, (p >> _HALF) ^ d ^ k1, p & _MASK
+        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
+    return a, b, c, d
+
+
+@kernel
+def uniforms(key: int, worker: int, step: int, draw: int) -> tuple[float, float]:
+    """Two independent numbers, uniform on the open interval (0, 1), 53 bits each."""
+    w, s = np.uint64(worker), np.uint64(step)
+    a, b, c, d = philox(s & _MASK, s >> _HALF, w & _MASK, np.uint64(draw), np.uint64(key))
+    first = ((a << _HALF) | b) >> _TO_53_BITS
+    second = ((c << _HALF) | d) >> _TO_53_BITS
+    # int64 converts to float exactly below 2**53, and faster than uint64
+    return (np.int64(first) + 0.5) * 2.0**-53, (np.int64(second) + 0.5) * 2.0**-53
+
+
+@kernel
+def normal(key: int, worker: int, step: int, draw: int) -> float:
+    """A standard normal number (Box and Muller 1958)."""
+    u, v = uniforms(key, worker, step, draw)
+    return math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
+
+
+@kernel
+def lognormal(key: int, worker: int, step: int, cv: float) -> float:
+    """Lognormal with mean 1 and standard deviation ``cv``: σ² = ln(1 + cv²), μ = −σ²/2."""
+    variance = math.log1p(cv * cv)
+    return math.exp(math.sqrt(variance) * normal(key, worker, step, 0) - 0.5 * variance)
+
+
+@kernel
+def gamma(key: int, worker: int, step: int, cv: float) -> float:
+    """Gamma with mean 1 and standard deviation ``cv``, by rejection.
+
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), with
+    shape α = 1/cv²; below α = 1 a draw for α + 1 is multiplied by U^(1/α).
+    """
+    if cv == 0.0:
+        return 1.0
+    shape = 1.0 / (cv * cv)
+    boost = 1.0
+    if shape < 1.0:
+        boost = uniforms(key, worker, step, 0)[0] ** (1.0 / shape)
+    d = (shape if shape >= 1.0 else shape + 1.0) - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    draw = 1
+    while True:
+        x = normal(key, worker, step, draw)
+        u = uniforms(key, worker, step, draw + 1)[0]
+        draw += 2
+        v = (1.0 + c * x) ** 3
+        if v > 0.0 and math.log(u) < 0.5 * x * x + d * (1.0 - v + math.log(v)):
+            return boost * d * v / shape
+
+
+@kernel
+def factor(key: int, worker: int, step: int, law: int, cv: float, values: np.ndarray) -> float:
+    """One draw of a jitter law with mean 1.
+
+    Args:
+        key: of the purpose (see `purpose_key`).
+        worker: whose computation.
+        step: the worker's own count of computations.
+        law: one of the codes above.
+        cv: coefficient of variation.
+        values: [V] equally likely factors with mean 1, for the empirical law.
+    """
+    if law == CONSTANT:
+        return 1.0
+    if law == LOGNORMAL:
+        return lognormal(key, worker, step, cv)
+    if law == GAMMA:
+        return gamma(key, worker, step, cv)
+    u = uniforms(key, worker, step, 0)[0]
+    if law == SHIFTED_EXPONENTIAL:
+        return (1.0 - cv) - cv * math.log(u)
+    return values[int(u * len(values))]

@@ -1,0 +1,77 @@
+"""What a protocol is: who waits for whom, as state and one function that moves it.
+
+A protocol is a frozen settings class (one file in this folder, one line in `PROTOCOLS` of
+`harness.simulator.simulation`). Its state is a named tuple of numpy arrays and nested ones,
+so it can be handed to a compiled kernel, saved, and restored. Every state has ``counts``
+(version, minibatches dispatched, workers with a contribution under way, then its own) and
+``clocks`` (the time, then its own).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from harness.simulator.cluster import Cluster
+from harness.simulator.costs import Costs
+from harness.simulator.timeline import Contributions, Timeline
+
+__all__ = [
+    "BUSY",
+    "DISPATCHED",
+    "DONE",
+    "FULL",
+    "NOW",
+    "STUCK",
+    "VERSION",
+    "Limits",
+    "TimingProtocol",
+]
+
+VERSION, DISPATCHED, BUSY = range(3)
+"""The first entries of a state's ``counts``."""
+NOW = 0
+"""The first entry of a state's ``clocks``."""
+
+DONE, FULL, STUCK = range(3)
+"""Why `advance` returned: a limit is reached, the room is used up, time does not move on."""
+
+
+class Limits(NamedTuple):
+    """Where a segment ends; each is an absolute figure.
+
+    Attributes:
+        version: stop when it is reached.
+        time_s: stop before the first event after this.
+        dispatch: hand out no minibatch with this number or a later one.
+        dispatch_s: hand out no minibatch after this instant.
+        standing: so many events at one instant mean that time will not move on.
+    """
+
+    version: int
+    time_s: float
+    dispatch: int
+    dispatch_s: float
+    standing: int
+
+
+class TimingProtocol(Protocol):
+    """The interface `Simulation` drives."""
+
+    @property
+    def name(self) -> str:
+        """Its name in files and on the command line."""
+        ...
+
+    def start(self, cluster: Cluster, workers: int) -> Any:
+        """The state in which all workers are idle at time 0, version 0."""
+        ...
+
+    def advance(
+        self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Move the state; returns why it stopped, and up to ``room`` folds that happened."""
+        ...
+
+    def in_flight(self, state: Any) -> Contributions:
+        """What has been read and not yet folded."""
+        ...

@@ -1,0 +1,253 @@
+"""A simulation that advances segment by segment, and can be saved between two of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.errors import UserError, unknown
+from harness.simulator.cluster import MOST_WORKERS, Cluster
+from harness.simulator.costs import costs_of
+from harness.simulator.protocols.contract import (
+    BUSY,
+    DISPATCHED,
+    FULL,
+    NOW,
+    STUCK,
+    VERSION,
+    Limits,
+    TimingProtocol,
+)
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
+from harness.simulator.workload import Workload
+
+__all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
+
+PROTOCOLS: dict[str, type[TimingProtocol]] = {"parameter_server": ParameterServer}
+"""Every protocol by its name."""
+
+_NEVER = 2**62
+_ROOM = 1 << 16
+_WORKLOAD = "workload"
+_FINGERPRINT = "fingerprint"
+
+
+def protocol_named(name: str) -> TimingProtocol:
+    """A protocol with its default settings.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in PROTOCOLS:
+        raise unknown("protocol", name, PROTOCOLS)
+    return PROTOCOLS[name]()
+
+
+class Simulation:
+    """Workers of a cluster training under a protocol, in virtual time.
+
+    The same arguments give the same timeline, byte for byte; two segments give what one
+    segment of their sum gives (see `concat`).
+
+    Args:
+        cluster: the machine.
+        protocol: who waits for whom: a protocol or the name of one.
+        workload: the job.
+        workers: how many workers take part; by default all of the cluster.
+        seed: of every random duration.
+        spans: whether timelines record who is busy with what.
+
+    Example:
+        >>> simulation = Simulation(load_cluster("k20m.toml"), "parameter_server", workload, 4)
+        >>> segment = simulation.advance(folds=1000)
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        protocol: TimingProtocol | str,
+        workload: Workload,
+        workers: int | None = None,
+        seed: int = 0,
+        *,
+        spans: bool = True,
+    ) -> None:
+        self.cluster = cluster
+        self.protocol = protocol_named(protocol) if isinstance(protocol, str) else protocol
+        self.workers = cluster.size if workers is None else workers
+        self.seed = seed
+        self.spans = spans
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise UserError(
+                f"workers: {workers} is not allowed; allowed: a whole number from 1 to {MOST_WORKERS}"
+            )
+        self._state = self.protocol.start(cluster, self.workers)
+        self.change(workload)
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time."""
+        return float(self._state.clocks[NOW])
+
+    @property
+    def version(self) -> int:
+        """Folds so far."""
+        return int(self._state.counts[VERSION])
+
+    @property
+    def dispatched(self) -> int:
+        """Minibatches handed out so far."""
+        return int(self._state.counts[DISPATCHED])
+
+    @property
+    def drained(self) -> bool:
+        """Whether every worker is idle and everything read has been folded."""
+        return int(self._state.counts[BUSY]) == 0
+
+    @property
+    def workload(self) -> Workload:
+        """The job of contributions read from now on."""
+        return self._workload
+
+    def change(self, workload: Workload) -> None:
+        """Contributions read from now on are of this job; those under way keep their costs."""
+        self._workload = workload
+        self._costs = costs_of(self.cluster, workload, self.workers, self.seed)
+
+    def advance(
+        self, *, folds: int | None = None, seconds: float | None = None, drain: bool = False
+    ) -> Timeline:
+        """Run one segment and return what happened in it.
+
+        Args:
+            folds: end with the completion of this many more folds.
+            seconds: end after this much more time; exactly one of the two is given.
+            drain: with ``folds``, hand out only as many minibatches as that needs; with
+                ``seconds``, hand out none after that time. Either way the segment ends when
+                all are folded and every worker is idle; the next segment starts them again.
+
+        Raises:
+            ValueError: not exactly one of ``folds`` and ``seconds``, or a negative one, or
+                more contributions under way than ``folds`` to drain them in.
+            UserError: time does not move on because nothing costs time.
+        """
+        limits = self._limits(folds, seconds, drain)
+        parts = list(self._run(limits))
+        return concat([*parts, Timeline(contributions=self.protocol.in_flight(self._state))])
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """All workers stand still, e.g. for a rate search; a server span of that kind says so.
+
+        Raises:
+            ValueError: a contribution is under way, or the time is not finite and positive.
+        """
+        if not self.drained:
+            raise ValueError("only a drained simulation can pause")
+        _check_amount("seconds", seconds)
+        start_s = self.now_s
+        self._state.clocks[NOW] = start_s + seconds
+        kinds = tuple(dict.fromkeys((*KINDS, kind)))
+        span = Spans(
+            worker=np.array([SERVER], np.int32),
+            kind=np.array([kinds.index(kind)], np.int32),
+            start_s=np.array([start_s]),
+            end_s=np.array([self.now_s]),
+        )
+        return Timeline(spans=span, kinds=kinds)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything needed to go on later, as named arrays (copies)."""
+        job = self._workload
+        numbers = [job.minibatch_frames, job.flops_per_frame, job.parameter_bytes]
+        arrays = {name: array.copy() for name, array in _leaves(self._state)}
+        return {
+            **arrays,
+            _WORKLOAD: np.array(numbers, np.float64),
+            _FINGERPRINT: np.array(self._fingerprint(), np.int64),
+        }
+
+    @classmethod
+    def restore(
+        cls,
+        cluster: Cluster,
+        protocol: TimingProtocol | str,
+        state: Mapping[str, np.ndarray],
+        workers: int | None = None,
+        seed: int = 0,
+        *,
+        spans: bool = True,
+    ) -> Simulation:
+        """The simulation whose `state` this is; it goes on as if never interrupted.
+
+        Raises:
+            UserError: the state is of another cluster, protocol, number of workers or seed.
+        """
+        frames, flops, size = (float(value) for value in state[_WORKLOAD])
+        workload = Workload(int(frames), flops, size)
+        simulation = cls(cluster, protocol, workload, workers, seed, spans=spans)
+        if int(state[_FINGERPRINT]) != simulation._fingerprint():
+            raise UserError(
+                "saved simulation: it is of another cluster, protocol, number of workers or seed"
+            )
+        for name, array in _leaves(simulation._state):
+            array[...] = state[name]
+        return simulation
+
+    def _limits(self, folds: int | None, seconds: float | None, drain: bool) -> Limits:
+        """Absolute limits of a segment."""
+        standing = _NEVER
+        if (folds is None) == (seconds is None):
+            raise ValueError("exactly one of folds and seconds is needed")
+        if folds is not None:
+            _check_amount("folds", folds)
+            goal = self.version + folds
+            if drain and goal < self.dispatched:
+                raise ValueError(f"{self.dispatched - self.version} contributions are under way")
+            return Limits(goal, math.inf, goal if drain else _NEVER, math.inf, standing)
+        assert seconds is not None
+        _check_amount("seconds", seconds)
+        end_s = self.now_s + seconds
+        standing = 1000 + 100 * self.workers  # an instant has a handful of events a worker
+        if drain:
+            return Limits(_NEVER, math.inf, _NEVER, end_s, standing)
+        return Limits(_NEVER, end_s, _NEVER, math.inf, standing)
+
+    def _run(self, limits: Limits) -> Iterator[Timeline]:
+        """Parts of the segment, as many folds at a time as there is room for."""
+        why = FULL
+        while why == FULL:
+            room = min(_ROOM, limits.version - self.version)
+            why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
+            yield part
+        if why == STUCK:
+            raise UserError(
+                f"cluster {self.cluster.name!r}: nothing costs time, so no time passes;"
+                " ask for folds instead of seconds"
+            )
+
+    def _fingerprint(self) -> int:
+        """63 bits that tell one simulation's fixed settings from another's."""
+        settings = getattr(self.protocol, "to_dict", dict)()
+        identity = [self.cluster.to_dict(), self.protocol.name, settings, self.workers, self.seed]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _leaves(state: Any, prefix: str = "state") -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays inside nested named tuples, with dotted names."""
+    for name, value in state._asdict().items():
+        if isinstance(value, np.ndarray):
+            yield f"{prefix}.{name}", value
+        elif isinstance(value, tuple):
+            yield from _leaves(value, f"{prefix}.{name}")
+
+
+def _check_amount(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name}: {value!r} is not allowed; allowed: finite and at least 0")

@@ -1,0 +1,208 @@
+"""The ordered record of folds, contributions and busy spans.
+
+Fold k (counted from 0) turns version k into version k + 1. Three tables of equally long
+columns say what happened:
+
+- folds: when each fold was complete;
+- contributions: what each fold took in, in the order it entered. A row whose fold is −1 was
+  still under way when the segment ended: it tells an executor which version that worker
+  holds. It appears again, with its fold, in the segment where it folds;
+- spans: who was busy with what. A worker counts from 0, the server is −1 (a further shard
+  s is −1 − s). A worker's spans appear in the segment where its contribution folds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["IN_FLIGHT", "SERVER", "Contributions", "Folds", "Spans", "Timeline", "concat"]
+
+IN_FLIGHT = -1
+SERVER = -1
+KINDS = ("fetch", "compute", "push", "fold")
+"""Span kinds every timeline starts with; others are added after them."""
+
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+
+def _none(dtype: type) -> Any:
+    return field(default_factory=lambda: np.zeros(0, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Columns of one length."""
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in order; absent optional ones are left out."""
+        named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: column for name, column in named.items() if column is not None}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns().values())))
+
+    def where(self, keep: NDArray[np.bool_]) -> Any:
+        """The rows where ``keep`` is true."""
+        return replace(self, **{name: column[keep] for name, column in self.columns().items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Folds(_Table):
+    """[F] folds in order: their number, and when they were complete."""
+
+    fold: Ints = _none(np.int64)
+    time_s: Floats = _none(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions(_Table):
+    """[C] contributions in the order they folded, then those in flight by first step.
+
+    Attributes:
+        fold: the fold that took it in, or `IN_FLIGHT`.
+        worker: whose it is.
+        read_version: the version the worker read before it began.
+        read_time_s: when.
+        first_step: number of its first minibatch, counted over all workers in order of
+            reading.
+        steps: minibatches in it.
+        decode_version: in sequence training, the version its lattices were decoded with.
+    """
+
+    fold: Ints = _none(np.int64)
+    worker: SmallInts = _none(np.int32)
+    read_version: Ints = _none(np.int64)
+    read_time_s: Floats = _none(np.float64)
+    first_step: Ints = _none(np.int64)
+    steps: SmallInts = _none(np.int32)
+    decode_version: Ints | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(_Table):
+    """[S] busy times: who, with what (an index into `Timeline.kinds`), from when to when."""
+
+    worker: SmallInts = _none(np.int32)
+    kind: SmallInts = _none(np.int32)
+    start_s: Floats = _none(np.float64)
+    end_s: Floats = _none(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """What a simulation, or a real run, did during one segment.
+
+    Attributes:
+        folds: the folds.
+        contributions: what they took in, and what was in flight at the end.
+        spans: who was busy when.
+        kinds: names of the span kinds.
+    """
+
+    folds: Folds = field(default_factory=Folds)
+    contributions: Contributions = field(default_factory=Contributions)
+    spans: Spans = field(default_factory=Spans)
+    kinds: tuple[str, ...] = KINDS
+
+    def tables(self) -> dict[str, _Table]:
+        """The three tables by name."""
+        return {
+            "folds": self.folds,
+            "contributions": self.contributions,
+            "spans": self.spans,
+        }
+
+    def folded(self) -> Contributions:
+        """The contributions that were folded, without those in flight."""
+        return self.contributions.where(self.contributions.fold != IN_FLIGHT)
+
+    def in_flight(self) -> Contributions:
+        """The contributions under way at the end of the segment."""
+        return self.contributions.where(self.contributions.fold == IN_FLIGHT)
+
+    def staleness(self) -> Ints:
+        """[C'] for each folded contribution, the folds between its read and its fold."""
+        rows = self.folded()
+        return rows.fold - rows.read_version
+
+    def lag_s(self) -> Floats:
+        """[C'] for each folded contribution, seconds from its read to its fold."""
+        rows = self.folded()
+        if len(rows) == 0:
+            return np.zeros(0)
+        return self.folds.time_s[rows.fold - self.folds.fold[0]] - rows.read_time_s
+
+    def sha256(self) -> str:
+        """Hash of the canonical bytes: every column's name, type and little-endian values."""
+        digest = hashlib.sha256("\x1f".join(self.kinds).encode())
+        for table, rows in self.tables().items():
+            for name, column in rows.columns().items():
+                plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+                content = hashlib.sha256(plain.data).hexdigest()
+                digest.update(f"{table}.{name}:{plain.dtype.str}:{content}\n".encode())
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> str:
+        """Write one Parquet file, whole or not at all, and return its SHA-256 (see `sha256`)."""
+        from harness.simulator.timeline_file import save
+
+        return save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Timeline:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: not a timeline, or its content does not match its hash.
+        """
+        from harness.simulator.timeline_file import load
+
+        return load(Path(path))
+
+    def perfetto(self, path: str | Path) -> None:
+        """Write a trace for https://ui.perfetto.dev with an arrow from each read to its fold."""
+        from harness.simulator.trace import write_trace
+
+        write_trace(self, Path(path))
+
+
+def concat(segments: Sequence[Timeline]) -> Timeline:
+    """Successive segments as one timeline: what one long segment would have given.
+
+    Rows in flight at the end of a segment are kept for the last segment only, because the
+    others have folded since.
+    """
+    if not segments:
+        return Timeline()
+    kinds = tuple(dict.fromkeys(kind for part in segments for kind in part.kinds))
+    last = segments[-1]
+    rows = [part.folded() for part in segments] + [last.in_flight()]
+    return Timeline(
+        folds=_stack([part.folds for part in segments]),
+        contributions=_stack(rows),
+        spans=_stack([_renamed(part, kinds) for part in segments]),
+        kinds=kinds,
+    )
+
+
+def _renamed(part: Timeline, kinds: tuple[str, ...]) -> Spans:
+    """The spans of one segment with kinds numbered as in ``kinds``."""
+    numbers = np.array([kinds.index(kind) for kind in part.kinds], dtype=np.int32)
+    return replace(part.spans, kind=numbers[part.spans.kind])
+
+
+def _stack(tables: Sequence[Any]) -> Any:
+    """Tables of one type, one below the other; an optional column must be in all or none."""
+    filled = [table for table in tables if len(table)] or [tables[0]]
+    names = cast(_Table, filled[0]).columns()
+    joined = {name: np.concatenate([getattr(t, name) for t in filled]) for name in names}
+    return replace(filled[0], **joined)

@@ -1,0 +1,262 @@
+"""Settings read from TOML: frozen dataclasses whose fields state what they allow.
+
+A class derives from `Spec`, is a frozen dataclass, and describes each field with
+`setting`. `build` turns a TOML table into it; every mistake (an unknown or missing key,
+a wrong type, a value out of range, a number that is not finite) becomes one `UserError`
+line that names the file, the dotted key, the value and what is allowed. A class built in
+Python is checked by the same rules.
+
+Example:
+    >>> @dataclass(frozen=True)
+    ... class Wire(Spec):
+    ...     latency_s: float = setting(at_least=0.0)
+    >>> build(Wire, {"latency_s": 1e-6}, "wire.toml")
+    Wire(latency_s=1e-06)
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from harness.errors import UserError, unknown
+
+__all__ = ["Spec", "build", "load_toml", "setting"]
+
+_Table = Mapping[str, object]
+_SpecT = TypeVar("_SpecT", bound="Spec")
+_LIMITS = "lagbench.limits"
+_TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What one field allows; it applies to each element where the field is a list."""
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] | None = None
+
+    def describe(self) -> str:
+        """The allowed values in words, e.g. ``a number above 0``."""
+        words = {"above": self.above, "at least": self.at_least, "at most": self.at_most}
+        return " and ".join(f"{word} {edge:g}" for word, edge in words.items() if edge is not None)
+
+    def admits(self, value: float) -> bool:
+        """Whether a number lies inside the limits (nan and infinities never do)."""
+        return (
+            math.isfinite(value)
+            and (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+
+def setting(
+    default: object = MISSING,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    one_of: Sequence[str] | None = None,
+) -> Any:
+    """A dataclass field with limits; without a default the key is required.
+
+    Args:
+        default: the value when the key is absent (must be immutable).
+        above: numbers must be greater than this.
+        at_least: numbers must not be less than this.
+        at_most: numbers must not be greater than this.
+        one_of: the allowed strings.
+    """
+    limits = _Limits(above, at_least, at_most, None if one_of is None else tuple(one_of))
+    return field(default=cast(Any, default), metadata={_LIMITS: limits})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Base of every settings class: checks itself, and turns itself into plain data."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not _holds_specs(value):
+                key = f"{type(self).__name__}.{entry.name}"
+                checked = _convert(value, hints[entry.name], _limits_of(entry), key)
+                object.__setattr__(self, entry.name, checked)
+        trouble = self.trouble()
+        if trouble is not None:
+            raise UserError(f"{type(self).__name__}.{trouble[0]}: {trouble[1]}")
+
+    def trouble(self) -> tuple[str, str] | None:
+        """A rule across fields that is broken: (key, what is wrong and what is allowed)."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers; equal specs give equal data."""
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
+
+
+def load_toml(path: str | Path) -> dict[str, object]:
+    """The tables of a TOML file.
+
+    Raises:
+        UserError: the file cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # e.g. an integer of thousands of digits
+        raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
+
+
+def build(spec: type[_SpecT], table: object, where: str, key: str = "") -> _SpecT:
+    """An instance of ``spec`` from a TOML table.
+
+    Args:
+        spec: the settings class.
+        table: what TOML gave; anything but a table is refused.
+        where: the file or option, for messages.
+        key: the dotted key of this table inside the file, empty at the top.
+
+    Raises:
+        UserError: any mistake, in one line.
+    """
+    if not isinstance(table, Mapping):
+        raise UserError(f"{where}: {key}: {_show(table)} is not allowed; allowed: a table")
+    values = cast(_Table, table)
+    known = {entry.name: entry for entry in fields(spec)}
+    for name in values:
+        if name not in known:
+            raise unknown(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
+    hints = get_type_hints(spec)
+    built = {
+        name: _value(entry, values, hints[name], where, _join(key, name))
+        for name, entry in known.items()
+        if name in values or _required(entry, where, _join(key, name), hints[name])
+    }
+    _explain_trouble(spec, built, where, key)
+    return spec(**built)
+
+
+def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: str) -> None:
+    """Ask a draft for broken cross-field rules, so that the message can name the file."""
+    draft = object.__new__(spec)
+    for entry in fields(spec):
+        object.__setattr__(draft, entry.name, built.get(entry.name, entry.default))
+    trouble = draft.trouble()
+    if trouble is not None:
+        raise UserError(f"{where}: {_join(key, trouble[0])}: {trouble[1]}")
+
+
+def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:
+    return _convert(values[entry.name], kind, _limits_of(entry), f"{where}: {key}", where, key)
+
+
+def _required(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
+    if entry.default is MISSING and entry.default_factory is MISSING:
+        raise UserError(f"{where}: {key}: missing; needed: {_allowed(kind, _limits_of(entry))}")
+    return False
+
+
+def _convert(
+    value: object, kind: Any, limits: _Limits, label: str, where: str = "", key: str = ""
+) -> object:
+    """``value`` as the type ``kind``, or the error that teaches."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):  # only `X | None` is used
+        inner = next(part for part in arguments if part is not type(None))
+        return None if value is None else _convert(value, inner, limits, label, where, key)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return build(cast(type[Spec], kind), value, where, key)
+    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        items = enumerate(cast(Sequence[object], value))
+        return tuple(
+            _convert(v, arguments[0], limits, f"{label}[{i}]", where, f"{key}[{i}]")
+            for i, v in items
+        )
+    if origin is dict and isinstance(value, Mapping):
+        pairs = cast(_Table, value).items()
+        return {
+            k: _convert(v, arguments[1], limits, f"{label}.{k}", where, _join(key, k))
+            for k, v in pairs
+        }
+    return _scalar(value, kind, limits, label)
+
+
+def _scalar(value: object, kind: Any, limits: _Limits, label: str) -> object:
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        value = _as_float(value)
+    wrong_type = type(value) is not kind
+    out_of_range = isinstance(value, int | float) and not limits.admits(value)
+    if wrong_type or out_of_range:
+        raise UserError(
+            f"{label}: {_show(value)} is not allowed; allowed: {_allowed(kind, limits)}"
+        )
+    if limits.one_of is not None and value not in limits.one_of:
+        raise unknown(label, str(value), limits.one_of)
+    return value
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _allowed(kind: Any, limits: _Limits) -> str:
+    """What a field takes, in words."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _allowed(next(part for part in arguments if part is not type(None)), limits)
+    if origin is tuple:
+        return f"a list, each entry {_allowed(arguments[0], limits)}"
+    if limits.one_of is not None:
+        return "one of " + ", ".join(limits.one_of)
+    return " ".join([_TYPE_NAMES.get(kind, "a table"), limits.describe()]).strip()
+
+
+def _limits_of(entry: Field[Any]) -> _Limits:
+    return entry.metadata.get(_LIMITS, _Limits())
+
+
+def _holds_specs(value: object) -> bool:
+    """Whether a value is made of specs, which have already checked themselves."""
+    if isinstance(value, Mapping):
+        return any(isinstance(v, Spec) for v in cast(_Table, value).values())
+    if isinstance(value, tuple):
+        return any(isinstance(v, Spec) for v in cast(tuple[object, ...], value))
+    return isinstance(value, Spec)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Spec):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in cast(_Table, value).items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in cast(tuple[object, ...], value)]
+    return value
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _show(value: object) -> str:
+    """A value as it would stand in TOML, on one line and not too long."""
+    text = repr(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
