@@ -79,10 +79,10 @@ class Recipe:
     variants: int = 3
     variant_spread: float = 1.2
     state_spread: float = 0.5
-    jitter: float = 0.2
+    jitter: float = 0.3
     articulation: int = 6
     smear: float = 0.35
-    wobble: float = 0.4
+    wobble: float = 0.55
     wobble_pole: float = 0.8
     hidden: int = 48
     gain: float = 1.6

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.fft import dct
+from scipy.signal import lfilter
+
+import data_synth
+from data_synth import parametric as p
+from data_synth.corpus import Corpus
+from data_synth.storage import write_chunks
+from harness.acoustics.hmm import align
+from harness.errors import UserError
+from harness.seeds import stream
+
+TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
+
+
+def corpus(folder, recipe=TINY, utterances=500):
+    folder.mkdir()
+    write_chunks(folder, p.Maker(recipe).card(), p.chunks(recipe, utterances))
+    return Corpus.load(folder)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("parametric") / "tiny")
+
+
+def test_the_bytes_do_not_depend_on_the_chunk_size(tiny, tmp_path):
+    assert corpus(tmp_path / "sevens", utterances=7).fingerprint == tiny.fingerprint
+
+
+def test_another_process_makes_the_same_bytes(tiny, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from data_synth import parametric as p;"
+        "from data_synth.storage import write_chunks;"
+        "r = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3);"
+        "f = Path(sys.argv[1]); write_chunks(f, p.Maker(r).card(), p.chunks(r))"
+    )
+    (tmp_path / "c").mkdir()
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "c")], check=True)
+    assert Corpus.load(tmp_path / "c").fingerprint == tiny.fingerprint
+
+
+def test_another_seed_makes_another_corpus(tiny, tmp_path):
+    other = corpus(tmp_path / "other", dataclasses.replace(TINY, seed=1))
+    assert other.fingerprint != tiny.fingerprint
+
+
+def test_more_training_data_leaves_what_was_there_alone(tiny, tmp_path):
+    more = corpus(tmp_path / "more", dataclasses.replace(TINY, train=40))
+    old = tiny.frames_of("train")
+    assert more.frames_of("train") > old
+    assert (more.features[:old] == tiny.features[:old]).all()
+
+
+def test_splits_have_the_sizes_asked_for_and_speakers_of_their_own(tiny):
+    assert {s: len(tiny.split(s)) for s in p.SPLITS} == TINY.sizes()
+    people = {s: set(tiny.split(s).speaker) for s in p.SPLITS}
+    assert people["clean"] == people["noise"]
+    assert not people["train"] & people["dev"]
+    assert not (people["train"] | people["dev"]) & people["clean"]
+
+
+def test_noise_is_the_clean_test_set_in_another_background(tiny):
+    clean, noise = tiny.split("clean"), tiny.split("noise")
+    assert clean.words == noise.words
+    assert clean.frames.tolist() == noise.frames.tolist()
+    rows = slice(clean.start[0], clean.start[0] + clean.total_frames)
+    there = slice(noise.start[0], noise.start[0] + noise.total_frames)
+    assert (tiny.targets[rows] == tiny.targets[there]).all()
+    assert (tiny.features[rows] != tiny.features[there]).mean() > 0.99
+
+
+def test_targets_walk_through_silence_the_word_and_silence(tiny):
+    u = tiny.utterances
+    for start, frames, (word,) in zip(u.start, u.frames, u.words, strict=True):
+        targets = tiny.targets[start : start + frames]
+        likely = np.log(np.eye(tiny.n_targets)[targets] + 1e-9)
+        walk, score = align(likely, tiny.lexicon[word], tiny.silence)
+        assert (walk == targets).all()
+        assert score == pytest.approx(0.0, abs=1e-6)
+
+
+def test_words_differ_and_many_differ_in_one_phone():
+    words = list(p.invent_words(p.PRESETS["smoke"]).values())
+    assert len(set(words)) == 40
+    close = sum(
+        any(len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1 for b in words)
+        for a in words
+    )
+    assert close >= 24
+
+
+def test_a_lexicon_entry_is_three_states_a_phone(tiny):
+    for word, phones in p.Maker(TINY).language.words.items():
+        assert len(tiny.lexicon[word]) == 3 * len(phones)
+    assert tiny.n_targets == 3 + 3 * TINY.phones
+
+
+def test_articulators_follow_two_filters_each_way():
+    aims = stream(0, "aims").normal(size=(30, 2))
+    found = p.smear_and_wobble(aims, np.zeros_like(aims), 0.4, 1.0, 0.8)
+
+    def twice(x):
+        for _ in range(2):
+            x = lfilter([0.6], [1, -0.4], x, zi=[0.4 * x[0]])[0]
+        return x
+
+    for d in range(2):
+        x = aims[:, d]
+        both = 0.5 * (twice(x) + twice(x[::-1])[::-1])
+        np.testing.assert_allclose(found[:, d], both, atol=1e-12)
+
+
+def test_articulatory_noise_is_autoregressive_with_the_size_asked_for():
+    noise = stream(0, "noise").normal(size=(40_000, 1))
+    drift = p.smear_and_wobble(np.zeros_like(noise), noise, 0.4, 0.5, 0.8)[:, 0]
+    assert drift.std() == pytest.approx(0.5, rel=0.05)
+    assert np.corrcoef(drift[1:], drift[:-1])[0, 1] == pytest.approx(0.8, abs=0.02)
+
+
+def test_sound_is_a_tanh_layer_between_two_linear_maps():
+    rng = stream(0, "sound")
+    path, turn, shift = rng.normal(size=(5, 4)), rng.normal(size=(3, 3)), rng.normal(size=3)
+    mouth, bias = rng.normal(size=(7, 3)), rng.normal(size=7)
+    spectrum, colour = rng.normal(size=(6, 7)), rng.normal(size=6)
+    units = np.tanh((path[:, :3] @ turn.T + shift) @ mouth.T + bias)
+    expected = units @ spectrum.T + path[:, 3:] + colour
+    found = p.sound(path, turn, shift, mouth, bias, spectrum, colour)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_cepstra_are_the_cosine_transform_of_speech_plus_background():
+    rng = stream(0, "cepstra")
+    speech, background = rng.normal(0, 5, size=(4, 24)), rng.normal(0, 5, size=24)
+    noise = rng.normal(size=(4, 24))
+    expected = dct(np.logaddexp(speech, background) + noise, norm="ortho")[:, :13]
+    found = p.cepstra(speech, background, noise, p.cosine_transform(13, 24))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_corpus_is_made_once_and_then_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(p.PRESETS, "smoke", TINY)
+    lines = []
+    first = data_synth.load_corpus(
+        "parametric", scale="smoke", cache=tmp_path, progress=lines.append
+    )
+    assert lines[-1].endswith("58 of 58 utterances made")
+    lines.clear()
+    again = data_synth.load_corpus(
+        "parametric", scale="smoke", cache=tmp_path, progress=lines.append
+    )
+    assert not lines
+    assert again.fingerprint == first.fingerprint
+    assert len(list((tmp_path / "corpora").iterdir())) == 1
+    data_synth.load_corpus("parametric", scale="smoke", cache=tmp_path, seed=1)
+    assert len(list((tmp_path / "corpora").iterdir())) == 2
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setitem(p.PRESETS, "smoke", TINY)
+    monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "here"))
+    data_synth.load_corpus("parametric", scale="smoke")
+    assert (tmp_path / "here" / "corpora").is_dir()
+
+
+def test_a_failure_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setitem(p.PRESETS, "smoke", TINY)
+
+    def stop(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        data_synth.load_corpus("parametric", scale="smoke", cache=tmp_path, progress=stop)
+    assert list((tmp_path / "corpora").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "message"),
+    [
+        ("parametrik", "smoke", r"--corpus: unknown 'parametrik' \(did you mean 'parametric'\?\)"),
+        ("parametric", "smok", r"--scale: unknown 'smok' \(did you mean 'smoke'\?\)"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name, scale, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        data_synth.load_corpus(name, scale=scale, cache=tmp_path)
