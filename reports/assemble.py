@@ -1,0 +1,51 @@
+"""One report from one output folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.judge import Exhibit, Results, read_results, write_results
+from harness.store import Store
+from harness.store.atomic import writable_folder, write_bytes
+from reports import figures, pdf, tables
+from reports.document import document
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def assemble(out: Path) -> None:
+    """See ``reports.build``."""
+    path = out / "results.json"
+    if not path.is_file():
+        raise UserError(f"report: {str(out)!r} holds no results.json; allowed: a folder with one")
+    results = read_results(path)
+    for folder in ("figures", "tables"):
+        writable_folder(out / folder, "report")
+    drawn = with_files(results, out)
+    if drawn != results:
+        write_results(path, drawn)
+    write_bytes(out / "report.pdf", pdf.compiled(document(drawn, Store(out / "runs").runs()), out))
+
+
+def with_files(results: Results, out: Path) -> Results:
+    """Write every exhibit's figure and table, and enter their names."""
+    exhibits = (replace(each, files=_write(each, out)) for each in results.exhibits)
+    return replace(results, exhibits=tuple(exhibits))
+
+
+def _write(exhibit: Exhibit, out: Path) -> tuple[str, ...]:
+    if not ID.fullmatch(exhibit.id):
+        raise UserError(
+            f"results.json: exhibit id {exhibit.id!r}; allowed: letters, digits, '.', '_', '-'"
+        )
+    contents = {
+        f"figures/{exhibit.id}.{form}": image for form, image in figures.draw(exhibit, out).items()
+    }
+    if exhibit.rows:
+        contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()
+    for name, content in contents.items():
+        write_bytes(out / name, content)
+    return tuple(contents)

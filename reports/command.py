@@ -1,0 +1,90 @@
+"""``lagbench report`` and ``lagbench runs``, as functions that return exit codes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.errors import EXIT_DONE, UserError
+from harness.identity import SHORT
+from harness.store import Run, Store
+from reports import build, differences
+
+OUT = Path("reports/out")  # where reproductions write unless told otherwise
+STYLES = {"diverged": "bold red", "failed": "bold red", "unfinished": "yellow"}
+
+
+def report_command(folder: str | Path) -> int:
+    """Rebuild the report of one output folder, without training.
+
+    Raises:
+        UserError: the folder holds no results.
+    """
+    out = Path(folder)
+    build(out)
+    print(out / "report.pdf")
+    return EXIT_DONE
+
+
+def runs_command(folder: str | Path = OUT) -> int:
+    """List the runs of every store in or below a folder.
+
+    A table on a terminal; elsewhere one tab-separated line a run: hash, status,
+    summary, what sets it apart, store.
+
+    Raises:
+        UserError: the folder does not exist or holds no store.
+    """
+    stores = find_stores(Path(folder))
+    for store in stores:
+        runs = store.runs()
+        _, apart = differences.split([run.config for run in runs])
+        rows = [
+            (run.hash[:SHORT], run.status, summary(run), pairs(own))
+            for run, own in zip(runs, apart, strict=True)
+        ]
+        if sys.stdout.isatty():
+            _show(store, rows)
+        else:
+            for row in rows:
+                print(*row, store.path, sep="\t")
+    return EXIT_DONE
+
+
+def find_stores(folder: Path) -> list[Store]:
+    """The folder itself if it is a store, else those named ``runs`` below it.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [folder] if next(folder.glob("*/config.json"), None) else []
+    found = found or sorted(path for path in folder.rglob("runs") if path.is_dir())
+    if not found:
+        raise UserError(
+            f"runs: no store in {str(folder)!r}; allowed: an output folder or its runs/"
+        )
+    return [Store(path) for path in found]
+
+
+def summary(run: Run) -> str:
+    """The numbers of a run's summary in one line."""
+    numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
+    return pairs({key: f"{value:.5g}" for key, value in numbers.items()})
+
+
+def pairs(items: dict[str, str]) -> str:
+    """``key value`` pairs in one line."""
+    return ", ".join(f"{key} {value}" for key, value in items.items())
+
+
+def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{store.path}: {len(rows)} runs", title_justify="left", box=None)
+    for head in ("run", "status", "summary", "what sets it apart"):
+        table.add_column(head, no_wrap=head in ("run", "status"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1], ""))
+    Console().print(table)

@@ -1,0 +1,169 @@
+"""What stands on the pages, as plain data for the typst template."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from harness.identity import SHORT
+from harness.judge import Claim, Exhibit, Part, Results
+from harness.judge.claims import VERDICTS
+from harness.store import Run
+from reports import differences, numbers, tables
+
+CAUTION = {
+    "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
+    "The verdicts below are not verdicts on the paper.",
+    "laptop": "Laptop scale: networks and data are far smaller than the paper's. A verdict below "
+    "is about the paper's statement at this scale; the last pages list what differs.",
+    "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
+    "the paper's statement at this scale; the last pages list what differs.",
+}
+BAD = ("diverged", "failed")
+
+Data = dict[str, Any]
+
+
+def document(results: Results, runs: Sequence[Run]) -> Data:
+    """Everything the template prints.
+
+    Args:
+        results: claims and exhibits; figures must have been entered in ``files``.
+        runs: every run of the store.
+    """
+    bad = {run.hash for run in runs if run.status in BAD}
+    cited = cited_runs(results)
+    reference = results.provenance.get("reference", {})
+    return {
+        "kicker": f"{results.paper} · reproduced with lagbench · {results.scale} scale",
+        "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
+        "title": reference.get("title", results.paper),
+        "authors": reference.get("authors", ""),
+        "facts": _halves(what_was_run(results, len(cited))),
+        "caution": CAUTION.get(results.scale, ""),
+        "failures": _failures([run for run in runs if run.status in BAD]),
+        "claims-title": "Verdicts",
+        "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
+        "tally": _tally(results.claims),
+        "claims": [_claim(claim, bad) for claim in results.claims],
+        "legend": "Ours stands beside the paper's, with its 95% interval over seeds; full "
+        "precision and run hashes are in tables/*.csv.",
+        "exhibits": [_exhibit(exhibit, bad) for exhibit in results.exhibits],
+        "provenance": _provenance(results, runs, cited),
+    }
+
+
+def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
+    """Name and value of what a reader asks first."""
+    facts = results.provenance
+    wall = facts.get("wall_s")
+    rows = [
+        ("scale", results.scale),
+        ("corpus", results.corpus),
+        ("seeds", ", ".join(map(str, results.seeds))),
+        ("device", str(facts.get("device", ""))),
+        ("runs", str(runs)),
+        ("wall time", numbers.duration(wall) if isinstance(wall, int | float) else ""),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def cited_runs(results: Results) -> set[str]:
+    """Hashes that a row or a claim rests on."""
+    rows = [row for exhibit in results.exhibits for row in exhibit.rows]
+    return {run for item in (*rows, *results.claims) for run in item.runs}
+
+
+def _claim(claim: Claim, bad: Collection[str]) -> Data:
+    told_by_parts = bool(claim.parts) and claim.measured is None
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "where": claim.where,
+        "statistic": claim.statistic,
+        "note": claim.note,
+        "parts": [_judged(part) | {"label": part.label} for part in claim.parts],
+        **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
+    }
+
+
+def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
+    return {
+        "paper": numbers.printed(item.paper),
+        "measured": "" if blank else numbers.measured(item.measured, item.ci95),
+        "interval": "" if blank else numbers.interval(item.measured, item.ci95),
+        "verdict": item.verdict,
+        "flag": flag,
+    }
+
+
+def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
+    image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
+    shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
+    resting = sorted({run[:SHORT] for row in exhibit.rows for run in row.runs if run in bad})
+    marks = f" † Rests on {', '.join(resting)}, which diverged or failed." if resting else ""
+    return {
+        "id": exhibit.id,
+        "label": exhibit.paper_label or exhibit.id,
+        "title": exhibit.title,
+        "note": (exhibit.note + marks).strip(),
+        "image": image,
+        "table": None
+        if shown is None
+        else {"columns": shown.columns, "rows": shown.rows, "has-paper": shown.has_paper},
+    }
+
+
+def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
+    counts = Counter(claim.verdict for claim in claims)
+    return [(verdict, counts[verdict]) for verdict in VERDICTS]
+
+
+def _failures(bad: Sequence[Run]) -> str:
+    if not bad:
+        return ""
+    told = ", ".join(f"{run.hash[:SHORT]} {run.status}" for run in bad)
+    return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well: {told}."
+
+
+def _halves(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    middle = (len(facts) + 1) // 2
+    return [facts[:middle], facts[middle:]]
+
+
+def _provenance(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
+    facts = results.provenance
+    told = {"reference", "differences"}
+    listed = [run for run in runs if run.hash in cited or run.status in BAD]
+    shared, apart = differences.split([run.config for run in listed])
+    unlisted = f" {len(cited) - len(cited & {run.hash for run in runs})} cited runs are not stored."
+    return {
+        "facts": [(key, _fact(key, value)) for key, value in facts.items() if key not in told],
+        "differences": [
+            [str(each.get(key, "")) for key in ("what", "paper", "here")]
+            for each in facts.get("differences", [])
+        ],
+        "runs-note": f"{len(listed)} runs, by the first {SHORT} digits of their configuration's "
+        f"hash.{unlisted if cited - {run.hash for run in runs} else ''}",
+        "runs": [_run(run, own) for run, own in zip(listed, apart, strict=True)],
+        "shared": list(shared.items()),
+    }
+
+
+def _fact(key: str, value: Any) -> str:
+    if key == "wall_s" and isinstance(value, int | float):
+        return numbers.duration(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, text in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _run(run: Run, own: dict[str, str]) -> Data:
+    return {
+        "hash": run.hash[:SHORT],
+        "status": run.status,
+        "bad": run.status in BAD,
+        "note": run.note,
+        "apart": ", ".join(f"{key} {value}" for key, value in own.items()),
+    }

@@ -1,0 +1,184 @@
+"""A timeline drawn lane by lane: who was busy with what, and what each fold took in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from harness.errors import UserError
+from harness.simulator.timeline import Timeline
+from reports.style import COLOURS, INK, MUTED, cycle
+
+KNOWN = {  # colour and hatch of the usual kinds; others follow in the house order
+    "fetch": ("#56B4E9", "////"),
+    "compute": ("#0072B2", ""),
+    "push": ("#E69F00", "\\\\\\\\"),
+    "fold": ("#D55E00", ""),
+}
+AVERAGE = "average"
+LANE = 0.56  # height of a span, in lanes
+CYCLES = 3.2  # how many rounds of a worker the default window shows
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is drawn of a timeline.
+
+    Attributes:
+        timeline: with spans and contributions that touch the window only.
+        start_s: left edge, seconds of virtual time.
+        end_s: right edge.
+        workers: how many lanes for workers.
+        servers: how many for servers.
+    """
+
+    timeline: Timeline
+    start_s: float
+    end_s: float
+    workers: int
+    servers: int
+
+    def lane(self, worker: int) -> float:
+        """Height of a lane: worker 0 on top, servers (-1, -2, …) below the last worker."""
+        return float(worker if worker >= 0 else self.workers - 1 - worker)
+
+    def scale(self) -> tuple[float, str]:
+        """Factor from seconds to the axis' unit, and the unit."""
+        width = self.end_s - self.start_s
+        return (1e3, "ms") if width < 2 else (1.0, "s") if width < 600 else (1 / 60, "min")
+
+
+def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
+    """Choose the window: ``start_s`` and ``end_s`` of ``draw``, or a few rounds from the middle.
+
+    Raises:
+        UserError: nothing was folded in it.
+    """
+    if not len(timeline.folds):
+        raise UserError(f"{name}: holds no folds, so there is nothing to draw")
+    middle = float(timeline.folds.time_s[len(timeline.folds) // 2])
+    start = float(draw.get("start_s", middle))
+    end = float(draw.get("end_s", start + CYCLES * float(np.median(timeline.lag_s()))))
+    spans, taken = timeline.spans, timeline.folded()
+    when = _fold_times(timeline, taken.fold)
+    lanes = spans.worker if len(spans) else taken.worker
+    cut = replace(
+        timeline,
+        spans=spans.where((spans.end_s > start) & (spans.start_s < end)),
+        contributions=taken.where((when >= start) & (when <= end)),
+    )
+    if not len(cut.contributions):
+        raise UserError(f"{name}: nothing was folded from {start:g} s to {end:g} s")
+    return Window(cut, start, end, int(lanes.max()) + 1, max(1, -int(lanes.min())))
+
+
+def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
+    """Draw a timeline file; returns the number of lanes, for the figure's height.
+
+    Args:
+        axes: where to.
+        path: the file, as ``Timeline.save`` wrote it.
+        draw: ``start_s``, ``end_s``; ``average``: a label for a lane that marks
+            when the averaged model takes in the new version (at every fold), and
+            ``switch_fold``: the fold from which the full average replaced the running one.
+    """
+    view = window(Timeline.load(path), draw, str(path))
+    scale, unit = view.scale()
+    axes.set_xlim(0, (view.end_s - view.start_s) * scale)
+    _spans(axes, view)
+    _arrows(axes, view)
+    lanes = view.workers + view.servers
+    names = [f"worker {index + 1}" for index in range(view.workers)]
+    names += ["server"] if view.servers == 1 else [f"shard {i + 1}" for i in range(view.servers)]
+    if "average" in draw:
+        _averages(axes, view, draw, lanes)
+        names, lanes = [*names, str(draw["average"])], lanes + 1
+    axes.set_yticks(range(lanes), names)
+    axes.set_ylim(lanes - 0.45, -0.6)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"virtual time ({unit}), from {view.start_s:.4g} s after the start")
+    return lanes
+
+
+def _spans(axes: Axes, view: Window) -> None:
+    """Bars of every kind, and their legend above the axes."""
+    scale, _ = view.scale()
+    spans, handles = view.timeline.spans, []
+    for index, kind in enumerate(view.timeline.kinds):
+        colour, hatch = KNOWN.get(kind, (cycle(COLOURS, index + 2), "xxxx"))
+        these = spans.where(spans.kind == index)
+        if not len(these):
+            continue
+        style = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+        axes.barh(
+            [view.lane(worker) for worker in these.worker.tolist()],
+            (these.end_s - these.start_s) * scale,
+            LANE,
+            (these.start_s - view.start_s) * scale,
+            **style,
+        )
+        handles.append(Patch(label=kind, **style))
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(handles), borderpad=0
+    )
+
+
+def _arrows(axes: Axes, view: Window) -> None:
+    """An arrow from each read to its fold, with the staleness of the contribution at its tip."""
+    scale, _ = view.scale()
+    rows = view.timeline.contributions
+    when = _fold_times(view.timeline, rows.fold)
+    server = view.lane(-1)
+    for index in range(len(rows)):
+        read = float(rows.read_time_s[index] - view.start_s) * scale
+        fold = float(when[index] - view.start_s) * scale
+        if read < 0:
+            continue
+        axes.annotate(
+            "",
+            xy=(fold, server - LANE / 2),
+            xytext=(read, view.lane(int(rows.worker[index])) + LANE / 2),
+            arrowprops={
+                "arrowstyle": "-|>,head_width=0.16,head_length=0.32",
+                "color": INK,
+                "alpha": 0.75,
+                "lw": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "connectionstyle": "arc3,rad=0",
+            },
+        )
+    stale = rows.fold - rows.read_version
+    for fold, time_s, staleness in zip(rows.fold, when, stale, strict=True):
+        axes.text(
+            float(time_s - view.start_s) * scale,
+            server + LANE / 2 + 0.03,
+            f"{int(staleness)}",
+            ha="center",
+            va="top",
+            fontsize=8,
+            gid=f"fold-{int(fold)}",
+        )
+
+
+def _averages(axes: Axes, view: Window, draw: dict[str, Any], lane: int) -> None:
+    """A diamond at every fold: hollow while the average is running, filled once it is full."""
+    scale, _ = view.scale()
+    folds = np.unique(view.timeline.contributions.fold)
+    x = (_fold_times(view.timeline, folds) - view.start_s) * scale
+    full = folds >= draw.get("switch_fold", 0)
+    axes.axhline(lane, color=MUTED, lw=0.6, zorder=1)
+    for part, face in ((full, "#009E73"), (~full, "white")):
+        axes.plot(x[part], np.full(part.sum(), lane), "D", mfc=face, mec="#009E73", ms=5.5, ls="")
+
+
+def _fold_times(timeline: Timeline, folds: np.ndarray) -> np.ndarray:
+    """[C] seconds at which each of these folds was complete."""
+    return timeline.folds.time_s[folds - timeline.folds.fold[0]]

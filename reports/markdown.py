@@ -1,0 +1,41 @@
+"""The verdict table as Markdown, for a README."""
+
+from __future__ import annotations
+
+from harness.judge import Claim, Part, Results
+from reports import numbers
+
+HEAD = ("claim", "statement", "paper", "measured", "95% interval", "verdict")
+
+
+def verdict_table(results: Results) -> str:
+    """One row per claim, and one below it for each of its parts.
+
+    The line above the table says at which scale the verdicts were reached.
+    """
+    seeds = f"{len(results.seeds)} seed{'s' if len(results.seeds) != 1 else ''}"
+    caution = " These are not verdicts on the paper." if results.scale == "smoke" else ""
+    rows = [HEAD, ("---",) * len(HEAD)]
+    for claim in results.claims:
+        rows.append((f"`{claim.id}`", _text(claim.statement), *_judged(claim)))
+        rows += [("", "· " + _text(part.label), *_judged(part)) for part in claim.parts]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    where = f"{results.paper}, {results.scale} scale, corpus {_text(results.corpus)}, {seeds}."
+    return f"{where}{caution}\n\n{table}\n"
+
+
+def _judged(item: Claim | Part) -> tuple[str, str, str, str]:
+    silent = isinstance(item, Claim) and bool(item.parts) and item.measured is None
+    return (
+        _text(numbers.printed(item.paper)),
+        "" if silent else numbers.measured(item.measured, item.ci95),
+        "" if silent else numbers.interval(item.measured, item.ci95),
+        f"**{item.verdict}**" if item.verdict else "",
+    )
+
+
+def _text(text: str) -> str:
+    """Plain text in a cell: what Markdown would read as markup is escaped."""
+    for mark in "\\|*_<`[":
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split())

@@ -1,0 +1,94 @@
+"""How numbers are printed: as many digits as the interval supports, and no more."""
+
+from __future__ import annotations
+
+import math
+
+Bounds = tuple[float | None, float | None] | None
+MISSING = "–"
+MINUS = "−"
+
+
+def printed(value: float | str | None) -> str:
+    """A figure as the paper prints it; a word stays a word.
+
+    Example:
+        >>> printed(7.63), printed(None), printed("holds")
+        ('7.63', '–', 'holds')
+    """
+    if value is None:
+        return MISSING
+    return value if isinstance(value, str) else _sign(f"{value:.6g}")
+
+
+def decimals(value: float, ci95: Bounds) -> int:
+    """Decimal places for ``value``: two digits of its half width, else four digits in all."""
+    half = half_width(ci95)
+    if half:
+        return min(6, max(0, 1 - _magnitude(half)))
+    return min(6, max(0, 3 - _magnitude(value)))
+
+
+def half_width(ci95: Bounds) -> float | None:
+    """Half the width of a bounded interval, else None."""
+    if ci95 is None or ci95[0] is None or ci95[1] is None:
+        return None
+    return (ci95[1] - ci95[0]) / 2
+
+
+def measured(value: float | None, ci95: Bounds) -> str:
+    """Our figure."""
+    return MISSING if value is None else fixed(value, decimals(value, ci95))
+
+
+def spread(value: float | None, ci95: Bounds) -> str:
+    """The interval beside our figure: ``± h`` if it is centred on it, else its ends."""
+    half = half_width(ci95)
+    if value is None or ci95 is None or half is None:
+        return "" if value is None else interval(value, ci95)
+    off_centre = abs((ci95[0] or 0.0) + half - value)
+    if off_centre > 0.05 * half:
+        return interval(value, ci95)
+    return f"± {fixed(half, decimals(value, ci95))}"
+
+
+def interval(value: float | None, ci95: Bounds) -> str:
+    """The interval by its ends; an unbounded one says so."""
+    low, high = ci95 or (None, None)
+    if low is None and high is None:
+        return "no interval"
+    places = decimals(value or 0.0, ci95)
+    if low is None or high is None:
+        side, end = ("≤", high) if low is None else ("≥", low)
+        return f"{side} {fixed(end or 0.0, places)}"
+    return f"{fixed(low, places)} to {fixed(high, places)}"
+
+
+def fixed(value: float, places: int) -> str:
+    """``value`` with so many decimals, a true minus sign, and no minus zero."""
+    return _sign(f"{value:,.{places}f}".replace(",", "\u202f"))
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit a person would choose.
+
+    Example:
+        >>> duration(42.0), duration(150), duration(8000)
+        ('42 s', '2 min 30 s', '2 h 13 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _magnitude(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def _sign(text: str) -> str:
+    if text.startswith("-"):
+        return MINUS + text[1:] if text.strip("-0.,") else text[1:]
+    return text

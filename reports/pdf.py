@@ -1,0 +1,40 @@
+"""Typst: data in, PDF bytes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typst
+
+TEMPLATE = Path(__file__).with_name("report.typ")
+TIMESTAMP = 0  # a report tells its dates itself; the same content is the same bytes
+
+
+def compiled(data: dict[str, Any], root: Path) -> bytes:
+    """The PDF of ``data``.
+
+    Args:
+        data: what ``document`` gives; passed as JSON, so no character in it is markup.
+        root: the folder that image paths in ``data`` start from.
+    """
+    pdf = typst.compile(
+        TEMPLATE.read_bytes(), format="pdf", timestamp=TIMESTAMP, **_setting(data, root)
+    )
+    assert isinstance(pdf, bytes)
+    return pdf
+
+
+def labelled(data: dict[str, Any], root: Path, label: str) -> list[str]:
+    """The ids that the document carries under ``label``: ``"claim"`` or ``"exhibit"``."""
+    found = typst.query(TEMPLATE.read_bytes(), f"<{label}>", field="value", **_setting(data, root))
+    return json.loads(found)
+
+
+def _setting(data: dict[str, Any], root: Path) -> dict[str, Any]:
+    return {
+        "root": str(root),
+        "ignore_system_fonts": True,
+        "sys_inputs": {"data": json.dumps(data, allow_nan=False)},
+    }

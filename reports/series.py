@@ -1,0 +1,137 @@
+"""Curves, bars and histograms from an exhibit's rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from harness.errors import UserError
+from harness.judge import Exhibit, Row
+from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
+
+MARKED_POINTS = 12  # markers along a curve; more would hide it
+PAPER_LABEL = "printed in the paper"
+
+
+def curves(axes: Axes, exhibit: Exhibit) -> None:
+    """One line a label over the columns as x, with its interval as a band.
+
+    ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names) and
+    ``x_ticks`` (the values to mark).
+    """
+    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+        _curve(axes, exhibit, index, label, rows)
+    for name, change in (("x_scale", axes.set_xscale), ("y_scale", axes.set_yscale)):
+        if name in exhibit.draw:
+            change(exhibit.draw[name])
+    if "x_ticks" in exhibit.draw:
+        ticks = exhibit.draw["x_ticks"]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    _legend(axes, exhibit.rows)
+
+
+def bars(axes: Axes, exhibit: Exhibit) -> None:
+    """Groups of bars over the columns, one bar a label, with interval whiskers."""
+    groups = list(dict.fromkeys(row.column for row in exhibit.rows))
+    labelled = by_label(exhibit.rows)
+    width = 0.8 / len(labelled) if labelled else 0.8
+    for index, (label, rows) in enumerate(labelled.items()):
+        offset = (index - (len(labelled) - 1) / 2) * width
+        x = np.array([groups.index(row.column) for row in rows]) + offset
+        low, high = _ends(rows)
+        y = _numbers([row.measured for row in rows])
+        error = np.nan_to_num(np.clip([y - low, high - y], 0, None))
+        axes.bar(
+            x,
+            np.nan_to_num(y),
+            width * 0.92,
+            yerr=error,
+            label=label,
+            color=cycle(COLOURS, index),
+            edgecolor="white",
+            hatch=cycle(HATCHES, index),
+            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+        )
+        printed = _numbers([row.paper for row in rows])
+        axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
+    axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+    axes.grid(visible=False, axis="x")
+    _legend(axes, exhibit.rows)
+
+
+def histogram(axes: Axes, exhibit: Exhibit) -> None:
+    """Filled steps: a row's column is the middle of its bin, its figure the count."""
+    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+        x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
+        colour = cycle(COLOURS, index)
+        axes.fill_between(x, np.nan_to_num(y), step="mid", color=colour, alpha=0.25, lw=0)
+        axes.step(x, y, where="mid", color=colour, ls=cycle(DASHES, index), label=label)
+    axes.set_ylim(bottom=0)
+    _legend(axes, exhibit.rows)
+
+
+def by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows grouped by label, in order of appearance."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.label, []).append(row)
+    return groups
+
+
+def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]) -> None:
+    x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
+    colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
+    low, high = _ends(rows)
+    axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
+    axes.plot(
+        x,
+        y,
+        label=label,
+        color=colour,
+        ls=cycle(DASHES, index),
+        marker=marker,
+        markevery=max(1, len(rows) // MARKED_POINTS),
+    )
+    printed = _numbers([row.paper for row in rows])
+    axes.plot(x, printed, marker, mfc="white", mec=colour, mew=1.3, ms=7.5, zorder=4, ls="")
+
+
+def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
+    try:
+        return np.array([float(row.column) for row in rows])
+    except (TypeError, ValueError):
+        wrong = next(row.column for row in rows if not _is_number(row.column))
+        raise UserError(
+            f"results.json: exhibit {exhibit.id}: column {wrong!r} of a curve; allowed: numbers"
+        ) from None
+
+
+def _is_number(column: object) -> bool:
+    try:
+        float(column)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def _ends(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
+    bounds = [row.ci95 or (None, None) for row in rows]
+    return _numbers([low for low, _ in bounds]), _numbers([high for _, high in bounds])
+
+
+def _legend(axes: Axes, rows: Sequence[Row]) -> None:
+    handles, _ = axes.get_legend_handles_labels()
+    if any(row.paper is not None for row in rows):
+        style = {"marker": "D", "mfc": "white", "mec": MUTED, "mew": 1.2, "ms": 6, "ls": ""}
+        handles = [*handles, Line2D([], [], label=PAPER_LABEL, **style)]
+    if handles:
+        axes.legend(handles=handles, loc="best")

@@ -1,0 +1,79 @@
+"""How figures look: colours safe for colour-blind readers, and readable in grey."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+WIDTH_IN, HEIGHT_IN = 6.7, 3.1
+INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
+
+# Okabe & Ito (2008), in an order whose neighbours also differ in lightness
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "++++", "oo")
+
+RC: dict[Any, Any] = {
+    "font.family": ["STIXGeneral", "DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "text.parse_math": False,  # a label's dollar sign is a dollar sign
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.0,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 2.8,
+    "svg.fonttype": "path",  # the same letters wherever it is opened
+    "svg.hashsalt": "lagbench",  # ids of SVG elements depend on nothing else
+    "savefig.bbox": None,
+}
+
+
+def cycle(options: tuple[Any, ...], index: int) -> Any:
+    """The ``index``-th option, starting over at the end."""
+    return options[index % len(options)]
+
+
+@contextmanager
+def canvas(height_in: float = HEIGHT_IN) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one pair of axes in the house style."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.add_subplot()
+
+
+def rendered(figure: Figure, form: str) -> bytes:
+    """The figure's file: the same bytes for the same figure.
+
+    Args:
+        figure: a finished figure, while its ``canvas`` is open.
+        form: ``"svg"`` or ``"png"``.
+    """
+    metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
+    return buffer.getvalue()

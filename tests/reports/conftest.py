@@ -1,0 +1,298 @@
+"""A whole output folder as a reproduction leaves it, made from random numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.judge import (
+    Claim,
+    Exhibit,
+    Part,
+    Results,
+    Row,
+    judge_direction,
+    judge_prediction,
+    mean_ci,
+    paired_difference_ci,
+    write_results,
+)
+from harness.simulator.timeline import KINDS, Contributions, Folds, Spans, Timeline
+from harness.store import Store
+
+SEEDS = (11, 12)
+TITLE = "Improving Training Time With Averaged SGD"
+
+
+def serial_server(workers=4, rounds=8, fetch=0.03, compute=0.05, push=0.03, fold=0.02):
+    """A first-come-first-served server whose workers take slightly different times."""
+    free, version, ready = 0.0, 0, []
+    taken, spans, folds = [], [], []
+    for worker in range(workers):
+        ready.append((worker * 0.004, worker))
+    step = 0
+    for _ in range(workers * rounds):
+        flights = []
+        for start, worker in ready:
+            long = compute * (1 + 0.15 * worker)
+            flights.append((start + fetch + long + push, start, worker, long))
+        arrive, start, worker, long = min(flights)
+        ready.remove((start, worker))
+        begin = max(arrive, free)
+        free = begin + fold
+        read = sum(time <= start for time in folds)
+        folds.append(free)
+        taken.append((version, worker, read, start, step, 1))
+        spans += [
+            (worker, 0, start, start + fetch),
+            (worker, 1, start + fetch, start + fetch + long),
+            (worker, 2, start + fetch + long, arrive),
+            (-1, 3, begin, free),
+        ]
+        version, step = version + 1, step + 1
+        ready.append((free, worker))
+    return Timeline(
+        Folds(np.arange(version), np.array(folds)),
+        typed(Contributions, taken),
+        typed(Spans, spans),
+        KINDS,
+    )
+
+
+def typed(table, rows):
+    """Rows as the columns of ``table``, each of the type its empty column has."""
+    types = [column.dtype for column in table().columns().values()]
+    columns = zip(types, zip(*rows, strict=True), strict=True)
+    return table(*(np.array(values, kind) for kind, values in columns))
+
+
+def fill_store(store):
+    """Runs of three schedules and two seeds; one diverged and one was interrupted."""
+    hashes = {}
+    rng = np.random.default_rng(0)
+    for schedule in ("Hand", "Adapt", "Search"):
+        for seed in SEEDS:
+            config = {
+                "corpus": "fsdd",
+                "hidden": [128, 128, 128],
+                "schedule": {"is": schedule, "first": 0.008},
+                "cluster": {"name": "k20m-server", "link": {"bandwidth_bytes": 6e9}},
+                "seed": seed,
+            }
+            with store.begin(config) as writer:
+                writer.log("dev_frame_error", 0.5, fold=1, time_s=1.0, epoch=0.5)
+                writer.finish(summary={"dev_frame_error": 0.3 + 0.1 * rng.random()})
+                hashes[schedule, seed] = writer.hash
+    with store.begin({"corpus": "fsdd", "schedule": {"is": "Hand", "first": 8.0}}) as writer:
+        writer.finish("diverged", {"dev_frame_error": math.inf}, "loss was inf at fold 17")
+        hashes["bad"] = writer.hash
+    store.begin({"corpus": "fsdd", "seed": 99}).release()
+    return hashes
+
+
+def curve_rows(hashes):
+    rng = np.random.default_rng(1)
+    for schedule, floor, speed in (("Hand", 30, 4), ("Adapt", 33, 1.2), ("Search", 28, 3)):
+        for epoch in np.linspace(0.1, 2, 20).round(2).tolist():
+            values = floor + 40 * math.exp(-speed * epoch) + rng.normal(0, 0.02, 2)
+            found = mean_ci(values)
+            runs = tuple(hashes[schedule, seed] for seed in SEEDS)
+            yield Row(f"ASGD-{schedule.lower()}", epoch, None, found.estimate, found.ci95, runs)
+
+
+def table_rows(hashes, bad=False):
+    runs = tuple(hashes["Search", seed] for seed in SEEDS)
+    figures = {
+        ("asynchronous SGD, multiple passes", "clean"): (7.63, [8.11, 8.19]),
+        ("asynchronous SGD, multiple passes", "noise"): (19.17, [21.9, 22.1]),
+        ("asynchronous ASGD, one pass", "clean"): (7.89, [8.4, 8.52]),
+        ("asynchronous ASGD, one pass", "noise"): (20.01, [22.2, 22.9]),
+    }
+    for (label, column), (paper, values) in figures.items():
+        found = mean_ci(values)
+        yield Row(label, column, paper, found.estimate, found.ci95, runs)
+    if bad:
+        yield Row("rate 8 (too high)", "clean", None, math.inf, None, (hashes["bad"],))
+
+
+def exhibits(hashes):
+    sizes = [1, 5, 10, 20, 25]
+    clean, noise = [8.93, 9.12, 9.36, 9.51, 9.62], [22.15, 22.87, 23.40, 23.91, 24.11]
+    chunk = [
+        Row(label, f"{size} h", paper, paper + 1.2, (paper + 0.7, paper + 1.7))
+        for label, printed in (("clean7k", clean), ("noise360", noise))
+        for size, paper in zip(sizes, printed, strict=True)
+    ]
+    speed = [
+        Row("paper 2's cluster", n, paper, ours, (ours * 0.98, ours * 1.02))
+        for n, paper, ours in ((1, 1, 1), (2, None, 1.9), (4, None, 3.6), (16, 9.3, 9.0))
+    ]
+    shares = [Row("contributions", lag, None, n) for lag, n in enumerate([2, 9, 40, 310, 45, 8])]
+    return (
+        Exhibit(
+            "p1.fig1",
+            "figure",
+            "Framework of asynchronous ASGD, drawn from a simulated timeline of 4 workers",
+            draw={
+                "as": "timeline",
+                "file": "timelines/fig1.parquet",
+                "average": "average",
+                "switch_fold": 20,
+            },
+            note="Each arrow runs from a read to the fold it ends in; the number is its staleness.",
+            paper_label="Figure 1",
+        ),
+        Exhibit(
+            "p1.fig2",
+            "figure",
+            "Frame error against epochs for three learning rate schedules",
+            tuple(curve_rows(hashes)),
+            axes={"x": "epochs through the subset", "y": "frame error (%)"},
+            draw={"as": "curves"},
+            paper_label="Figure 2",
+        ),
+        Exhibit(
+            "p1.table1", "table", "Error rate (%) by chunk size", tuple(chunk), paper_label="Table 1"
+        ),
+        Exhibit(
+            "p1.table2",
+            "table",
+            "Error rate (%) on two test sets",
+            tuple(table_rows(hashes, bad=True)),
+            paper_label="Table 2",
+        ),
+        Exhibit(
+            "p2.fig2",
+            "figure",
+            "Speed-up against workers",
+            tuple(speed),
+            axes={"x": "workers", "y": "speed-up (×)"},
+            draw={"as": "curves", "x_scale": "log", "x_ticks": [1, 2, 4, 8, 16]},
+            paper_label="Figure 2",
+        ),
+        Exhibit(
+            "p1.bars",
+            "figure",
+            "Error rate on two test sets",
+            tuple(table_rows(hashes)),
+            axes={"x": "test set", "y": "error (%)"},
+            draw={"as": "bars"},
+        ),
+        Exhibit(
+            "p1.staleness",
+            "figure",
+            "Staleness of 4 workers",
+            tuple(shares),
+            axes={"x": "staleness (folds)", "y": "contributions"},
+            draw={"as": "histogram"},
+        ),
+    )
+
+
+def claims(hashes):
+    runs = tuple(hashes["Search", seed] for seed in SEEDS)
+    below = paired_difference_ci([29.1, 29.2], [31.3, 31.5])
+    close = mean_ci([1.02, 1.09])
+    return (
+        Claim(
+            "p1.search-best",
+            "The search schedule ends with the lowest frame error.",
+            "Section 4.1, Figure 2",
+            "final frame error, search minus the better of hand and adapt, below 0",
+            "holds",
+            below.estimate,
+            below.ci95,
+            judge_direction(below, "below"),
+            runs,
+        ),
+        Claim(
+            "p1.one-pass-close",
+            "One pass of averaged SGD comes close to many passes of SGD.",
+            "Section 4.3, Table 2",
+            "error rate, one pass over many; band at most 1.08",
+            None,
+            None,
+            None,
+            "undecided",
+            runs,
+            parts=(
+                Part("clean", 1.034, close.estimate, close.ci95, "undecided"),
+                Part("noise", 1.044, 1.03, (1.01, 1.05), "reproduced"),
+            ),
+        ),
+        Claim(
+            "p1.speedup-4",
+            "Four workers are 3.2 times as fast as one.",
+            "Section 1",
+            "simulated throughput, 4 workers over 1; within 10%",
+            3.2,
+            3.9,
+            (3.9, 3.9),
+            judge_prediction(3.9, 3.2),
+            runs,
+            note="No chance enters this simulation, so the interval has no width.",
+        ),
+        Claim(
+            "p1.switch",
+            "The running average gives way to the full average.",
+            "Section 2.3",
+            "share of runs in which it happened",
+            "method",
+            1.0,
+            None,
+            "undecided",
+            (hashes["bad"],),
+        ),
+    )
+
+
+def make_out(out, scale="laptop"):
+    """Everything a reproduction writes before the report is built."""
+    hashes = fill_store(Store(out / "runs"))
+    serial_server().save(out / "timelines" / "fig1.parquet")
+    results = Results(
+        paper="paper1",
+        scale=scale,
+        corpus="fsdd",
+        seeds=SEEDS,
+        provenance={
+            "git": "0123abc",
+            "versions": {"lagbench": "0.1.0", "torch": "2.13.0", "numpy": "2.1.0"},
+            "device": "cpu, 2 cores",
+            "wall_s": 251.3,
+            "started": "2025-01-01T00:00:00+00:00",
+            "command": f"tox -e reproduce-paper1 -- --scale {scale} --corpus fsdd",
+            "cluster": "k20m-server.toml",
+            "reference": {"title": TITLE, "authors": "A. Author, B. Author"},
+            "differences": [
+                {"what": "hidden layers", "paper": "7 × 2048", "here": "3 × 128"},
+                {"what": "training speech", "paper": "500 h Mandarin", "here": "18 min digits"},
+            ],
+        },
+        exhibits=exhibits(hashes),
+        claims=claims(hashes),
+    )
+    write_results(out / "results.json", results)
+    return out
+
+
+@pytest.fixture
+def out(tmp_path):
+    return make_out(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """An output folder with its report built once; tests only read it."""
+    from reports import build
+
+    folder = make_out(tmp_path_factory.mktemp("built"))
+    build(folder)
+    return folder
+
+
+@pytest.fixture
+def make():
+    return make_out
