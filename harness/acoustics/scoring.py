@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from harness.acoustics.hmm import word_scores
-
-
-@dataclass(frozen=True)
-class WordErrors:
-    """How many of ``words`` were recognised wrongly."""
-
-    errors: int
-    words: int
-
-    @property
-    def rate(self) -> float:
-        """Errors a word; NaN where there were no words."""
-        return self.errors / self.words if self.words else float("nan")
+from harness.acoustics.hmm import chain_scores, chains
 
 
 def isolated_word_errors(
     scores: Iterable[np.ndarray],
     references: Sequence[str],
     lexicon: Mapping[str, tuple[int, ...]],
-) -> WordErrors:
+    silence: tuple[int, ...] = (),
+) -> np.ndarray:
     """Recognise each utterance as the word whose hidden Markov model scores best.
 
     Args:
@@ -35,10 +22,11 @@ def isolated_word_errors(
             hybrid system's log likelihood up to a constant.
         references: the word spoken in each utterance.
         lexicon: each word's left-to-right sequence of targets.
+        silence: the targets that may stand before and after a word.
+
+    Returns:
+        uint8 [utterances]: 1 where the wrong word scored best.
     """
-    words = list(lexicon)
-    errors = 0
-    for frame_scores, reference in zip(scores, references, strict=True):
-        best = words[int(np.argmax(word_scores(frame_scores, lexicon)))]
-        errors += best != reference
-    return WordErrors(errors, len(references))
+    laid = chains(lexicon, silence)
+    best = (laid.words[int(np.argmax(chain_scores(each, laid)))] for each in scores)
+    return np.array([b != r for b, r in zip(best, references, strict=True)], np.uint8)

@@ -66,7 +66,7 @@ class Algorithm(Protocol):
         ...
 
     def fold(self, server: Server, contribution: Tensor, *, staleness: int, rate: float) -> None:
-        """Enter one contribution ``[P]`` into the server's state, in place; version grows by one."""
+        """Enter one contribution ``[P]`` into the server, in place; its version grows by one."""
         ...
 
 

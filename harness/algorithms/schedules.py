@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-GOLDEN = 0.618
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -51,39 +49,41 @@ class Hand:
 
 @dataclass(frozen=True)
 class Search:
-    """Before each chunk, the largest rate on a ladder that does not raise the loss.
+    """Before each chunk, the rate whose trial descent has the lowest loss: *ASGD-search*.
 
-    Guenter et al. (the search of CNTK, which paper 1 cites as [14]): trial descents over a
-    small sample from the present model, rates falling by the golden ratio from ``rungs_up``
-    above the last one; the first whose loss over the sample, measured while descending, is
-    no worse than the untouched model's is taken.
+    Paper 1, section 4.1, after Guenter et al. (its reference 14): trial descents over about
+    3% of the chunk from the present model, at rates above and below the last one. A trial is
+    short and its loss noisy, so the last rate stays unless another is clearly better.
 
     Args:
         rate: the rate before the first chunk; 0.008 in paper 1.
         sample: the share of a chunk each trial descends on; 0.03 in paper 1.
-        rungs_up: how many rungs above the last rate the ladder begins.
-        rungs_down: how many rungs below it the ladder ends; its last rung is always accepted.
+        factor: from one rung of the ladder to the next.
+        rungs: rungs above and below the last rate.
         least_minibatches: a trial never runs on fewer minibatches than this.
-        gain: relative fall below the untouched model's loss that a rate must show.
+        clear: relative fall of the loss below the last rate's that counts as clear.
     """
 
     rate: float = 0.008
     sample: float = 0.03
-    rungs_up: int = 1
-    rungs_down: int = 2
+    factor: float = 2.0
+    rungs: int = 1
     least_minibatches: int = 8
-    gain: float = 0.0
+    clear: float = 0.03
 
     def ladder(self, last: float) -> list[float]:
-        """The rates to try, largest first."""
-        return [last * GOLDEN**k for k in range(-self.rungs_up, self.rungs_down + 1)]
+        """The rates to try, the last one first."""
+        powers = [p for k in range(1, self.rungs + 1) for p in (k, -k)]
+        return [last, *(last * self.factor**p for p in powers)]
 
-    def choose(self, ladder: Sequence[float], losses: Sequence[float], untouched: float) -> float:
-        """The first rate of ``ladder`` whose trial loss is acceptable, else the last."""
-        for rate, loss in zip(ladder, losses, strict=True):
-            if isfinite(loss) and loss <= untouched * (1.0 - self.gain):
-                return rate
-        return ladder[-1]
+    def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
+        """The rate of the lowest finite loss, or the ladder's first if none is clearly lower."""
+        finite = [(loss, rate) for rate, loss in zip(ladder, losses, strict=True) if isfinite(loss)]
+        if not finite:
+            return min(ladder)
+        best, rate = min(finite)
+        keep = isfinite(losses[0]) and best >= losses[0] * (1.0 - self.clear)
+        return ladder[0] if keep else rate
 
 
 @dataclass(frozen=True)

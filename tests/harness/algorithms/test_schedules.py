@@ -23,17 +23,24 @@ def test_hand_without_gains_reaches_exp_minus_seven_in_one_pass():
     assert 0.0009 < rate < 0.00092
 
 
-def test_search_takes_the_largest_rate_that_does_not_raise_the_loss():
-    search = Search(0.008)
-    ladder = search.ladder(0.008)
-    assert ladder == sorted(ladder, reverse=True)
-    assert 0.008 in ladder
-    assert search.choose([4, 3, 2, 1], [math.nan, 9.0, 5.0, 1.0], untouched=5.0) == 2
-    assert search.choose([4, 3, 2, 1], [9.0, 9.0, 9.0, 9.0], untouched=5.0) == 1
+def test_search_takes_the_rate_of_the_lowest_trial_loss():
+    assert Search(clear=0.0).choose([4, 8, 2], [5.0, 6.0, 4.0]) == 2
 
 
-def test_search_can_ask_for_a_clear_gain():
-    assert Search(gain=0.1).choose([2, 1], [4.6, 4.4], untouched=5.0) == 1
+def test_search_keeps_the_last_rate_unless_another_is_clearly_better():
+    search = Search(clear=0.1)
+    assert search.choose([4, 8, 2], [5.0, 6.0, 4.6]) == 4
+    assert search.choose([4, 8, 2], [5.0, 6.0, 4.4]) == 2
+
+
+def test_search_leaves_a_rate_that_diverges_in_its_trial():
+    search = Search()
+    assert search.choose([4, 8, 2], [math.nan, math.inf, 4.4]) == 2
+    assert search.choose([4, 8, 2], [math.nan, math.inf, math.nan]) == 2
+
+
+def test_search_tries_the_last_rate_and_rungs_on_both_sides():
+    assert Search(factor=2.0, rungs=2).ladder(1.0) == [1.0, 2.0, 0.5, 4.0, 0.25]
 
 
 def test_halving_begins_with_small_gains_and_stops_on_smaller_ones():

@@ -1,0 +1,40 @@
+"""One file that holds a run in progress: tensors and numbers, no pickle, replaced atomically."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+NAME = "checkpoint.safetensors"
+
+
+def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Write arrays and JSON facts as the folder's checkpoint; the last one stays until then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / (NAME + ".new")
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    save_file(contiguous, fresh, metadata={"facts": json.dumps(facts)})
+    fresh.replace(folder / NAME)
+
+
+def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """The last checkpoint in ``folder``; None where there is none or it cannot be read.
+
+    A checkpoint that cannot be read costs the work since the run began, never the run:
+    it is recomputed, to the same bytes.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, KeyError, ValueError, OSError):
+        return None

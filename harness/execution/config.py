@@ -1,0 +1,88 @@
+"""The full configuration of a run: what it computes is a function of this and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from harness.acoustics.dnn import Activation
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.schedules import Schedule
+from harness.simulator import Cluster
+
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same bytes."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training at one minibatch size; the last stage of a run repeats.
+
+    Args:
+        minibatch: frames in a minibatch that is trained on.
+        timed_minibatch: frames in the minibatch that the cluster is charged for. A small
+            corpus needs small minibatches to make as many folds a pass as it can; the
+            paper's own size is what its cluster computed.
+        share: the share of the training utterances used.
+    """
+
+    minibatch: int
+    timed_minibatch: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run on a simulated cluster.
+
+    Args:
+        corpus, scale, fingerprint: which corpus, and the SHA-256 of its content.
+        hidden: units of each hidden layer; inputs and targets follow from the corpus.
+        activation: nonlinearity of the hidden layers.
+        algorithm, schedule: how contributions are made and folded, at which rates.
+        stages, passes: the data: stage by stage, at most ``passes`` of them.
+        chunk: size of a data chunk as a share of the training set.
+        evaluations: how often in a pass the development set is scored.
+        cluster, workers: what the timing simulates.
+        timed_layers: sizes of the network the cluster is charged for (units a level).
+        seed: of initialisation, data order and timing.
+        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
+    """
+
+    corpus: str
+    scale: str
+    fingerprint: str
+    hidden: tuple[int, ...]
+    activation: Activation
+    algorithm: AsyncSgd | AveragedSgd
+    schedule: Schedule
+    stages: tuple[Stage, ...]
+    passes: int
+    chunk: float
+    evaluations: int
+    cluster: Cluster
+    workers: int
+    timed_layers: tuple[int, ...]
+    seed: int
+    device: str
+    format: int = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the run's identity hashes."""
+        return plain(self)
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
+    if isinstance(value, Cluster):
+        return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        body = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return body if isinstance(value, RunConfig) else {"is": type(value).__name__, **body}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,25 @@
+"""Which device a run executes on."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.errors import UserError, unknown
+
+CHOICES = ("auto", "cpu", "cuda")
+
+
+def resolve(choice: str) -> str:
+    """``"cpu"`` or ``"cuda"`` for ``--device auto|cpu|cuda``.
+
+    Raises:
+        UserError: an unknown choice, or CUDA where PyTorch sees none.
+    """
+    if choice not in CHOICES:
+        raise unknown("--device", choice, CHOICES)
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        raise UserError(
+            "--device: cuda asked for, but PyTorch sees no CUDA device; allowed here: cpu"
+        )
+    return choice if choice != "auto" else ("cuda" if available else "cpu")

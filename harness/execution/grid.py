@@ -1,0 +1,163 @@
+"""Many runs on one machine: reused where finished, resumed where begun, in parallel processes."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from data_synth import load_corpus
+from data_synth.corpus import Corpus
+from harness.errors import UserError
+from harness.execution.config import RunConfig
+from harness.execution.observe import Progress
+from harness.execution.timing import TimingConfig, time_folds
+from harness.execution.training import train
+from harness.identity import identity
+from harness.store import Run, Store
+
+POLL_S = 0.2
+Config = RunConfig | TimingConfig
+
+_channel: Any = None
+_parent = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is."""
+
+    finished: int
+    total: int
+    running: dict[str, Progress]
+
+
+def execute(
+    configs: Sequence[Config],
+    store: Path,
+    jobs: int,
+    show: Callable[[Report], None],
+    budget_s: float | None = None,
+) -> dict[str, Run]:
+    """Run every configuration the store does not have yet; returns the runs by hash.
+
+    Equal configurations run once. With ``jobs`` > 1 each process uses one thread: two
+    such processes beat one process of two threads at the sizes that fit a CPU.
+
+    Raises:
+        UserError: a run met bad input.
+        KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
+    """
+    end_s = math.inf if budget_s is None else time.monotonic() + budget_s
+    wanted = {identity(config.to_dict()): config for config in configs}
+    missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
+    board = _Board(len(wanted), len(wanted) - len(missing), show)
+    if missing:
+        context = multiprocessing.get_context("spawn")
+        channel = context.Queue()
+        pool = ProcessPoolExecutor(
+            min(jobs, len(missing)), context, _enter, (channel, os.getpid(), jobs)
+        )
+        try:
+            futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
+            _watch(futures, channel, board, end_s)
+        except BaseException:
+            # A worker may be hours from its end; its last checkpoint is on disk.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return {name: Store(store).load(name) for name in wanted}
+
+
+@dataclass
+class _Board:
+    """What is known of the grid, shown whenever it changes."""
+
+    total: int
+    finished: int
+    show: Callable[[Report], None]
+
+    def __post_init__(self) -> None:
+        self.running: dict[str, Progress] = {}
+        self._show()
+
+    def tell(self, progress: Progress) -> None:
+        self.running[progress.run] = progress
+        self._show()
+
+    def finish(self, name: str) -> None:
+        self.running.pop(name, None)
+        self.finished += 1
+        self._show()
+
+    def _show(self) -> None:
+        self.show(Report(self.finished, self.total, dict(self.running)))
+
+
+def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: float) -> None:
+    """Pass progress on until every run is finished; the first error stops the grid."""
+    pending = set(futures)
+    while pending:
+        if time.monotonic() > end_s:
+            raise KeyboardInterrupt("the budget is spent")
+        done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
+        while True:
+            try:
+                board.tell(channel.get_nowait())
+            except Empty:
+                break
+        for future in done:
+            board.finish(future.result())
+
+
+def _enter(channel: Any, parent: int, jobs: int) -> None:
+    """Set up a worker process."""
+    global _channel, _parent  # what a worker process is given once, at its start
+    _channel, _parent = channel, parent
+    if jobs > 1:
+        torch.set_num_threads(1)
+
+
+def _tell(progress: Progress) -> None:
+    if os.getppid() != _parent:
+        # Nobody waits for this run any more; its last checkpoint is on disk.
+        os._exit(1)
+    _channel.put(progress)
+
+
+def _execute_one(config: Config, store: Path) -> str:
+    """One run in a worker process; a fault of ours is recorded with the run, not raised."""
+    try:
+        if isinstance(config, TimingConfig):
+            run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
+        else:
+            run = train(config, _corpus(config), Store(store), _tell)
+        return run.hash
+    except UserError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        note = f"{type(error).__name__}: {error}"
+        with Store(store).begin(config.to_dict()) as writer:
+            writer.finish("failed", {}, note)
+        return identity(config.to_dict())
+
+
+def _corpus(config: RunConfig) -> Corpus:
+    """The corpus a run names, as it was when the run was configured."""
+    corpus = load_corpus(config.corpus, scale=config.scale)
+    if corpus.fingerprint != config.fingerprint:
+        raise UserError(f"corpus {config.corpus}: changed on disk while the runs were prepared")
+    return corpus

@@ -1,0 +1,54 @@
+"""Runs that only time: a cluster and a workload, no training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.simulator import Cluster, Simulation, Workload, bare_throughput_per_s
+from harness.store import RunWriter
+
+
+@dataclass(frozen=True)
+class TimingConfig:
+    """One simulation without training.
+
+    Args:
+        cluster, workers: what is simulated.
+        layers: sizes of the network the cluster is charged for.
+        minibatch: frames a minibatch.
+        folds: how many folds to simulate.
+        seed: of jitter.
+    """
+
+    cluster: Cluster
+    workers: int
+    layers: tuple[int, ...]
+    minibatch: int
+    folds: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        return {"is": "TimingConfig", **vars(self), "cluster": self.cluster.to_dict()}
+
+
+def time_folds(config: TimingConfig, writer: RunWriter) -> None:
+    """Simulate, and keep throughput, staleness and the bare device's throughput."""
+    workload = Workload.of_network(config.layers, config.minibatch)
+    simulation = Simulation(
+        config.cluster, "parameter_server", workload, workers=config.workers, seed=config.seed
+    )
+    timeline = simulation.advance(folds=config.folds)
+    writer.finish(
+        "done",
+        {
+            "virtual_s": simulation.now_s,
+            "folds": config.folds,
+            "throughput_per_s": config.folds / simulation.now_s,
+            "bare_throughput_per_s": bare_throughput_per_s(config.cluster, workload),
+            "mean_staleness": float(timeline.staleness().mean()),
+            "mean_lag_s": float(timeline.lag_s().mean()),
+            "timeline_sha256": timeline.sha256(),
+        },
+    )

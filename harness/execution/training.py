@@ -1,0 +1,393 @@
+"""One run from its configuration to the store: stages, chunks, schedules, checkpoints.
+
+Timing and training advance together, a segment at a time: the simulation moves to the next
+boundary (a chunk's end, a held-out test, an evaluation), the replay executes what happened,
+then whatever stands at the boundary is decided. Cheap decisions leave the workers running;
+a rate search and the end of a stage wait until everybody is idle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.contract import Minibatch
+from harness.algorithms.rate_search import trial_losses
+from harness.algorithms.schedules import Halving, Hand, Search
+from harness.execution import checkpoint, resume
+from harness.execution.config import RunConfig
+from harness.execution.frames import Frames, Order
+from harness.execution.observe import (
+    Progress,
+    Scores,
+    Watch,
+    frame_scores,
+    log_prior,
+    rows_of,
+    word_errors,
+)
+from harness.execution.simulated import StaleReplay
+from harness.seeds import stream_key
+from harness.simulator import Simulation, Timeline, Workload, compute_seconds, concat
+from harness.store import Run, RunWriter, Store
+
+CHECKPOINT_EVERY_S = 15.0
+HELD_OUT_FRAMES = 2000
+SIGMOID_GAIN = 4.0
+WORD_ERRORS = "word_errors.safetensors"
+"""The attached file: uint8 ``[utterances]`` for each ``test/candidate/stage``."""
+
+
+@dataclass
+class Position:
+    """Where a run stands: everything besides tensors and the simulation that a resume needs."""
+
+    stage: int = 0
+    step: int = 0
+    steps_before: int = 0
+    epoch_before: float = 0.0
+    rate: float = 0.0
+    halving: bool = False
+    accuracy: float | None = None
+    held_out: float | None = None
+    stop: bool = False
+    losses: float = 0.0
+    loss_frames: int = 0
+
+
+@dataclass
+class Training:
+    """A run in progress.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names.
+        writer: where its metrics go.
+        watch: told of progress.
+    """
+
+    config: RunConfig
+    corpus: Corpus
+    writer: RunWriter
+    watch: Watch
+    position: Position = field(default_factory=Position)
+    segments: list[Timeline] = field(default_factory=list[Timeline])
+    word_errors: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+    def __post_init__(self) -> None:
+        config, corpus = self.config, self.corpus
+        inputs = corpus.dim * (2 * corpus.context + 1)
+        self.net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        self.frames = Frames.of(corpus, config.device)
+        self.dev = rows_of(corpus, "dev")
+        self.held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
+        self.train = corpus.split("train")
+        self.simulation = Simulation(
+            config.cluster,
+            "parameter_server",
+            self._workload(0),
+            workers=config.workers,
+            seed=config.seed,
+        )
+        generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+        gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+        model = random_parameters(self.net.layout, generator, gain)[0].to(config.device)
+        self.replay = StaleReplay(
+            config.algorithm,
+            self.net.gradient,
+            config.algorithm.start(model),
+            self._minibatches,
+            slots=config.workers,
+        )
+        self.position.rate = config.schedule.rate
+        self.order = self._order(0)
+        self._resume()
+
+    # -- the way through a run -------------------------------------------------------
+
+    def run(self) -> str:
+        """Train to the end; returns the status ``"done"`` or ``"diverged"``."""
+        last_save = time.monotonic()
+        finite = self._evaluate() if not self.segments else True
+        while finite and not self._finished():
+            for boundary in self._boundaries():
+                self._advance(boundary)
+                finite = boundary not in self._every(self.config.evaluations) or self._evaluate()
+                if not finite:
+                    break
+                if boundary in self._tests():
+                    self._test_held_out()
+                if time.monotonic() - last_save > CHECKPOINT_EVERY_S:
+                    self._save()
+                    last_save = time.monotonic()
+            else:
+                self._end_stage()
+        return "done" if finite else "diverged"
+
+    def _finished(self) -> bool:
+        return self.position.stop or self.position.stage >= self.config.passes
+
+    def _boundaries(self) -> Iterator[int]:
+        """The steps of this stage, from the present one on, at which something is decided."""
+        chunks: set[int] = set()
+        if isinstance(self.config.schedule, Search):
+            chunks = set(range(0, self.order.steps, self.order.chunk_steps)) - {0}
+        ends = chunks | self._every(self.config.evaluations) | self._tests() | {self.order.steps}
+        return iter(sorted(step for step in ends if step > self.position.step))
+
+    def _every(self, times: int) -> set[int]:
+        """Steps that divide a whole pass into ``times`` nearly equal parts."""
+        share = self._stage(self.position.stage).share
+        parts = max(1, round(times * share))
+        return {ceil(self.order.steps * (k + 1) / parts) for k in range(parts)}
+
+    def _tests(self) -> set[int]:
+        schedule = self.config.schedule
+        return self._every(schedule.tests_a_pass) if isinstance(schedule, Hand) else set()
+
+    def _advance(self, boundary: int) -> None:
+        """Search if a chunk begins here, then simulate and execute up to ``boundary``."""
+        position, schedule = self.position, self.config.schedule
+        search = isinstance(schedule, Search)
+        if search and position.step % self.order.chunk_steps == 0:
+            position.rate = self._search(schedule)
+        ends_chunk = search and boundary % self.order.chunk_steps == 0
+        segment = self.simulation.advance(
+            folds=boundary - position.step, drain=ends_chunk or boundary == self.order.steps
+        )
+        self.replay.run(segment, position.rate)
+        self.segments.append(segment)
+        position.loss_frames += (boundary - position.step) * self.order.minibatch
+        position.step = boundary
+
+    def _end_stage(self) -> None:
+        """Test, let the schedule judge the pass, and lay out the next one."""
+        position = self.position
+        self._test()
+        if isinstance(self.config.schedule, Halving):
+            accuracy = 1.0 - self._scores("iterate", self.dev).frame_error
+            gain = accuracy - (position.accuracy or 0.0)
+            position.rate, position.halving, position.stop = self.config.schedule.after_pass(
+                position.rate, position.halving, gain
+            )
+            position.accuracy = accuracy
+        position.epoch_before += self._stage(position.stage).share
+        position.steps_before += self.order.steps
+        position.stage, position.step = position.stage + 1, 0
+        self.order = self._order(position.stage)
+        self.simulation.change(workload=self._workload(position.stage))
+
+    # -- what happens at boundaries ---------------------------------------------------
+
+    def _evaluate(self) -> bool:
+        """Score every candidate model on the development set; False if one is not finite."""
+        scores = {name: self._scores(name, self.dev) for name in self.replay.server.candidates()}
+        if not all(s.finite for s in scores.values()):
+            return False
+        for name, s in scores.items():
+            self._log(f"dev_frame_error/{name}", s.frame_error)
+            self._log(f"dev_loss/{name}", s.loss)
+        self._log("rate", self.position.rate)
+        self._log_training_loss()
+        algorithm = self.config.algorithm
+        if isinstance(algorithm, AveragedSgd) and algorithm.consider_switch(
+            self.replay.server,
+            iterate_error=scores["iterate"].frame_error,
+            average_error=scores["average"].frame_error,
+        ):
+            self._log("switch", 1.0)
+        deployed = "average" if "average" in scores else "iterate"
+        self.watch(
+            Progress(self.writer.hash, self.epoch, self._passes(), scores[deployed].frame_error)
+        )
+        return True
+
+    def _test(self) -> None:
+        """Score every candidate model on the test sets; the errors of each utterance are kept."""
+        prior = log_prior(self.corpus)
+        for test in self.corpus.tests:
+            rows = rows_of(self.corpus, test)
+            for name, model in self.replay.server.candidates().items():
+                wrong = word_errors(self.net, model, self.frames, self.corpus, test, prior)
+                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+                self._log(f"{test}_frame_error/{name}", self._scores(name, rows).frame_error)
+                self._log(f"{test}_word_error/{name}", float(wrong.mean()))
+
+    def _test_held_out(self) -> None:
+        """Let the hand schedule anneal on the held-out loss."""
+        schedule, position = self.config.schedule, self.position
+        now = self._scores("iterate", self.held_out).loss
+        if isinstance(schedule, Hand) and position.held_out is not None:
+            position.rate = schedule.after_test(position.rate, position.held_out, now)
+        position.held_out = now
+
+    def _search(self, schedule: Search) -> float:
+        """Find the next chunk's rate from trial descents on its first minibatches.
+
+        The simulated cluster is charged for the paper's share of a chunk, one rung a worker
+        at a time, even where the corpus is so small that a trial needs more than that share.
+        """
+        chunk = self.order.chunk_steps
+        steps = max(schedule.least_minibatches, round(schedule.sample * chunk))
+        steps = min(steps, self.order.steps - self.position.step)
+        first = self.position.steps_before + self.position.step
+        minibatches = (self._minibatches([step]) for step in range(first, first + steps))
+        ladder = schedule.ladder(self.position.rate)
+        losses = trial_losses(self.net.gradient, self.replay.server.model, ladder, minibatches)
+        rate = schedule.choose(ladder, losses)
+        rounds = ceil(len(ladder) / self.config.workers)
+        seconds = compute_seconds(self.config.cluster, self._workload(self.position.stage))
+        cost = rounds * schedule.sample * chunk * seconds
+        self.segments.append(self.simulation.pause(cost, "search"))
+        return rate
+
+    # -- small readings ----------------------------------------------------------------
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+        share = self._stage(self.position.stage).share
+        return self.position.epoch_before + share * self.position.step / self.order.steps
+
+    def _passes(self) -> float:
+        stages = [self._stage(k).share for k in range(self.config.passes)]
+        return sum(stages)
+
+    def _stage(self, number: int):
+        return self.config.stages[min(number, len(self.config.stages) - 1)]
+
+    def _order(self, number: int) -> Order:
+        stage = self._stage(number)
+        total = self.train.total_frames
+        return Order(
+            self.config.seed,
+            number,
+            self.train.start,
+            self.train.frames,
+            stage.minibatch,
+            stage.share,
+            max(1, round(self.config.chunk * total / stage.minibatch)),
+        )
+
+    def _workload(self, number: int) -> Workload:
+        return Workload.of_network(self.config.timed_layers, self._stage(number).timed_minibatch)
+
+    def _minibatches(self, steps: list[int]) -> Minibatch:
+        rows = np.stack([self.order.rows(step - self.position.steps_before) for step in steps])
+        return self.frames.gather(torch.from_numpy(rows).to(self.config.device))
+
+    def _scores(self, candidate: str, rows: Tensor) -> Scores:
+        model = self.replay.server.candidates()[candidate]
+        return frame_scores(self.net, model, self.frames, rows)
+
+    def _log(self, name: str, value: float) -> None:
+        self.writer.log(
+            name,
+            value,
+            fold=self.replay.server.version,
+            time_s=self.simulation.now_s,
+            epoch=self.epoch,
+        )
+
+    def _log_training_loss(self) -> None:
+        position, total = self.position, self.replay.loss.item()
+        if position.loss_frames:
+            self._log("train_loss", (total - position.losses) / position.loss_frames)
+        position.losses, position.loss_frames = total, 0
+
+    # -- the end, and resuming ------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """The last measurements of every candidate model, and the simulated time."""
+        last = {row["name"]: row["value"] for row in self.writer.rows()}
+        return {
+            **last,
+            "virtual_s": self.simulation.now_s,
+            "folds": self.replay.server.version,
+            "epochs": self.position.epoch_before,
+            "passes": self.position.stage,
+        }
+
+    def _save(self) -> None:
+        """Write a checkpoint of everything the rest of the run depends on."""
+        replay_arrays, replay_facts = resume.capture_replay(self.replay)
+        self.segments = [concat(self.segments)]
+        history_arrays, history_facts = resume.capture_timeline(self.segments[0])
+        arrays = {
+            **resume.prefixed(replay_arrays, "replay/"),
+            **resume.prefixed(self.simulation.state(), "simulation/"),
+            **resume.prefixed(history_arrays, "timeline/"),
+            **resume.prefixed(self.word_errors, "word_errors/"),
+        }
+        checkpoint.save(
+            self.writer.checkpoint,
+            arrays,
+            {
+                "position": vars(self.position),
+                "replay": replay_facts,
+                "timeline": history_facts,
+                "rows": self.writer.rows(),
+            },
+        )
+
+    def _resume(self) -> None:
+        """Take up the last checkpoint, if there is one."""
+        found = checkpoint.load(self.writer.checkpoint)
+        if found is None:
+            return
+        arrays, facts = found
+        self.position = Position(**facts["position"])
+        self.order = self._order(self.position.stage)
+        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts["replay"])
+        history = resume.part(arrays, "timeline/")
+        self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
+        self.simulation = Simulation.restore(
+            self.config.cluster,
+            "parameter_server",
+            resume.part(arrays, "simulation/"),
+            workers=self.config.workers,
+            seed=self.config.seed,
+        )
+        self.word_errors = resume.part(arrays, "word_errors/")
+        self.writer.restore_rows(facts["rows"])
+
+
+def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed."""
+    torch.set_flush_denormal(True)
+    return store.obtain(
+        config.to_dict(), lambda writer: _execute(Training(config, corpus, writer, watch))
+    )
+
+
+def _execute(training: Training) -> None:
+    writer, status = training.writer, training.run()
+    timeline = concat(training.segments)
+    with TemporaryDirectory() as folder:
+        timeline.save(path := Path(folder) / "timeline.parquet")
+        writer.attach("timeline.parquet", path)
+        save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
+        writer.attach(WORD_ERRORS, path)
+    if status == "done":
+        writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
+        return
+    at, folds = training.simulation.now_s, training.replay.server.version
+    writer.finish(
+        status,
+        {"virtual_s": at, "folds": folds},
+        f"no longer finite at fold {folds}, {at:.1f} simulated seconds into the run",
+    )

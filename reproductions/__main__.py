@@ -1,0 +1,114 @@
+"""``python -m reproductions paper1 …``: what ``tox -e reproduce-paper1`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    UserError,
+    unknown,
+)
+
+PAPERS = ("paper1",)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse bad usage; ``main`` prints the line."""
+        raise UserError(f"{self.prog}: {message}; see --help")
+
+
+def parser() -> Parser:
+    """The command line."""
+    p = Parser(prog="reproductions", description="Reproduce a paper, exhibit by exhibit.")
+    p.add_argument("paper", help=f"one of: {', '.join(PAPERS)}")
+    p.add_argument("--scale", help="smoke, laptop (default without CUDA), gpu (with it) or paper")
+    p.add_argument("--corpus", default="parametric", help="parametric (default) or fsdd")
+    p.add_argument(
+        "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
+    )
+    p.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
+    p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
+    p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
+    p.add_argument("--out", type=Path, help="default: reports/out/PAPER/SCALE")
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        return _main(parser().parse_args(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _main(asked: argparse.Namespace) -> int:
+    if asked.paper not in PAPERS:
+        raise unknown("paper", asked.paper, PAPERS)
+    # Only now: nobody waits for torch to be told of a misspelt word.
+    from data_synth import load_corpus
+    from harness.execution.device import resolve
+    from reproductions.paper import Subject
+    from reproductions.paper1_async_asgd import PAPER
+    from reproductions.pipeline import Request, failed_runs, reproduce
+
+    device = resolve(asked.device)
+    scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
+    if scale not in PAPER.seeds:
+        raise unknown("--scale", scale, PAPER.seeds)
+    only = tuple(name for name in asked.only.split(",") if name)
+    PAPER.chosen(only)
+    out = asked.out or Path("reports/out") / asked.paper / scale
+    request = Request(
+        seeds=tuple(range(asked.seeds or PAPER.seeds[scale])),
+        only=only,
+        jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
+        budget_s=None if asked.budget is None else 60.0 * asked.budget,
+        out=out,
+    )
+    corpus = load_corpus(asked.corpus, scale=scale, progress=_say)
+    results = reproduce(PAPER, Subject(scale, corpus, device), request)
+    for claim in results.claims:
+        print(f"{claim.verdict:>12}  {claim.id}")
+    print(f"report: {out / 'report.pdf'}")
+    return EXIT_RUN_FAILED if failed_runs(out, results) else EXIT_DONE
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _number(kind: Callable[[str], float], what: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: {what}")
+        return value
+
+    return parse
+
+
+_whole = _number(int, "a whole number from 1")
+_minutes = _number(float, "a positive number of minutes")
+
+if __name__ == "__main__":
+    sys.exit(main())

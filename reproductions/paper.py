@@ -1,0 +1,82 @@
+"""What a paper is to the harness: named runs, exhibits and claims, each saying what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from data_synth.corpus import Corpus
+from harness.errors import unknown
+from harness.execution.grid import Config
+from harness.judge.results import Claim, Exhibit
+from harness.store import Run
+
+Runs = Mapping[str, Sequence[Run]]
+"""Finished runs by setting, one for each seed, in the order of the seeds."""
+
+Made = TypeVar("Made", Exhibit, Claim)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What one report is about.
+
+    Args:
+        scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
+        corpus: what is trained on.
+        device: ``"cpu"`` or ``"cuda"``.
+    """
+
+    scale: str
+    corpus: Corpus
+    device: str
+
+
+@dataclass(frozen=True)
+class Maker(Generic[Made]):
+    """One exhibit or claim: its id, the settings it is made from, and how.
+
+    Args:
+        id: as in the list of exhibits and claims, e.g. ``"p1.table2"``.
+        needs: names of settings; empty for what needs no training.
+        make: from what was run and the finished runs to the result.
+    """
+
+    id: str
+    needs: tuple[str, ...]
+    make: Callable[[Subject, Runs], Made]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A reproduction.
+
+    Args:
+        id: ``"paper1"`` …
+        seeds: how many seeds each scale takes by default; its keys are the scales.
+        experiments: the named configurations of one seed.
+        exhibits, claims: what is made of the finished runs.
+    """
+
+    id: str
+    seeds: Mapping[str, int]
+    experiments: Callable[[Subject, int], dict[str, Config]]
+    exhibits: tuple[Maker[Exhibit], ...]
+    claims: tuple[Maker[Claim], ...]
+
+    def chosen(self, only: Sequence[str]) -> tuple[list[Maker[Exhibit]], list[Maker[Claim]]]:
+        """The exhibits named by ``only`` (all if empty) and the claims their runs can carry.
+
+        Raises:
+            UserError: no such exhibit.
+        """
+        names = {maker.id.split(".", 1)[1]: maker for maker in self.exhibits}
+        for name in only:
+            if name not in names:
+                raise unknown("--only", name, names)
+        if not only:
+            return list(self.exhibits), list(self.claims)
+        exhibits = [names[name] for name in only]
+        settings = {setting for maker in exhibits for setting in maker.needs}
+        return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]

@@ -1,0 +1,161 @@
+"""From a paper and a subject to a judged report: execute, judge, write, draw."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import reports
+from harness.execution.display import Display
+from harness.execution.grid import execute
+from harness.identity import identity
+from harness.judge.results import Claim, Exhibit, Results, write_results
+from harness.store import Run
+from harness.store.atomic import writable_folder
+from reproductions.paper import Maker, Paper, Runs, Subject
+
+PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for beyond the subject.
+
+    Args:
+        seeds: one run of every setting for each.
+        only: exhibits to make; all if empty.
+        jobs: processes.
+        budget_s: stop starting and checkpoint after so long; None for no limit.
+        out: where everything goes.
+    """
+
+    seeds: tuple[int, ...]
+    only: tuple[str, ...]
+    jobs: int
+    budget_s: float | None
+    out: Path
+
+
+def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
+    """Run what is missing, judge, and write ``results.json`` and the report.
+
+    Raises:
+        UserError: bad input, or an output folder that cannot be written.
+        KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    writable_folder(request.out, "--out")
+    exhibits, claims = paper.chosen(request.only)
+    needed = {setting for maker in (*exhibits, *claims) for setting in maker.needs}
+    runs = _execute(paper, subject, request, needed)
+    results = Results(
+        paper.id,
+        subject.scale,
+        subject.corpus.name,
+        request.seeds,
+        _provenance(subject, started, time.monotonic() - clock),
+        tuple(_timeline_kept(_exhibit(maker, subject, runs), request.out) for maker in exhibits),
+        tuple(_claim(maker, subject, runs) for maker in claims),
+    )
+    write_results(request.out / "results.json", results)
+    reports.build(request.out)
+    return results
+
+
+def failed_runs(out: Path, results: Results) -> list[str]:
+    """Hashes of the runs behind ``results`` that diverged or failed."""
+    from harness.store import Store
+
+    behind = {h for item in results.claims for h in item.runs}
+    behind |= {h for exhibit in results.exhibits for row in exhibit.rows for h in row.runs}
+    store = Store(out / "runs")
+    return sorted(h for h in behind if store.load(h).status != "done")
+
+
+def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str]) -> Runs:
+    """Finished runs of the needed settings, by setting, in the order of the seeds."""
+    configs = {
+        (setting, seed): config
+        for seed in request.seeds
+        for setting, config in paper.experiments(subject, seed).items()
+        if setting in needed
+    }
+    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+    names: dict[str, list[str]] = {}
+    for (setting, seed), name in hashes.items():
+        names.setdefault(name, []).append(f"{setting} seed {seed}")
+    titles = {name: " = ".join(labels) for name, labels in names.items()}
+    with Display(titles) as display:
+        runs = execute(
+            list(configs.values()), request.out / "runs", request.jobs, display.show,
+            budget_s=request.budget_s,
+        )  # fmt: skip
+    return {setting: [runs[hashes[setting, seed]] for seed in request.seeds] for setting in needed}
+
+
+def _broken(maker: Maker[Any], runs: Runs) -> list[Run]:
+    return [run for setting in maker.needs for run in runs[setting] if run.status != "done"]
+
+
+def _exhibit(maker: Maker[Exhibit], subject: Subject, runs: Runs) -> Exhibit:
+    """The exhibit; without rows and with a word of why if a run it needs did not end."""
+    broken = _broken(maker, runs)
+    if not broken:
+        return maker.make(subject, runs)
+    return Exhibit(maker.id, "table", maker.id, note=_why(broken))
+
+
+def _claim(maker: Maker[Claim], subject: Subject, runs: Runs) -> Claim:
+    """The claim; undecided and with a word of why if a run it needs did not end."""
+    broken = _broken(maker, runs)
+    if not broken:
+        return maker.make(subject, runs)
+    hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
+    return Claim(
+        maker.id, (maker.make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
+        "undecided", hashes, _why(broken),
+    )  # fmt: skip
+
+
+def _why(broken: Sequence[Run]) -> str:
+    return "; ".join(f"run {run.hash[:12]} {run.status}: {run.note}" for run in broken)
+
+
+def _timeline_kept(exhibit: Exhibit, out: Path) -> Exhibit:
+    """Copy the timeline that an exhibit draws into ``out/timelines``."""
+    file, run = exhibit.draw.get("file"), exhibit.draw.get("run")
+    if file and run:
+        target = out / str(file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(out / "runs" / str(run) / "timeline.parquet", target)
+    return exhibit
+
+
+def _provenance(subject: Subject, started: datetime, wall_s: float) -> dict[str, Any]:
+    return {
+        "git": _commit(),
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "device": subject.device,
+        "wall_s": round(wall_s, 1),
+        "started": started.isoformat(timespec="seconds"),
+        "command": " ".join(["python -m reproductions", *sys.argv[1:]]),
+        "corpus_sha256": subject.corpus.fingerprint,
+    }
+
+
+def _commit() -> str:
+    """The commit of the source tree, or "unknown" where there is none."""
+    try:
+        git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

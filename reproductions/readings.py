@@ -1,0 +1,63 @@
+"""Readings of finished runs that exhibits and claims share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from harness.execution.training import WORD_ERRORS
+from harness.judge.results import Row
+from harness.judge.statistics import mean_ci
+from harness.store import Run
+
+
+def hashes(*groups: Sequence[Run]) -> tuple[str, ...]:
+    """The runs' hashes, in order, each once."""
+    return tuple(dict.fromkeys(run.hash for group in groups for run in group))
+
+
+def at_epoch(run: Run, name: str, epoch: float) -> float:
+    """A metric at one epoch, interpolated between its two nearest readings; NaN past its end."""
+    epochs, values, _ = run.curve(name)
+    if epoch > epochs[-1] + 1e-9:
+        return float("nan")
+    return float(np.interp(epoch, epochs, values))
+
+
+def time_at_epoch(run: Run, name: str, epoch: float) -> float:
+    """The virtual time in seconds at which a metric was read at one epoch."""
+    epochs, _, time_s = run.curve(name)
+    return float(np.interp(epoch, epochs, time_s))
+
+
+def errors_of_utterances(runs: Sequence[Run], key: Callable[[Run], str]) -> np.ndarray:
+    """Word errors ``[S, U]`` of S runs on the U utterances of a test set.
+
+    Args:
+        runs: one for each seed.
+        key: ``test/candidate/stage`` for a run.
+    """
+    return np.stack([load_file(run.path(WORD_ERRORS))[key(run)] for run in runs])
+
+
+def curve_rows(
+    label: str, runs: Sequence[Run], name: str, scale: float = 1.0, passes: float = 1.0
+) -> list[Row]:
+    """A metric's mean over seeds against epochs, at the epochs that every seed reached.
+
+    Args:
+        label: the series.
+        runs: one for each seed.
+        name: the metric.
+        scale: multiplies the metric, e.g. 100 for percent.
+        passes: passes over the training set in one epoch of the figure.
+    """
+    readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
+    rows: list[Row] = []
+    for epoch in sorted(set.intersection(*(set(r) for r in readings))):
+        mean = mean_ci([scale * r[epoch] for r in readings])
+        x = round(float(epoch) / passes, 6)
+        rows.append(Row(label, x, None, mean.estimate, mean.ci95, hashes(runs)))
+    return rows
