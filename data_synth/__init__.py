@@ -8,9 +8,11 @@ from pathlib import Path
 from data_synth import parametric
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
+from data_synth.public import fsdd
 from harness.errors import unknown
 
-CORPORA: dict[str, Callable[..., Corpus]] = {"parametric": parametric.make}
+CORPORA: dict[str, Callable[..., Corpus]] = {"parametric": parametric.make, "fsdd": fsdd.make}
+FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch}
 SCALES = ("smoke", "laptop", "gpu", "paper")
 
 
@@ -44,3 +46,19 @@ def load_corpus(
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
     return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress)
+
+
+def fetch_corpus(
+    name: str, *, cache: Path | None = None, progress: Callable[[str], None] = _silent
+) -> Path:
+    """Downloads the recordings of a public corpus into the cache, checked by SHA-256.
+
+    Returns:
+        The folder they are in.
+
+    Raises:
+        UserError: an unknown name, no network, or other bytes than expected.
+    """
+    if name not in FETCHES:
+        raise unknown("fetch", name, FETCHES)
+    return FETCHES[name](cache_folder(cache), progress)

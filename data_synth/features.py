@@ -80,7 +80,7 @@ def power_spectrum(frames: np.ndarray, window: np.ndarray) -> np.ndarray:
     return np.abs(np.fft.rfft(frames * window, size)) ** 2
 
 
-def bark(hz: np.ndarray) -> np.ndarray:
+def bark(hz: np.ndarray | float) -> np.ndarray:
     """Frequency on the Bark scale, Ω = 6 asinh(f / 600) (Hermansky 1990, eq. 3)."""
     return 6.0 * np.arcsinh(np.asarray(hz) / 600.0)
 
@@ -169,7 +169,7 @@ def plp(signal: np.ndarray, rate_hz: int, count: int = 13) -> np.ndarray:
     return all_pole_cepstra(*linear_prediction(correlation), count)
 
 
-def mel(hz: np.ndarray) -> np.ndarray:
+def mel(hz: np.ndarray | float) -> np.ndarray:
     """Frequency in mels, 1127 ln(1 + f / 700)."""
     return 1127.0 * np.log1p(np.asarray(hz) / 700.0)
 
@@ -180,7 +180,7 @@ def mel_bands(count: int, bins: int, rate_hz: int, low_hz: float = 20.0) -> np.n
     Returns:
         float64 [count, bins].
     """
-    edges = np.linspace(mel(np.float64(low_hz)), mel(np.float64(rate_hz / 2)), count + 2)
+    edges = np.linspace(mel(low_hz), mel(rate_hz / 2), count + 2)
     place = mel(np.linspace(0, rate_hz / 2, bins))[None, :]
     left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (place - left) / (centre - left), (right - place) / (right - centre)

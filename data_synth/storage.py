@@ -158,6 +158,12 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
+def write(corpus: Corpus, folder: Path) -> None:
+    """Writes a corpus that is in memory into an existing, empty folder."""
+    chunk = Chunk(corpus.features, corpus.targets, corpus.utterances)
+    write_chunks(folder, card_of(corpus), [chunk])
+
+
 def save(corpus: Corpus, folder: Path) -> None:
     """Writes a corpus to a folder that does not exist yet, all or nothing.
 
@@ -166,8 +172,7 @@ def save(corpus: Corpus, folder: Path) -> None:
     """
     if folder.exists():
         raise UserError(f"{folder}: exists already; a corpus is saved to a new folder")
-    chunk = Chunk(corpus.features, corpus.targets, corpus.utterances)
-    new_folder(folder, lambda place: write_chunks(place, card_of(corpus), [chunk]))
+    new_folder(folder, lambda place: write(corpus, place))
 
 
 def load(folder: Path) -> Corpus:

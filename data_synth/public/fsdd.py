@@ -1,0 +1,251 @@
+"""Free Spoken Digit Dataset: recorded English digits, six speakers, 8 kHz (CC BY-SA 4.0).
+
+3,000 recordings ``{digit}_{speaker}_{index}.wav``. The official test split, index 0 to 4,
+is ``clean``; the same recordings under babble are ``noise``; index 5 to 9 is ``dev``; the
+rest is ``train``. No alignment comes with it: targets are whole-word HMM states from a
+flat start and Viterbi training on ``train``, then forced alignment of every split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from data_synth.align import realign, viterbi_training
+from data_synth.cache import cached, recipe_key
+from data_synth.corpus import Corpus, Utterances, join
+from data_synth.features import utterance_features
+from data_synth.storage import new_folder, write
+from data_synth.waves import babble, read_wav, with_noise
+from harness.errors import UserError
+from harness.seeds import stream
+
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
+TAKES = 50
+RATE_HZ = 8000
+COMMIT = "26eb9aa"
+URL = f"https://github.com/Jakobovski/free-spoken-digit-dataset/archive/{COMMIT}.tar.gz"
+MANIFEST_SHA256 = "1801eae019c063377d98f831d3f93574f259475df7332bb0e3d1b080fb5e6959"
+HOW_TO_GET = (
+    "set LAGBENCH_CORPORA to the folder that has fsdd/recordings, "
+    "or run: python -m data_synth fetch fsdd"
+)
+MAKERS = (
+    "public/fsdd.py",
+    "features.py",
+    "align.py",
+    "waves.py",
+    "storage.py",
+    "../harness/acoustics/hmm.py",
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a corpus is made of the recordings.
+
+    Attributes:
+        seed: decides the babble.
+        train_takes: of each digit and speaker, how many recordings train (index 10 and up).
+        front_end: static features, one of ``features.FRONT_ENDS``.
+        word_states, silence_states: HMM states of a digit, and of the silence around it.
+        rounds: realignments of the Viterbi training.
+        noise_snr_db: mean power of a recording over that of its babble in ``noise``.
+        talkers: training recordings in a babble.
+    """
+
+    seed: int = 0
+    train_takes: int = 40
+    front_end: str = "plp"
+    word_states: int = 8
+    silence_states: int = 3
+    rounds: int = 12
+    noise_snr_db: float = 10.0
+    talkers: int = 6
+
+    def lexicon(self) -> dict[str, tuple[int, ...]]:
+        """Word -> targets; silence has the first ``silence_states``."""
+        first, n = self.silence_states, self.word_states
+        return {w: tuple(range(first + d * n, first + d * n + n)) for d, w in enumerate(DIGITS)}
+
+    def takes(self) -> dict[str, range]:
+        """Split -> which recordings of each digit and speaker it has."""
+        test = range(5)
+        return {
+            "train": range(10, 10 + self.train_takes),
+            "dev": range(5, 10),
+            "clean": test,
+            "noise": test,
+        }
+
+
+PRESETS: dict[str, Recipe] = {
+    "smoke": Recipe(train_takes=20),
+    "laptop": Recipe(),
+    "gpu": Recipe(),
+    "paper": Recipe(),
+}
+
+
+def recording(digit: int, speaker: str, take: int) -> str:
+    """The file name of a recording."""
+    return f"{digit}_{speaker}_{take}.wav"
+
+
+def find(cache: Path) -> Path:
+    """The folder of recordings: LAGBENCH_CORPORA/fsdd/recordings, else the cache's own.
+
+    Raises:
+        UserError: neither has them, or some are missing; says how to get them.
+    """
+    places = [cache / "fsdd" / "recordings"]
+    if corpora := os.environ.get("LAGBENCH_CORPORA"):
+        places.insert(0, Path(corpora) / "fsdd" / "recordings")
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
+        looked = " or ".join(map(str, places))
+        raise UserError(f"corpus fsdd: no recordings in {looked}; {HOW_TO_GET}")
+    names = [recording(d, s, t) for d in range(len(DIGITS)) for s in SPEAKERS for t in range(TAKES)]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        count = f"{len(missing)} of {len(names)} recordings are missing"
+        raise UserError(f"corpus fsdd: {folder / missing[0]} is missing ({count}); {HOW_TO_GET}")
+    return folder
+
+
+def manifest_sha256(folder: Path) -> str:
+    """SHA-256 over the lines ``<sha256>  <name>`` of all wav files, sorted by name."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.wav"), key=lambda p: p.name):
+        digest.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n".encode())
+    return digest.hexdigest()
+
+
+def fetch(cache: Path, progress: Callable[[str], None], url: str = URL) -> Path:
+    """Downloads the recordings into the cache, checked; nothing is kept if they differ.
+
+    Args:
+        cache: see ``data_synth.cache.cache_folder``.
+        progress: called with lines of text.
+        url: a tar.gz archive with a folder ``recordings`` in it.
+
+    Returns:
+        The folder of recordings.
+
+    Raises:
+        UserError: no network, not an archive, or another SHA-256 than expected.
+    """
+    folder = cache / "fsdd"
+    if (folder / "recordings").is_dir():
+        progress(f"fsdd: already in {folder}")
+        return folder / "recordings"
+    progress(f"fsdd: downloading {url}")
+    new_folder(folder, lambda place: _download(url, place / "recordings"))
+    progress(f"fsdd: {len(list((folder / 'recordings').iterdir()))} recordings in {folder}")
+    return folder / "recordings"
+
+
+def _download(url: str, folder: Path) -> None:
+    folder.mkdir()
+    try:
+        with tempfile.TemporaryFile() as archive:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                shutil.copyfileobj(answer, archive)
+            archive.seek(0)
+            _unpack(archive, folder)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UserError(f"corpus fsdd: {url} could not be fetched ({error})") from None
+    found = manifest_sha256(folder)
+    if found != MANIFEST_SHA256:
+        raise UserError(
+            f"corpus fsdd: {url}: the recordings' SHA-256 is {found}, expected {MANIFEST_SHA256}"
+        )
+
+
+def _unpack(archive: IO[bytes], folder: Path) -> None:
+    with tarfile.open(fileobj=archive, mode="r:gz") as tar:
+        for member in tar:
+            place = Path(member.name)
+            data = tar.extractfile(member) if place.parent.name == "recordings" else None
+            if data is not None and place.suffix == ".wav":
+                (folder / place.name).write_bytes(data.read())
+
+
+def read_split(folder: Path, split: str, takes: range) -> tuple[list[np.ndarray], Utterances]:
+    """The recordings of a split, and its utterances with frames still unknown (0)."""
+    keys = [(d, s, t) for s in SPEAKERS for d in range(len(DIGITS)) for t in takes]
+    table = Utterances(
+        id=np.array([f"{split}-{d}_{s}_{t}" for d, s, t in keys]),
+        speaker=np.array([s for _, s, _ in keys]),
+        split=np.full(len(keys), split),
+        start=np.zeros(len(keys), np.int64),
+        frames=np.zeros(len(keys), np.int64),
+        words=tuple((DIGITS[d],) for d, _, _ in keys),
+    )
+    return [read_wav(folder / recording(*key), RATE_HZ) for key in keys], table
+
+
+def noisy(recipe: Recipe, signals: list[np.ndarray], voices: list[np.ndarray]) -> list[np.ndarray]:
+    """Every signal under babble of its own, at the recipe's level."""
+    return [
+        with_noise(
+            signal,
+            babble(voices, len(signal), recipe.talkers, stream(recipe.seed, "fsdd babble", i)),
+            recipe.noise_snr_db,
+        )
+        for i, signal in enumerate(signals)
+    ]
+
+
+def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
+    """Makes the corpus of the recordings in ``folder``."""
+    blocks: list[np.ndarray] = []
+    tables: list[Utterances] = []
+    voices: list[np.ndarray] = []
+    for split, takes in recipe.takes().items():
+        signals, table = read_split(folder, split, takes)
+        voices = voices or signals
+        if split == "noise":
+            signals = noisy(recipe, signals, voices)
+        made = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
+        tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
+        blocks += made
+        progress(f"fsdd: features of {len(made)} recordings for {split}")
+    table = join(tables)
+    table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
+    return aligned(recipe, np.concatenate(blocks), table, progress)
+
+
+def aligned(
+    recipe: Recipe, features: np.ndarray, table: Utterances, progress: Callable[[str], None]
+) -> Corpus:
+    """Targets for all splits: models from ``train``; ``noise`` takes over those of ``clean``."""
+    lexicon, silence = recipe.lexicon(), tuple(range(recipe.silence_states))
+    n_targets = recipe.silence_states + recipe.word_states * len(DIGITS)
+    train, heard = table.take(table.split == "train"), table.take(table.split != "noise")
+    model, history = viterbi_training(features, train, lexicon, silence, n_targets, recipe.rounds)
+    progress(f"fsdd: aligned, log-likelihood of a frame {history[0]:.2f} -> {history[-1]:.2f}")
+    targets, _ = realign(heard, lexicon, silence, lambda s, n: model.loglik(features[s : s + n]))
+    clean = targets[len(targets) - heard.take(heard.split == "clean").total_frames :]
+    return Corpus("fsdd", features, np.concatenate([targets, clean]), table, lexicon, silence)
+
+
+def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
+    """The preset of a scale, from the cache or newly made."""
+    recipe = dataclasses.replace(PRESETS[scale], seed=seed)
+    folder = find(cache)
+    source = {"recordings": manifest_sha256(folder), **dataclasses.asdict(recipe)}
+    place = cache / "corpora" / f"fsdd-{recipe_key(source, MAKERS)}"
+    return cached(place, lambda empty: write(build(recipe, folder, progress), empty))
