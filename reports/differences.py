@@ -10,7 +10,7 @@ LONG = 70  # characters of a printed value
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A configuration as dotted keys and printable values.
+    """A configuration as dotted keys and values as text.
 
     Example:
         >>> flat({"schedule": {"is": "Hand", "rate": 0.1}})
@@ -29,7 +29,8 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
     """What all configurations share, and what is left of each.
 
     Returns:
-        The shared keys with their values, and for each configuration its own.
+        The shared keys with their values, and for each configuration its own; long
+        values are cut for printing, after they were compared.
     """
     flats = [flat(config) for config in configs]
     if not flats:
@@ -37,9 +38,13 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
     shared = {
         key: value for key, value in flats[0].items() if all(f.get(key) == value for f in flats)
     }
-    return shared, [{k: v for k, v in f.items() if k not in shared} for f in flats]
+    own = [{k: v for k, v in each.items() if k not in shared} for each in flats]
+    return _cut(shared), [_cut(each) for each in own]
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONG else text[: LONG - 1] + "…"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(items: dict[str, str]) -> dict[str, str]:
+    return {k: v if len(v) <= LONG else v[: LONG - 1] + "…" for k, v in items.items()}

@@ -21,6 +21,7 @@ CAUTION = {
     "the paper's statement at this scale; the last pages list what differs.",
 }
 BAD = ("diverged", "failed")
+NAMES = {"wall_s": "wall time", "git": "commit"}  # of provenance, for people
 
 Data = dict[str, Any]
 
@@ -42,6 +43,7 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
         "authors": reference.get("authors", ""),
         "facts": _halves(what_was_run(results, len(cited))),
         "caution": CAUTION.get(results.scale, ""),
+        "smoke": results.scale == "smoke",
         "failures": _failures([run for run in runs if run.status in BAD]),
         "claims-title": "Verdicts",
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
@@ -90,7 +92,7 @@ def _claim(claim: Claim, bad: Collection[str]) -> Data:
 
 def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
     return {
-        "paper": numbers.printed(item.paper),
+        "paper": "" if blank and item.paper is None else numbers.printed(item.paper),
         "measured": "" if blank else numbers.measured(item.measured, item.ci95),
         "interval": "" if blank else numbers.interval(item.measured, item.ci95),
         "verdict": item.verdict,
@@ -139,7 +141,11 @@ def _provenance(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
     shared, apart = differences.split([run.config for run in listed])
     unlisted = f" {len(cited) - len(cited & {run.hash for run in runs})} cited runs are not stored."
     return {
-        "facts": [(key, _fact(key, value)) for key, value in facts.items() if key not in told],
+        "facts": [
+            (NAMES.get(key, key), _fact(key, value))
+            for key, value in facts.items()
+            if key not in told
+        ],
         "differences": [
             [str(each.get(key, "")) for key in ("what", "paper", "here")]
             for each in facts.get("differences", [])

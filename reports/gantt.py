@@ -70,7 +70,7 @@ def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
     cut = replace(
         timeline,
         spans=spans.where((spans.end_s > start) & (spans.start_s < end)),
-        contributions=taken.where((when >= start) & (when <= end)),
+        contributions=taken.where((when > start) & (when < end)),
     )
     if not len(cut.contributions):
         raise UserError(f"{name}: nothing was folded from {start:g} s to {end:g} s")

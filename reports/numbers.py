@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 Bounds = tuple[float | None, float | None] | None
 MISSING = "–"
 MINUS = "−"
+SAME = "no spread"  # an interval without width: no chance entered, or none that showed
 
 
-def printed(value: float | str | None) -> str:
+def printed(value: float | str | None, places: int | None = None) -> str:
     """A figure as the paper prints it; a word stays a word.
+
+    Args:
+        value: the paper's figure.
+        places: decimals, where a table prints all its figures alike.
 
     Example:
         >>> printed(7.63), printed(None), printed("holds")
@@ -18,7 +24,20 @@ def printed(value: float | str | None) -> str:
     """
     if value is None:
         return MISSING
-    return value if isinstance(value, str) else _sign(f"{value:.6g}")
+    if isinstance(value, str):
+        return value
+    return _sign(f"{value:.6g}") if places is None else fixed(value, places)
+
+
+def places_of(values: Iterable[float | None]) -> int:
+    """The most decimals that any of these figures needs.
+
+    Example:
+        >>> places_of([23.4, 22.87, None])
+        2
+    """
+    texts = (f"{value:.6g}" for value in values if value is not None)
+    return max((len(text.partition(".")[2]) for text in texts if "e" not in text), default=0)
 
 
 def decimals(value: float, ci95: Bounds) -> int:
@@ -44,8 +63,10 @@ def measured(value: float | None, ci95: Bounds) -> str:
 def spread(value: float | None, ci95: Bounds) -> str:
     """The interval beside our figure: ``± h`` if it is centred on it, else its ends."""
     half = half_width(ci95)
-    if value is None or ci95 is None or half is None:
-        return "" if value is None else interval(value, ci95)
+    if value is None:
+        return ""
+    if ci95 is None or not half:
+        return interval(value, ci95)
     off_centre = abs((ci95[0] or 0.0) + half - value)
     if off_centre > 0.05 * half:
         return interval(value, ci95)
@@ -57,6 +78,8 @@ def interval(value: float | None, ci95: Bounds) -> str:
     low, high = ci95 or (None, None)
     if low is None and high is None:
         return "no interval"
+    if low == high:
+        return SAME
     places = decimals(value or 0.0, ci95)
     if low is None or high is None:
         side, end = ("≤", high) if low is None else ("≥", low)

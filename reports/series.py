@@ -95,10 +95,10 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
         color=colour,
         ls=cycle(DASHES, index),
         marker=marker,
-        markevery=max(1, len(rows) // MARKED_POINTS),
+        markevery=max(1, math.ceil(len(rows) / MARKED_POINTS)),
     )
     printed = _numbers([row.paper for row in rows])
-    axes.plot(x, printed, marker, mfc="white", mec=colour, mew=1.3, ms=7.5, zorder=4, ls="")
+    axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
 
 
 def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:

@@ -60,7 +60,9 @@ def cycle(options: tuple[Any, ...], index: int) -> Any:
 @contextmanager
 def canvas(height_in: float = HEIGHT_IN) -> Iterator[tuple[Figure, Axes]]:
     """A figure with one pair of axes in the house style."""
-    with mpl.rc_context(RC):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a user's own matplotlib settings shall not change a report
+        mpl.rcParams.update(RC)
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.add_subplot()

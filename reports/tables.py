@@ -40,7 +40,11 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
         marked: hashes of runs that diverged or failed; cells resting on them are flagged.
     """
     labels, columns = _seen(row.label for row in rows), _seen(_head(row) for row in rows)
-    cells = {(row.label, _head(row)): _cell(row, marked) for row in rows}
+    places = {
+        label: numbers.places_of(row.paper for row in rows if row.label == label)
+        for label in labels
+    }
+    cells = {(row.label, _head(row)): _cell(row, places[row.label], marked) for row in rows}
     if len(columns) > WIDE and len(labels) <= WIDE:
         cells = {(column, label): cell for (label, column), cell in cells.items()}
         labels, columns = columns, labels
@@ -71,9 +75,9 @@ def _head(row: Row) -> str:
     return numbers.printed(row.column)
 
 
-def _cell(row: Row, marked: Collection[str]) -> Cell:
+def _cell(row: Row, places: int, marked: Collection[str]) -> Cell:
     return {
-        "paper": numbers.printed(row.paper),
+        "paper": numbers.printed(row.paper, places),
         "measured": numbers.measured(row.measured, row.ci95),
         "spread": numbers.spread(row.measured, row.ci95),
         "flag": any(run in marked for run in row.runs),

@@ -154,7 +154,11 @@ def exhibits(hashes):
             paper_label="Figure 2",
         ),
         Exhibit(
-            "p1.table1", "table", "Error rate (%) by chunk size", tuple(chunk), paper_label="Table 1"
+            "p1.table1",
+            "table",
+            "Error rate (%) by chunk size",
+            tuple(chunk),
+            paper_label="Table 1",
         ),
         Exhibit(
             "p1.table2",
@@ -251,6 +255,7 @@ def claims(hashes):
 def make_out(out, scale="laptop"):
     """Everything a reproduction writes before the report is built."""
     hashes = fill_store(Store(out / "runs"))
+    (out / "timelines").mkdir()
     serial_server().save(out / "timelines" / "fig1.parquet")
     results = Results(
         paper="paper1",

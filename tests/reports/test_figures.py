@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from matplotlib import colors
+
+from harness.errors import UserError
+from harness.judge import Exhibit, Row
+from reports import figures, gantt, style
+
+ROWS = tuple(Row(label, x, x + 1, x * x, (x, None)) for label in "ab" for x in range(5))
+CURVES = Exhibit(
+    "e", "figure", "t", ROWS, axes={"x": "epochs", "y": "error (%)"}, draw={"as": "curves"}
+)
+
+
+@pytest.mark.parametrize("kind", ["curves", "bars", "histogram"])
+def test_a_figure_is_the_same_bytes_every_time(kind, tmp_path):
+    exhibit = replace(CURVES, draw={"as": kind})
+    once, again = figures.draw(exhibit, tmp_path), figures.draw(exhibit, tmp_path)
+    assert once == again
+    assert once["png"].startswith(b"\x89PNG")
+    assert b"dc:date" not in once["svg"]
+
+
+def test_axes_carry_their_labels_and_a_dollar_sign_is_one(tmp_path):
+    exhibit = replace(CURVES, axes={"x": "cost ($a_b^c$)", "y": "error (%)"})
+    svg = figures.draw(exhibit, tmp_path)["svg"].decode()
+    comments = re.findall(r"<!-- (.*?) -->", svg)
+    assert "cost ($a_b^c$)" in comments
+    assert "error (%)" in comments
+
+
+def test_missing_and_unbounded_points_leave_gaps(tmp_path):
+    rows = (Row("a", 0, None, None), Row("a", 1, None, 2.0), Row("b", 0, None, None, None))
+    for kind in figures.SERIES:
+        assert figures.draw(replace(CURVES, rows=rows, draw={"as": kind}), tmp_path)["svg"]
+
+
+def test_an_exhibit_that_says_nothing_about_drawing_is_not_drawn(tmp_path):
+    assert figures.draw(replace(CURVES, draw={}), tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"draw": {"as": "curvs"}}, "did you mean 'curves'"),
+        ({"draw": {"as": "timeline", "file": "timelines/x.parquet"}}, "draw.file: no file"),
+        ({"rows": (Row("a", "one"),)}, "column 'one' of a curve; allowed: numbers"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(change, complaint, tmp_path):
+    with pytest.raises(UserError, match=re.escape(complaint)):
+        figures.draw(replace(CURVES, **change), tmp_path)
+
+
+def test_neighbouring_series_differ_in_grey_by_more_than_colour():
+    looks = list(zip(style.DASHES[:4], style.MARKERS, style.HATCHES, strict=False))
+    assert len({marker for _, marker, _ in looks}) == len(looks)
+    assert len({hatch for _, _, hatch in looks}) == len(looks)
+    lightness = [colors.rgb_to_hsv(colors.to_rgb(colour))[2] for colour in style.COLOURS]
+    assert len(set(lightness)) == len(lightness)
+
+
+def test_a_window_keeps_only_what_folds_inside_it(built):
+    from harness.simulator.timeline import Timeline
+
+    whole = Timeline.load(built / "timelines" / "fig1.parquet")
+    view = gantt.window(whole, {"start_s": 0.3, "end_s": 0.6}, "fig1")
+    rows = view.timeline.contributions
+    when = whole.folds.time_s[rows.fold]
+    assert ((when > 0.3) & (when < 0.6)).all()
+    assert len(rows) == ((whole.folds.time_s > 0.3) & (whole.folds.time_s < 0.6)).sum()
+    assert (view.workers, view.servers) == (4, 1)
+    assert [view.lane(worker) for worker in (0, 3, -1, -2)] == [0, 3, 4, 5]
+
+
+def test_an_empty_window_is_named(built):
+    draw = {"as": "timeline", "file": "timelines/fig1.parquet", "start_s": 1e6, "end_s": 1e6 + 1}
+    with pytest.raises(UserError, match="nothing was folded from"):
+        figures.draw(replace(CURVES, draw=draw), built)
+
+
+def test_a_timeline_has_one_staleness_for_each_fold_in_its_window(built):
+    draw = {"as": "timeline", "file": "timelines/fig1.parquet", "start_s": 0.3, "end_s": 0.6}
+    svg = figures.draw(replace(CURVES, draw=draw), built)["svg"].decode()
+    from harness.simulator.timeline import Timeline
+
+    times = Timeline.load(built / "timelines" / "fig1.parquet").folds.time_s
+    assert len(set(re.findall(r'id="(fold-\d+)"', svg))) == ((times > 0.3) & (times < 0.6)).sum()
+    assert "worker 4" in svg
+    assert "server" in svg

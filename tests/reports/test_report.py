@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import UserError
+from harness.judge import Part, read_results, write_results
+from harness.store import Store
+from reports import build, pdf
+from reports.document import document
+
+MARKUP = '#emph[x] $x_1$ *b* _i_ @ref <tag> \\ "q" `c` // /* {} [] ~ = - + é π 语'
+
+
+def data_of(folder):
+    return document(read_results(folder / "results.json"), Store(folder / "runs").runs())
+
+
+def test_every_exhibit_and_every_claim_is_in_the_pdf(built):
+    results = read_results(built / "results.json")
+    for label, items in (("exhibit", results.exhibits), ("claim", results.claims)):
+        assert pdf.labelled(data_of(built), built, label) == [item.id for item in items]
+
+
+def test_an_exhibit_that_is_left_out_is_missed(built):
+    data = data_of(built)
+    data["exhibits"] = data["exhibits"][1:]
+    assert "p1.fig1" not in pdf.labelled(data, built, "exhibit")
+
+
+def test_the_same_input_gives_the_same_bytes(built, tmp_path):
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(built, copy)
+    (copy / "report.pdf").unlink()
+    build(copy)
+    names = ["report.pdf", "results.json"]
+    names += [
+        str(p.relative_to(built)) for d in ("figures", "tables") for p in (built / d).iterdir()
+    ]
+    assert len(names) > 10
+    for name in names:
+        assert (copy / name).read_bytes() == (built / name).read_bytes(), name
+
+
+def test_every_file_an_exhibit_names_exists(built):
+    for exhibit in read_results(built / "results.json").exhibits:
+        assert exhibit.files
+        for file in exhibit.files:
+            assert (built / file).stat().st_size > 0
+
+
+def test_building_changes_nothing_in_the_results_but_the_files(out):
+    before = json.loads((out / "results.json").read_text())
+    build(out)
+    after = json.loads((out / "results.json").read_text())
+    for exhibit in (*before["exhibits"], *after["exhibits"]):
+        del exhibit["files"]
+    assert before == after
+
+
+def test_text_that_looks_like_markup_stays_text(out):
+    results = read_results(out / "results.json")
+    marked = replace(
+        results,
+        corpus=MARKUP,
+        provenance=results.provenance | {"command": MARKUP, "reference": {"title": MARKUP}},
+        exhibits=tuple(
+            replace(
+                each,
+                title=MARKUP,
+                note=MARKUP,
+                axes={"x": MARKUP, "y": MARKUP},
+                rows=tuple(replace(row, label=MARKUP) for row in each.rows[:1]),
+            )
+            for each in results.exhibits
+        ),
+        claims=tuple(
+            replace(
+                each, statement=MARKUP, note=MARKUP, paper=MARKUP, parts=(Part(MARKUP, MARKUP),)
+            )
+            for each in results.claims
+        ),
+    )
+    write_results(out / "results.json", marked)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*missing from font")
+        build(out)
+    assert len(pdf.labelled(data_of(out), out, "claim")) == len(results.claims)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "gpu", "paper"])
+def test_only_smoke_says_that_its_verdicts_are_not_the_papers(make, tmp_path, scale):
+    data = data_of(make(tmp_path, scale))
+    assert ("not verdicts on the paper" in data["caution"]) == (scale == "smoke")
+    assert (data["caution"] == "") == (scale == "paper")
+    assert (data["verdict-head"] == "at smoke scale") == (scale == "smoke")
+
+
+def test_a_run_that_diverged_is_marked_wherever_it_matters(built):
+    data = data_of(built)
+    claims = {claim["id"]: claim for claim in data["claims"]}
+    tables = {each["id"]: each for each in data["exhibits"]}
+    assert "1 run did not end well" in data["failures"]
+    assert claims["p1.switch"]["flag"]
+    assert not claims["p1.speedup-4"]["flag"]
+    assert "diverged or failed" in tables["p1.table2"]["note"]
+    assert "diverged" not in tables["p1.table1"]["note"]
+    bad = [run for run in data["provenance"]["runs"] if run["bad"]]
+    assert [run["note"] for run in bad] == ["loss was inf at fold 17"]
+
+
+def test_the_tally_counts_every_verdict_also_those_that_nobody_likes(built):
+    tally = dict(data_of(built)["tally"])
+    assert tally == {"reproduced": 1, "contradicted": 1, "undecided": 2}
+
+
+def test_the_provenance_tells_what_sets_runs_apart_and_what_they_share(built):
+    provenance = data_of(built)["provenance"]
+    assert ("corpus", "fsdd") in provenance["shared"]
+    assert any("schedule.is Search" in run["apart"] for run in provenance["runs"])
+    assert ["hidden layers", "7 × 2048", "3 × 128"] in provenance["differences"]
+    assert ("commit", "0123abc") in provenance["facts"]
+
+
+def test_a_cited_run_that_is_not_stored_is_told(built, tmp_path):
+    results = read_results(built / "results.json")
+    data = document(results, [])
+    assert "6 cited runs are not stored" not in data_of(built)["provenance"]["runs-note"]
+    assert "7 cited runs are not stored" in data["provenance"]["runs-note"]
+
+
+def test_a_report_with_nothing_in_it_still_compiles(tmp_path, make):
+    out = make(tmp_path)
+    results = read_results(out / "results.json")
+    write_results(
+        out / "results.json", replace(results, claims=(), exhibits=(), provenance={}, seeds=())
+    )
+    shutil.rmtree(out / "runs")
+    build(out)
+    assert (out / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_an_exhibit_id_that_would_leave_the_folder_is_refused(out):
+    results = read_results(out / "results.json")
+    wrong = replace(results.exhibits[2], id="../../x")
+    write_results(out / "results.json", replace(results, exhibits=(wrong,)))
+    with pytest.raises(UserError, match=r"exhibit id '../../x'"):
+        build(out)
+
+
+def test_nothing_of_a_report_loads_torch():
+    program = (
+        "import sys, reports.assemble, reports.command, reports.markdown;"
+        "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
