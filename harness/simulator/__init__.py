@@ -30,6 +30,7 @@ without any server. Nothing here imports torch.
 from __future__ import annotations
 
 from harness.simulator.cluster import (
+    MOST_WORKERS,
     Cluster,
     Device,
     Host,
@@ -61,6 +62,7 @@ from harness.simulator.workload import Workload
 
 __all__ = [
     "IN_FLIGHT",
+    "MOST_WORKERS",
     "PROTOCOLS",
     "SERVER",
     "Cluster",

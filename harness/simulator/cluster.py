@@ -181,7 +181,7 @@ class Cluster(Spec):
     """
 
     name: str = setting()
-    devices: dict[str, Device] = setting()
+    devices: dict[str, Device] = setting()  # noqa: RUF009
     workers: tuple[WorkerGroup, ...] = setting()
     link: Link = field(default=Link())
     host: Host = field(default=Host())
@@ -189,7 +189,7 @@ class Cluster(Spec):
     jitter: Jitter = field(default=Jitter())
     stragglers: Stragglers = field(default=Stragglers())
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
-    workload: Workload | None = setting(None)
+    workload: Workload | None = setting(None)  # noqa: RUF009
 
     def trouble(self) -> tuple[str, str] | None:
         """Every group names a device that exists, and there is at least one worker."""

@@ -1,6 +1,6 @@
 """Pending events in a total order: time, then priority, then sequence.
 
-The heap is three parallel arrays with its size and a sequence counter in a fourth, so that
+The heap is an array of events with its size and a sequence counter in a second one, so that
 it can live in a kernel's state, be saved and be restored. Priority and sequence share one
 integer: ``key = priority · 2⁵⁶ + sequence``. The sequence counts insertions, so no two keys
 are equal and the order never depends on how the heap happens to be laid out.
@@ -14,82 +14,79 @@ import numpy as np
 
 from harness.simulator.jit import kernel
 
-__all__ = ["Heap", "new_heap", "pop", "priority_of", "push"]
+__all__ = ["Heap", "first_s", "new_heap", "pop", "push"]
 
+EVENT = np.dtype([("time_s", np.float64), ("key", np.int64), ("who", np.int64)])
 PRIORITY_SHIFT = 56
 SIZE, SEQUENCE = 0, 1
 
 
 class Heap(NamedTuple):
-    """A binary min-heap of events.
+    """A binary min-heap.
 
     Attributes:
-        time_s: [C] when.
-        key: [C] priority and sequence in one number.
-        who: [C] whom the event concerns.
+        events: [C] of `EVENT`: when, priority and sequence, whom it concerns.
         counts: [2] number of pending events, number of events ever inserted.
     """
 
-    time_s: Any
-    key: Any
-    who: Any
+    events: Any
     counts: Any
 
 
 def new_heap(capacity: int) -> Heap:
     """An empty heap for at most ``capacity`` pending events."""
-    return Heap(
-        np.zeros(capacity),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-        np.zeros(2, np.int64),
-    )
+    return Heap(np.zeros(capacity, EVENT), np.zeros(2, np.int64))
 
 
 @kernel
-def priority_of(key: int) -> int:
-    """The priority inside a key."""
-    return key >> PRIORITY_SHIFT
+def before(time_s: float, key: int, other: Any) -> bool:
+    """Whether (time, key) comes before another event."""
+    return time_s < other.time_s or (time_s == other.time_s and key < other.key)
+
+
+@kernel
+def first_s(heap: Heap) -> float:
+    """The time of the first event, infinity if there is none."""
+    return heap.events[0].time_s if heap.counts[SIZE] > 0 else np.inf
 
 
 @kernel
 def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
     """Insert an event; of equal time and priority, the one inserted first comes first."""
-    time, key, whom, counts = heap
-    mine = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
-    counts[SEQUENCE] += 1
+    events, counts = heap
+    key = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
     place = counts[SIZE]
+    counts[SEQUENCE] += 1
     counts[SIZE] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if time[above] < time_s or (time[above] == time_s and key[above] < mine):
+        if not before(time_s, key, events[above]):
             break
-        time[place], key[place], whom[place] = time[above], key[above], whom[above]
+        events[place] = events[above]
         place = above
-    time[place], key[place], whom[place] = time_s, mine, who
+    events[place].time_s = time_s
+    events[place].key = key
+    events[place].who = who
 
 
 @kernel
 def pop(heap: Heap) -> tuple[float, int, int]:
     """Remove the first event and return (time, priority, who); the heap must not be empty."""
-    time, key, whom, counts = heap
-    first = (time[0], key[0] >> PRIORITY_SHIFT, whom[0])
+    events, counts = heap
+    first = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
     size = counts[SIZE]
-    time_s, mine, who = time[size], key[size], whom[size]
-    place = 0
-    while True:
-        below = 2 * place + 1
-        if below >= size:
-            break
+    time_s, key, who = events[size].time_s, events[size].key, events[size].who
+    place, below = 0, 1
+    while below < size:
         right = below + 1
-        if right < size and (
-            time[right] < time[below] or (time[right] == time[below] and key[right] < key[below])
-        ):
+        if right < size and before(events[right].time_s, events[right].key, events[below]):
             below = right
-        if time_s < time[below] or (time_s == time[below] and mine < key[below]):
+        if before(time_s, key, events[below]):
             break
-        time[place], key[place], whom[place] = time[below], key[below], whom[below]
-        place = below
-    time[place], key[place], whom[place] = time_s, mine, who
+        events[place] = events[below]
+        place, below = below, 2 * below + 1
+    events[place].time_s = time_s
+    events[place].key = key
+    events[place].who = who
     return first

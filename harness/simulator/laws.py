@@ -9,6 +9,7 @@ every protocol sees the same worker take the same time for its n-th minibatch.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +34,13 @@ _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _TO_53_BITS = np.uint64(11)
 
 
-def purpose_key(seed: int, purpose: str) -> np.uint64:
-    """The 64-bit Philox key of one purpose under a seed."""
+def purpose_key(seed: int, purpose: str) -> Any:
+    """The 64-bit Philox key of one purpose under a seed, as uint64."""
     return np.uint64(stream_key(seed, purpose) & 0xFFFFFFFFFFFFFFFF)
 
 
 @kernel
-def philox(a: int, b: int, c: int, d: int, key: int) -> tuple[int, int, int, int]:
+def philox(a: Any, b: Any, c: Any, d: Any, key: Any) -> tuple[Any, Any, Any, Any]:
     """Four 32-bit words for a counter of four 32-bit words (all held in uint64)."""
     k0, k1 = key & _MASK, key >> _HALF
     for _ in range(10):
@@ -50,7 +51,7 @@ def philox(a: int, b: int, c: int, d: int, key: int) -> tuple[int, int, int, int
 
 
 @kernel
-def uniforms(key: int, worker: int, step: int, draw: int) -> tuple[float, float]:
+def uniforms(key: Any, worker: int, step: int, draw: int) -> tuple[float, float]:
     """Two independent numbers, uniform on the open interval (0, 1), 53 bits each."""
     w, s = np.uint64(worker), np.uint64(step)
     a, b, c, d = philox(s & _MASK, s >> _HALF, w & _MASK, np.uint64(draw), np.uint64(key))
@@ -61,21 +62,21 @@ def uniforms(key: int, worker: int, step: int, draw: int) -> tuple[float, float]
 
 
 @kernel
-def normal(key: int, worker: int, step: int, draw: int) -> float:
+def normal(key: Any, worker: int, step: int, draw: int) -> float:
     """A standard normal number (Box and Muller 1958)."""
     u, v = uniforms(key, worker, step, draw)
     return math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
 
 
 @kernel
-def lognormal(key: int, worker: int, step: int, cv: float) -> float:
+def lognormal(key: Any, worker: int, step: int, cv: float) -> float:
     """Lognormal with mean 1 and standard deviation ``cv``: σ² = ln(1 + cv²), μ = −σ²/2."""
     variance = math.log1p(cv * cv)
     return math.exp(math.sqrt(variance) * normal(key, worker, step, 0) - 0.5 * variance)
 
 
 @kernel
-def gamma(key: int, worker: int, step: int, cv: float) -> float:
+def gamma(key: Any, worker: int, step: int, cv: float) -> float:
     """Gamma with mean 1 and standard deviation ``cv``, by rejection.
 
     Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), with
@@ -100,7 +101,7 @@ def gamma(key: int, worker: int, step: int, cv: float) -> float:
 
 
 @kernel
-def factor(key: int, worker: int, step: int, law: int, cv: float, values: np.ndarray) -> float:
+def factor(key: Any, worker: int, step: int, law: int, cv: float, values: np.ndarray) -> float:
     """One draw of a jitter law with mean 1.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.cluster import Link
-from harness.simulator.events import Heap, new_heap, pop, push
+from harness.simulator.events import SIZE, Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
 
 __all__ = ["DOWN", "FAIR", "UP", "Channels", "finish", "join", "new_channels", "occupy", "soonest"]
@@ -25,24 +25,24 @@ DOWN, UP = 0, 1
 _CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}
 
 
+CHANNEL = np.dtype([("free_s", np.float64), ("service_s", np.float64), ("updated_s", np.float64)])
+
+
 class Channels(NamedTuple):
-    """The state of the link; the first index of the arrays is the channel.
+    """The state of the link.
 
     Attributes:
         sharing: OWN, FIFO or FAIR.
         up: the channel of copies to the server (that of the other direction where the link
             is half duplex).
-        free_s: [2] when a FIFO channel is next free.
-        service_s: [2] V of a fair channel.
-        updated_s: [2] the instant V was last brought up to date.
+        channel: [2] of `CHANNEL`: when a FIFO channel is next free; V of a fair one, and
+            the instant V was last brought up to date.
         down_flows, up_flows: copies under way on a fair channel, by the V they finish at.
     """
 
     sharing: int
     up: int
-    free_s: Any
-    service_s: Any
-    updated_s: Any
+    channel: Any
     down_flows: Heap
     up_flows: Heap
 
@@ -51,62 +51,65 @@ def new_channels(link: Link, workers: int) -> Channels:
     """An idle link."""
     capacity = workers if link.sharing == "fair" else 0
     return Channels(
-        _CODES[link.sharing],
-        UP if link.duplex == "full" else DOWN,
-        *(np.zeros(2) for _ in range(3)),
+        sharing=_CODES[link.sharing],
+        up=UP if link.duplex == "full" else DOWN,
+        channel=np.zeros(2, CHANNEL),
         down_flows=new_heap(capacity),
         up_flows=new_heap(capacity),
     )
 
 
 @kernel
-def occupy(channels: Channels, channel: int, now_s: float, copy_s: float) -> float:
+def occupy(channels: Channels, where: int, now_s: float, copy_s: float) -> float:
     """Start of a copy on a link that is not fair; its end is that plus ``copy_s``."""
     if channels.sharing == OWN:
         return now_s
-    start = max(now_s, channels.free_s[channel])
-    channels.free_s[channel] = start + copy_s
-    return start
+    channel = channels.channel[where]
+    start_s = max(now_s, channel.free_s)
+    channel.free_s = start_s + copy_s
+    return start_s
 
 
 @kernel
-def flows_of(channels: Channels, channel: int) -> Heap:
+def flows_on(channels: Channels, where: int) -> Heap:
     """The copies under way on a fair channel."""
-    return channels.down_flows if channel == DOWN else channels.up_flows
+    return channels.down_flows if where == DOWN else channels.up_flows
 
 
 @kernel
-def join(
-    channels: Channels, channel: int, direction: int, now_s: float, copy_s: float, who: int
-) -> None:
-    """A copy starts on a fair channel."""
-    flows = flows_of(channels, channel)
-    count = flows.counts[0]
+def join(channels: Channels, where: int, now_s: float, copy_s: float, kind: int, who: int) -> None:
+    """A copy starts on a fair channel; ``kind`` and ``who`` come back when it finishes."""
+    flows, channel = flows_on(channels, where), channels.channel[where]
+    count = flows.counts[SIZE]
     if count > 0:
-        channels.service_s[channel] += (now_s - channels.updated_s[channel]) / count
-    channels.updated_s[channel] = now_s
-    push(flows, channels.service_s[channel] + copy_s, direction, who)
+        channel.service_s += (now_s - channel.updated_s) / count
+    channel.updated_s = now_s
+    push(flows, channel.service_s + copy_s, kind, who)
+
+
+@kernel
+def next_finish_s(channels: Channels, where: int) -> float:
+    """When the next copy on a fair channel finishes, infinity if there is none."""
+    flows, channel = flows_on(channels, where), channels.channel[where]
+    count = flows.counts[SIZE]
+    if count == 0:
+        return np.inf
+    return channel.updated_s + max(first_s(flows) - channel.service_s, 0.0) * count
 
 
 @kernel
 def soonest(channels: Channels) -> tuple[float, int]:
     """When and on which channel the next copy of a fair link finishes (infinity if none)."""
-    best, where = np.inf, DOWN
-    for channel in range(2):
-        flows = flows_of(channels, channel)
-        count = flows.counts[0]
-        if count > 0:
-            missing = max(flows.time_s[0] - channels.service_s[channel], 0.0)
-            end = channels.updated_s[channel] + missing * count
-            if end < best:
-                best, where = end, channel
-    return best, where
+    if channels.sharing != FAIR:
+        return np.inf, DOWN
+    down_s, up_s = next_finish_s(channels, DOWN), next_finish_s(channels, UP)
+    return (down_s, DOWN) if down_s <= up_s else (up_s, UP)
 
 
 @kernel
-def finish(channels: Channels, channel: int, now_s: float) -> tuple[int, int]:
-    """Take the finished copy off a fair channel: (direction, who)."""
-    service, direction, who = pop(flows_of(channels, channel))
-    channels.service_s[channel] = service
-    channels.updated_s[channel] = now_s
-    return direction, who
+def finish(channels: Channels, where: int, now_s: float) -> tuple[int, int]:
+    """Take the finished copy off a fair channel: its kind and who."""
+    service_s, kind, who = pop(flows_on(channels, where))
+    channels.channel[where].service_s = service_s
+    channels.channel[where].updated_s = now_s
+    return kind, who

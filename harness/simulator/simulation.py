@@ -6,23 +6,15 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import UserError, unknown
 from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
-from harness.simulator.protocols.contract import (
-    BUSY,
-    DISPATCHED,
-    FULL,
-    NOW,
-    STUCK,
-    VERSION,
-    Limits,
-    TimingProtocol,
-)
+from harness.simulator.protocols.contract import FULL, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
 from harness.simulator.workload import Workload
@@ -32,8 +24,9 @@ __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 PROTOCOLS: dict[str, type[TimingProtocol]] = {"parameter_server": ParameterServer}
 """Every protocol by its name."""
 
+Array = NDArray[Any]
 _NEVER = 2**62
-_ROOM = 1 << 16
+_ROOM = 1 << 13
 _WORKLOAD = "workload"
 _FINGERPRINT = "fingerprint"
 
@@ -84,31 +77,34 @@ class Simulation:
         self.seed = seed
         self.spans = spans
         if not 1 <= self.workers <= MOST_WORKERS:
-            raise UserError(
-                f"workers: {workers} is not allowed; allowed: a whole number from 1 to {MOST_WORKERS}"
-            )
+            allowed = f"a whole number from 1 to {MOST_WORKERS}"
+            raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 
     @property
+    def _clock(self) -> Any:
+        return self._state.clock[0]
+
+    @property
     def now_s(self) -> float:
         """Virtual time."""
-        return float(self._state.clocks[NOW])
+        return float(self._clock["now_s"])
 
     @property
     def version(self) -> int:
         """Folds so far."""
-        return int(self._state.counts[VERSION])
+        return int(self._clock["version"])
 
     @property
     def dispatched(self) -> int:
         """Minibatches handed out so far."""
-        return int(self._state.counts[DISPATCHED])
+        return int(self._clock["dispatched"])
 
     @property
     def drained(self) -> bool:
         """Whether every worker is idle and everything read has been folded."""
-        return int(self._state.counts[BUSY]) == 0
+        return int(self._clock["busy"]) == 0
 
     @property
     def workload(self) -> Workload:
@@ -151,7 +147,7 @@ class Simulation:
             raise ValueError("only a drained simulation can pause")
         _check_amount("seconds", seconds)
         start_s = self.now_s
-        self._state.clocks[NOW] = start_s + seconds
+        self._clock["now_s"] = start_s + seconds
         kinds = tuple(dict.fromkeys((*KINDS, kind)))
         span = Spans(
             worker=np.array([SERVER], np.int32),
@@ -220,6 +216,7 @@ class Simulation:
 
     def _run(self, limits: Limits) -> Iterator[Timeline]:
         """Parts of the segment, as many folds at a time as there is room for."""
+        self.protocol.wake(self._state)
         why = FULL
         while why == FULL:
             room = min(_ROOM, limits.version - self.version)
@@ -233,19 +230,27 @@ class Simulation:
 
     def _fingerprint(self) -> int:
         """63 bits that tell one simulation's fixed settings from another's."""
-        settings = getattr(self.protocol, "to_dict", dict)()
-        identity = [self.cluster.to_dict(), self.protocol.name, settings, self.workers, self.seed]
+        machine, rules = self.cluster.to_dict(), self.protocol.to_dict()
+        identity = [machine, self.protocol.name, rules, self.workers, self.seed]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _leaves(state: Any, prefix: str = "state") -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays inside nested named tuples, with dotted names."""
+    """Views of the plain arrays inside nested named tuples, with dotted names."""
     for name, value in state._asdict().items():
-        if isinstance(value, np.ndarray):
-            yield f"{prefix}.{name}", value
-        elif isinstance(value, tuple):
-            yield from _leaves(value, f"{prefix}.{name}")
+        dotted = f"{prefix}.{name}"
+        if isinstance(value, tuple):
+            yield from _leaves(value, dotted)
+        elif isinstance(value, np.ndarray):
+            array = cast(Array, value)
+            parts = array.dtype.names
+            yield from [(dotted, array)] if parts is None else _fields(dotted, array, parts)
+
+
+def _fields(dotted: str, array: Array, parts: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
+    """A view of each field of an array of records."""
+    return ((f"{dotted}.{part}", array[part]) for part in parts)
 
 
 def _check_amount(name: str, value: float) -> None:

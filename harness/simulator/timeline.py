@@ -34,8 +34,16 @@ SmallInts = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
-def _none(dtype: type) -> Any:
-    return field(default_factory=lambda: np.zeros(0, dtype))
+def _ints() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+def _small_ints() -> SmallInts:
+    return np.zeros(0, np.int32)
+
+
+def _floats() -> Floats:
+    return np.zeros(0, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +67,8 @@ class _Table:
 class Folds(_Table):
     """[F] folds in order: their number, and when they were complete."""
 
-    fold: Ints = _none(np.int64)
-    time_s: Floats = _none(np.float64)
+    fold: Ints = field(default_factory=_ints)
+    time_s: Floats = field(default_factory=_floats)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +86,12 @@ class Contributions(_Table):
         decode_version: in sequence training, the version its lattices were decoded with.
     """
 
-    fold: Ints = _none(np.int64)
-    worker: SmallInts = _none(np.int32)
-    read_version: Ints = _none(np.int64)
-    read_time_s: Floats = _none(np.float64)
-    first_step: Ints = _none(np.int64)
-    steps: SmallInts = _none(np.int32)
+    fold: Ints = field(default_factory=_ints)
+    worker: SmallInts = field(default_factory=_small_ints)
+    read_version: Ints = field(default_factory=_ints)
+    read_time_s: Floats = field(default_factory=_floats)
+    first_step: Ints = field(default_factory=_ints)
+    steps: SmallInts = field(default_factory=_small_ints)
     decode_version: Ints | None = None
 
 
@@ -91,10 +99,10 @@ class Contributions(_Table):
 class Spans(_Table):
     """[S] busy times: who, with what (an index into `Timeline.kinds`), from when to when."""
 
-    worker: SmallInts = _none(np.int32)
-    kind: SmallInts = _none(np.int32)
-    start_s: Floats = _none(np.float64)
-    end_s: Floats = _none(np.float64)
+    worker: SmallInts = field(default_factory=_small_ints)
+    kind: SmallInts = field(default_factory=_small_ints)
+    start_s: Floats = field(default_factory=_floats)
+    end_s: Floats = field(default_factory=_floats)
 
 
 @dataclass(frozen=True, eq=False)

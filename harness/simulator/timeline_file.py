@@ -1,3 +1,6 @@
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
 """A timeline as one Parquet file.
 
 The three tables lie below one another in one long table whose column ``table`` names them;
@@ -8,7 +11,6 @@ appended while a simulation runs. The metadata holds the span kinds and the SHA-
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
+from harness.simulator.output import written_whole
 from harness.simulator.timeline import Contributions, Folds, Spans, Timeline
 
 __all__ = ["load", "save"]
@@ -42,17 +45,13 @@ def save(timeline: Timeline, path: Path) -> str:
     """Write ``timeline`` atomically; returns its SHA-256."""
     digest = timeline.sha256()
     notes = {"kinds": json.dumps(timeline.kinds), "sha256": digest, "format": "lagbench timeline 1"}
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(draft, _SCHEMA.with_metadata(notes), compression="zstd") as writer:
-            for name, rows in timeline.tables().items():
-                writer.write_table(_long(name, rows.columns(), len(rows)))
-        os.replace(draft, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the timeline ({error.strerror or error})") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    schema = _SCHEMA.with_metadata(notes)
+    with (
+        written_whole(path, "the timeline") as draft,
+        pq.ParquetWriter(draft, schema, compression="zstd") as writer,
+    ):
+        for name, rows in timeline.tables().items():
+            writer.write_table(_long(name, rows.columns(), len(rows)))
     return digest
 
 

@@ -7,14 +7,13 @@ the start of a contribution's first span to its fold is a pair of flow events (`
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.simulator.output import written_whole
 from harness.simulator.timeline import Timeline
 
 __all__ = ["trace_events", "write_trace"]
@@ -36,21 +35,15 @@ def write_trace(timeline: Timeline, path: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("w") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            file.write(",\n".join(json.dumps(event) for event in trace_events(timeline)))
-            file.write("\n]}\n")
-        os.replace(draft, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the trace ({error.strerror or error})") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    with written_whole(path, "the trace") as draft, draft.open("w") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for number, event in enumerate(trace_events(timeline)):
+            file.write((",\n" if number else "") + json.dumps(event))
+        file.write("\n]}\n")
 
 
 def _thread(worker: int) -> int:
-    """Thread numbers: workers from 1000 on, the server 0, further shards 1, 2 …"""
+    """Thread numbers: workers from 1000 on, the server 0, further shards from 1 on."""
     return 1000 + worker if worker >= 0 else -1 - worker
 
 

@@ -2,35 +2,28 @@
 
 A protocol is a frozen settings class (one file in this folder, one line in `PROTOCOLS` of
 `harness.simulator.simulation`). Its state is a named tuple of numpy arrays and nested ones,
-so it can be handed to a compiled kernel, saved, and restored. Every state has ``counts``
-(version, minibatches dispatched, workers with a contribution under way, then its own) and
-``clocks`` (the time, then its own).
+so it can be handed to a compiled kernel, saved, and restored. Every state has a ``clock``: an
+array of one record with at least `CLOCK_FIELDS`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = [
-    "BUSY",
-    "DISPATCHED",
-    "DONE",
-    "FULL",
-    "NOW",
-    "STUCK",
-    "VERSION",
-    "Limits",
-    "TimingProtocol",
-]
+__all__ = ["CLOCK_FIELDS", "DONE", "FULL", "STUCK", "Limits", "TimingProtocol"]
 
-VERSION, DISPATCHED, BUSY = range(3)
-"""The first entries of a state's ``counts``."""
-NOW = 0
-"""The first entry of a state's ``clocks``."""
+CLOCK_FIELDS = (
+    *(("now_s", np.float64), ("version", np.int64)),
+    *(("dispatched", np.int64), ("busy", np.int64)),
+)
+"""What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
+workers with a contribution under way."""
 
 DONE, FULL, STUCK = range(3)
 """Why `advance` returned: a limit is reached, the room is used up, time does not move on."""
@@ -62,8 +55,16 @@ class TimingProtocol(Protocol):
         """Its name in files and on the command line."""
         ...
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its settings as plain data."""
+        ...
+
     def start(self, cluster: Cluster, workers: int) -> Any:
         """The state in which all workers are idle at time 0, version 0."""
+        ...
+
+    def wake(self, state: Any) -> None:
+        """Idle workers are about to read; called as a segment begins."""
         ...
 
     def advance(

@@ -24,18 +24,9 @@ import numpy as np
 from harness.simulator import link
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s
-from harness.simulator.events import Heap, new_heap, pop, push
+from harness.simulator.events import Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
-from harness.simulator.protocols.contract import (
-    BUSY,
-    DISPATCHED,
-    DONE,
-    FULL,
-    NOW,
-    STUCK,
-    VERSION,
-    Limits,
-)
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import (
     IN_FLIGHT,
     SERVER,
@@ -51,43 +42,39 @@ __all__ = ["ParameterServer"]
 FOLDED, PUSHED, COMPUTED, FETCHED, READ = range(5)
 """Event kinds; the number is the priority at equal times."""
 
-SERVER_FREE = 1
-READ_AT, FETCH_START, FETCH_END, COMPUTE_END, PUSH_START, PUSH_END, FOLD_START, FOLD_END = range(8)
-STEP, READ_VERSION, FIRST_STEP, PHASE = range(4)
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
-COPY_S, COMPUTE_S, FOLD_S = range(3)
+"""Phases of a worker."""
+
+CLOCK = np.dtype([*CLOCK_FIELDS, ("server_free_s", np.float64)])
+
+INTEGERS = ("worker", "phase", "step", "read_version", "first_step")
+COSTS = ("copy_s", "compute_s", "fold_s")
+INSTANTS = (
+    *("read_at_s", "fetch_start_s", "fetch_end_s", "compute_end_s"),
+    *("push_start_s", "push_end_s", "fold_start_s", "fold_end_s"),
+)
+TASK = np.dtype(
+    [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
+)
+"""A worker and its contribution: minibatches it has read so far, what the contribution costs,
+and the instants of its life."""
 
 
 class State(NamedTuple):
     """Everything that moves.
 
     Attributes:
+        clock: [1] of `CLOCK`: the time, the counters, when the server has folded all that is
+            queued.
         heap: pending events, at most one a worker.
         channels: the link.
-        counts: [3] version, minibatches dispatched, workers with a contribution under way.
-        clocks: [2] the time, and when the server has folded all that is queued.
-        tasks: [N, 4] of each worker: minibatches read so far, version it read, number of its
-            minibatch, phase.
-        prices: [N, 3] copy, compute and fold seconds of its contribution.
-        marks: [N, 8] instants in the life of its contribution.
+        tasks: [N] of `TASK`.
     """
 
+    clock: Any
     heap: Heap
     channels: link.Channels
-    counts: Any
-    clocks: Any
     tasks: Any
-    prices: Any
-    marks: Any
-
-
-class Output(NamedTuple):
-    """Room for folds: [C] worker, read version and first step, and [C, 8] instants."""
-
-    worker: Any
-    read_version: Any
-    first_step: Any
-    marks: Any
 
 
 @dataclass(frozen=True)
@@ -98,214 +85,202 @@ class ParameterServer(Spec):
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0."""
+        tasks = np.zeros(workers, TASK)
+        tasks["worker"] = np.arange(workers)
         return State(
+            clock=np.zeros(1, CLOCK),
             heap=new_heap(workers),
             channels=link.new_channels(cluster.link, workers),
-            counts=np.zeros(3, np.int64),
-            clocks=np.zeros(2),
-            tasks=np.zeros((workers, 4), np.int64),
-            prices=np.zeros((workers, 3)),
-            marks=np.zeros((workers, 8)),
+            tasks=tasks,
         )
+
+    def wake(self, state: State) -> None:
+        """Idle workers are about to read, at the present time."""
+        wake(state)
 
     def advance(
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
-        output = _new_output(room)
-        first = int(state.counts[VERSION])
-        why = run(state, costs, limits, output)
-        count = int(state.counts[VERSION]) - first
-        done = Output(*(column[:count] for column in output))
-        return why, Timeline(_folds(first, done), _contributions(first, done), _spans(done, spans))
+        first = int(state.clock[0]["version"])
+        folded = np.empty(room, TASK)
+        why = run(state, costs, limits, folded)
+        done = folded[: int(state.clock[0]["version"]) - first]
+        numbers = np.arange(first, first + len(done), dtype=np.int64)
+        return why, Timeline(
+            folds=Folds(numbers, done["fold_end_s"].copy()),
+            contributions=_contributions(numbers, done),
+            spans=_spans(done) if spans else Spans(),
+        )
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        under_way = np.flatnonzero(state.tasks[:, PHASE] == UNDER_WAY)
-        order = under_way[np.argsort(state.tasks[under_way, FIRST_STEP], kind="stable")]
-        return Contributions(
-            fold=np.full(len(order), IN_FLIGHT, np.int64),
-            worker=order.astype(np.int32),
-            read_version=state.tasks[order, READ_VERSION],
-            read_time_s=state.marks[order, READ_AT],
-            first_step=state.tasks[order, FIRST_STEP],
-            steps=np.ones(len(order), np.int32),
-        )
+        under_way = state.tasks[state.tasks["phase"] == UNDER_WAY]
+        ordered = under_way[np.argsort(under_way["first_step"])]
+        return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
+
+
+def _contributions(folds: np.ndarray, tasks: np.ndarray) -> Contributions:
+    return Contributions(
+        fold=folds,
+        worker=tasks["worker"].astype(np.int32),
+        read_version=tasks["read_version"].copy(),
+        read_time_s=tasks["read_at_s"].copy(),
+        first_step=tasks["first_step"].copy(),
+        steps=np.ones(len(tasks), np.int32),
+    )
+
+
+def _spans(tasks: np.ndarray) -> Spans:
+    """Fetch, compute, push and fold of each contribution; what took no time is left out."""
+    starts = ("fetch_start_s", "fetch_end_s", "push_start_s", "fold_start_s")
+    ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
+    start_s = np.stack([tasks[name] for name in starts], axis=1).reshape(-1)
+    end_s = np.stack([tasks[name] for name in ends], axis=1).reshape(-1)
+    worker = np.repeat(tasks["worker"].astype(np.int32), 4)
+    worker[3::4] = SERVER
+    kind = np.tile(np.arange(4, dtype=np.int32), len(tasks))
+    busy = end_s > start_s
+    return Spans(worker[busy], kind[busy], start_s[busy], end_s[busy])
 
 
 @kernel
-def run(state: State, costs: Costs, limits: Limits, output: Output) -> int:
-    """Move ``state`` until a limit is met or ``output`` is full; returns why it stopped."""
-    counts, clocks, heap = state.counts, state.clocks, state.heap
-    first, room = counts[VERSION], len(output.worker)
-    start_parked(state)
-    standing = 0
-    while counts[VERSION] < limits.version:
-        if counts[VERSION] - first == room:
+def run(state: State, costs: Costs, limits: Limits, folded: np.ndarray) -> int:
+    """Move ``state`` until a limit is met or ``folded`` is full; returns why it stopped."""
+    clock, heap = state.clock[0], state.heap
+    rows, standing = 0, 0
+    while clock.version < limits.version:
+        if rows == len(folded):
             return FULL
-        link_s, channel = link.soonest(state.channels)
-        heap_s = heap.time_s[0] if heap.counts[0] > 0 else np.inf
+        link_s, where = link.soonest(state.channels)
+        heap_s = first_s(heap)
         time_s = min(link_s, heap_s)
+        if time_s > limits.time_s:
+            clock.now_s = limits.time_s
+            return DONE
         if time_s == np.inf:
             return DONE
-        if time_s > limits.time_s:
-            clocks[NOW] = limits.time_s
-            return DONE
-        standing = standing + 1 if time_s == clocks[NOW] else 0
+        standing = standing + 1 if time_s == clock.now_s else 0
         if standing > limits.standing:
             return STUCK
-        clocks[NOW] = time_s
+        clock.now_s = time_s
         if link_s <= heap_s:
-            copied(state, costs, channel)
+            kind, who = link.finish(state.channels, where, time_s)
+            push(heap, time_s + costs.latency_s, kind, who)
             continue
         _, kind, who = pop(heap)
         if kind == FOLDED:
-            record(state, output, counts[VERSION] - first, who)
-            fold(state, who)
-        elif kind == PUSHED:
-            queue(state, who)
-        elif kind == COMPUTED:
-            send(state, costs, who)
-        elif kind == FETCHED:
-            compute(state, costs, who)
+            folded[rows] = state.tasks[who]
+            rows += 1
+            fold(state, costs, limits, who)
         else:
-            read(state, costs, limits, who)
+            step(state, costs, limits, kind, who)
     return DONE
 
 
 @kernel
-def start_parked(state: State) -> None:
+def wake(state: State) -> None:
     """Idle workers are about to read, in order of their numbers."""
-    if state.counts[BUSY] == len(state.tasks):
-        return
     for who in range(len(state.tasks)):
-        if state.tasks[who, PHASE] == PARKED:
-            state.tasks[who, PHASE] = ABOUT_TO_READ
-            push(state.heap, state.clocks[NOW], READ, who)
+        if state.tasks[who].phase == PARKED:
+            state.tasks[who].phase = ABOUT_TO_READ
+            push(state.heap, state.clock[0].now_s, READ, who)
+
+
+@kernel
+def step(state: State, costs: Costs, limits: Limits, kind: int, who: int) -> None:
+    """One event in the life of a contribution before its fold."""
+    now_s = state.clock[0].now_s
+    if kind == PUSHED:
+        queue(state, who)
+    elif kind == COMPUTED:
+        send(state, costs, who, now_s)
+    elif kind == FETCHED:
+        compute(state, costs, who, now_s)
+    else:
+        read(state, costs, limits, who)
 
 
 @kernel
 def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
-    """Take the snapshot and the next minibatch, and ask for the copy to the device."""
-    counts, task, mark = state.counts, state.tasks[who], state.marks[who]
-    now_s = state.clocks[NOW]
-    if counts[DISPATCHED] >= limits.dispatch or now_s > limits.dispatch_s:
-        task[PHASE] = PARKED
+    """Take the snapshot and the next minibatch, then fetch; or stay idle if there is none."""
+    clock, task = state.clock[0], state.tasks[who]
+    if clock.dispatched >= limits.dispatch or clock.now_s > limits.dispatch_s:
+        task.phase = PARKED
         return
-    task[PHASE] = UNDER_WAY
-    task[READ_VERSION] = counts[VERSION]
-    task[FIRST_STEP] = counts[DISPATCHED]
-    counts[DISPATCHED] += 1
-    counts[BUSY] += 1
-    state.prices[who, COPY_S] = costs.copy_s
-    state.prices[who, FOLD_S] = costs.fold_s
-    state.prices[who, COMPUTE_S] = computation_s(costs, who, task[STEP])
-    task[STEP] += 1
-    mark[READ_AT] = now_s
-    mark[FETCH_START] = now_s
-    if state.channels.sharing == link.FAIR:
-        link.join(state.channels, link.DOWN, FETCHED, now_s, costs.copy_s, who)
-    else:
-        mark[FETCH_START] = link.occupy(state.channels, link.DOWN, now_s, costs.copy_s)
-        mark[FETCH_END] = mark[FETCH_START] + costs.copy_s + costs.latency_s
-        push(state.heap, mark[FETCH_END], FETCHED, who)
+    task.phase = UNDER_WAY
+    task.read_version = clock.version
+    task.first_step = clock.dispatched
+    task.copy_s = costs.copy_s
+    task.compute_s = computation_s(costs, who, task.step)
+    task.fold_s = costs.fold_s
+    task.step += 1
+    clock.dispatched += 1
+    clock.busy += 1
+    fetch(state, costs, who, clock.now_s)
 
 
 @kernel
-def compute(state: State, costs: Costs, who: int) -> None:
-    """The parameters are there: compute."""
-    mark = state.marks[who]
-    mark[FETCH_END] = state.clocks[NOW]
-    mark[COMPUTE_END] = mark[FETCH_END] + state.prices[who, COMPUTE_S]
-    push(state.heap, mark[COMPUTE_END], COMPUTED, who)
-
-
-@kernel
-def send(state: State, costs: Costs, who: int) -> None:
-    """The gradient is there: ask for the copy to the server."""
-    channels, mark, now_s = state.channels, state.marks[who], state.clocks[NOW]
-    copy_s = state.prices[who, COPY_S]
-    mark[PUSH_START] = now_s
+def fetch(state: State, costs: Costs, who: int, now_s: float) -> None:
+    """Copy the parameters to the device."""
+    channels, task = state.channels, state.tasks[who]
+    task.read_at_s = now_s
+    task.fetch_start_s = now_s
     if channels.sharing == link.FAIR:
-        link.join(channels, channels.up, PUSHED, now_s, copy_s, who)
+        link.join(channels, link.DOWN, now_s, task.copy_s, FETCHED, who)
     else:
-        mark[PUSH_START] = link.occupy(channels, channels.up, now_s, copy_s)
-        push(state.heap, mark[PUSH_START] + copy_s + costs.latency_s, PUSHED, who)
+        task.fetch_start_s = link.occupy(channels, link.DOWN, now_s, task.copy_s)
+        compute(state, costs, who, task.fetch_start_s + task.copy_s + costs.latency_s)
 
 
 @kernel
-def copied(state: State, costs: Costs, channel: int) -> None:
-    """A copy on a fair link has left; it arrives after the latency."""
-    kind, who = link.finish(state.channels, channel, state.clocks[NOW])
-    push(state.heap, state.clocks[NOW] + costs.latency_s, kind, who)
+def compute(state: State, costs: Costs, who: int, start_s: float) -> None:
+    """Compute the gradient; on a link of its own, nothing can hold up the copy that follows."""
+    task = state.tasks[who]
+    task.fetch_end_s = start_s
+    task.compute_end_s = start_s + task.compute_s
+    if state.channels.sharing == link.OWN:
+        send(state, costs, who, task.compute_end_s)
+    else:
+        push(state.heap, task.compute_end_s, COMPUTED, who)
+
+
+@kernel
+def send(state: State, costs: Costs, who: int, now_s: float) -> None:
+    """Copy the gradient to the server."""
+    channels, task = state.channels, state.tasks[who]
+    task.push_start_s = now_s
+    if channels.sharing == link.FAIR:
+        link.join(channels, channels.up, now_s, task.copy_s, PUSHED, who)
+    else:
+        task.push_start_s = link.occupy(channels, channels.up, now_s, task.copy_s)
+        task.push_end_s = task.push_start_s + task.copy_s + costs.latency_s
+        push(state.heap, task.push_end_s, PUSHED, who)
 
 
 @kernel
 def queue(state: State, who: int) -> None:
     """A contribution is at the server: its fold follows those before it."""
-    clocks, mark = state.clocks, state.marks[who]
-    mark[PUSH_END] = clocks[NOW]
-    mark[FOLD_START] = max(clocks[NOW], clocks[SERVER_FREE])
-    clocks[SERVER_FREE] = mark[FOLD_START] + state.prices[who, FOLD_S]
-    push(state.heap, clocks[SERVER_FREE], FOLDED, who)
+    clock, task = state.clock[0], state.tasks[who]
+    task.push_end_s = clock.now_s
+    task.fold_start_s = max(clock.now_s, clock.server_free_s)
+    task.fold_end_s = task.fold_start_s + task.fold_s
+    clock.server_free_s = task.fold_end_s
+    push(state.heap, task.fold_end_s, FOLDED, who)
 
 
 @kernel
-def record(state: State, output: Output, row: int, who: int) -> None:
-    """Write down the contribution whose fold is complete."""
-    state.marks[who, FOLD_END] = state.clocks[NOW]
-    output.worker[row] = who
-    output.read_version[row] = state.tasks[who, READ_VERSION]
-    output.first_step[row] = state.tasks[who, FIRST_STEP]
-    for place in range(8):
-        output.marks[row, place] = state.marks[who, place]
+def fold(state: State, costs: Costs, limits: Limits, who: int) -> None:
+    """The fold is complete: a new version, and its worker reads again.
 
-
-@kernel
-def fold(state: State, who: int) -> None:
-    """The fold is complete: a new version, and its worker reads again."""
-    state.counts[VERSION] += 1
-    state.counts[BUSY] -= 1
-    state.tasks[who, PHASE] = ABOUT_TO_READ
-    push(state.heap, state.clocks[NOW], READ, who)
-
-
-def _new_output(room: int) -> Output:
-    return Output(
-        worker=np.empty(room, np.int32),
-        read_version=np.empty(room, np.int64),
-        first_step=np.empty(room, np.int64),
-        marks=np.empty((room, 8)),
-    )
-
-
-def _numbers(first: int, done: Output) -> np.ndarray:
-    return np.arange(first, first + len(done.worker), dtype=np.int64)
-
-
-def _folds(first: int, done: Output) -> Folds:
-    return Folds(fold=_numbers(first, done), time_s=done.marks[:, FOLD_END].copy())
-
-
-def _contributions(first: int, done: Output) -> Contributions:
-    return Contributions(
-        fold=_numbers(first, done),
-        worker=done.worker.copy(),
-        read_version=done.read_version.copy(),
-        read_time_s=done.marks[:, READ_AT].copy(),
-        first_step=done.first_step.copy(),
-        steps=np.ones(len(done.worker), np.int32),
-    )
-
-
-def _spans(done: Output, wanted: bool) -> Spans:
-    """Fetch, compute, push and fold of each contribution; what took no time is left out."""
-    if not wanted:
-        return Spans()
-    start = done.marks[:, [FETCH_START, FETCH_END, PUSH_START, FOLD_START]].reshape(-1)
-    end = done.marks[:, [FETCH_END, COMPUTE_END, PUSH_END, FOLD_END]].reshape(-1)
-    worker = np.repeat(done.worker, 4)
-    worker[3::4] = SERVER
-    kind = np.tile(np.arange(4, dtype=np.int32), len(done.worker))
-    busy = end > start
-    return Spans(worker[busy], kind[busy], start[busy], end[busy])
+    The read waits for its turn among the events of this instant, unless it is the only one.
+    """
+    clock, task = state.clock[0], state.tasks[who]
+    clock.version += 1
+    clock.busy -= 1
+    task.phase = ABOUT_TO_READ
+    alone = first_s(state.heap) > clock.now_s and link.soonest(state.channels)[0] > clock.now_s
+    if alone and clock.version < limits.version:
+        read(state, costs, limits, who)
+    else:
+        push(state.heap, clock.now_s, READ, who)

@@ -1,0 +1,69 @@
+"""The `lagbench` command: finds the subcommand, runs it, turns its end into an exit code.
+
+A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only
+the one that is asked for is imported, and it imports what is heavy when it runs, so that
+``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NoReturn
+
+from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, unknown
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
+}
+"""Module and one-line description of every subcommand."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, like every other mistake's."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `lagbench` with the given arguments, by default the process's own.
+
+    Returns:
+        The exit code: 0 done, 2 bad usage or input, 3 a run failed, 130 interrupted.
+    """
+    try:
+        arguments = _parse(list(sys.argv[1:] if argv is None else argv))
+        return int(arguments.run(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments, with ``run`` set to the subcommand's function."""
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    if asked is not None and asked not in COMMANDS:
+        raise unknown("lagbench: command", asked, COMMANDS)
+    parser = _Parser(prog="lagbench", description="What does parallelism do to training?")
+    parser.add_argument("--version", action="version", version=version("lagbench"))
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module_name, description) in COMMANDS.items():
+        command = commands.add_parser(name, help=description, description=description)
+        if name == asked:
+            module = import_module(module_name)
+            module.configure(command)
+            command.set_defaults(run=module.run)
+    return parser.parse_args(argv)
