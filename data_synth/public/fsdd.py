@@ -147,18 +147,17 @@ def fetch(cache: Path, progress: Callable[[str], None], url: str = URL) -> Path:
     Raises:
         UserError: no network, not an archive, or another SHA-256 than expected.
     """
-    folder = cache / "fsdd"
-    if (folder / "recordings").is_dir():
+    folder = cache / "fsdd" / "recordings"
+    if folder.is_dir():
         progress(f"fsdd: already in {folder}")
-        return folder / "recordings"
+        return folder
     progress(f"fsdd: downloading {url}")
-    new_folder(folder, lambda place: _download(url, place / "recordings"))
-    progress(f"fsdd: {len(list((folder / 'recordings').iterdir()))} recordings in {folder}")
-    return folder / "recordings"
+    new_folder(folder, lambda empty: _download(url, empty))
+    progress(f"fsdd: {len(list(folder.iterdir()))} recordings in {folder}")
+    return folder
 
 
 def _download(url: str, folder: Path) -> None:
-    folder.mkdir()
     try:
         with tempfile.TemporaryFile() as archive:
             with urllib.request.urlopen(url, timeout=60) as answer:
@@ -220,12 +219,23 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         if split == "noise":
             signals = noisy(recipe, signals, voices)
         made = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
+        refuse_short(recipe, folder, table, made)
         tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
         blocks += made
         progress(f"fsdd: features of {len(made)} recordings for {split}")
     table = join(tables)
     table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
     return aligned(recipe, np.concatenate(blocks), table, progress)
+
+
+def refuse_short(recipe: Recipe, folder: Path, table: Utterances, made: list[np.ndarray]) -> None:
+    """Raises UserError for a recording with fewer frames than a digit has states."""
+    for name, block in zip(table.id, made, strict=True):
+        if len(block) < recipe.word_states:
+            path = folder / f"{str(name).split('-', 1)[1]}.wav"
+            raise UserError(
+                f"{path}: {len(block)} frames; a digit needs at least {recipe.word_states}"
+            )
 
 
 def aligned(

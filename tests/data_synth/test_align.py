@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from data_synth import align as a
+from data_synth.corpus import Utterances
+from harness.seeds import stream
+
+LEXICON = {"ab": (1, 2), "bc": (2, 3), "long": (1, 2, 3, 1, 2, 3)}
+SILENCE = (0,)
+
+
+def spoken(seed, count=60, spread=0.4):
+    """Utterances of two words whose states are far apart; features, true targets, table."""
+    rng = stream(seed, "spoken")
+    centres = 3.0 * rng.normal(size=(4, 5))
+    words = [("ab",) if rng.random() < 0.5 else ("bc",) for _ in range(count)]
+    targets = []
+    for (word,) in words:
+        states = [0, *LEXICON[word], 0]
+        targets.append(np.repeat(states, rng.integers(2, 8, size=len(states))))
+    frames = np.array([len(t) for t in targets])
+    truth = np.concatenate(targets)
+    features = centres[truth] + spread * rng.normal(size=(len(truth), 5))
+    label = np.full(count, "x")
+    table = Utterances(label, label, label, np.cumsum(frames) - frames, frames, tuple(words))
+    return features.astype(np.float32), truth, table
+
+
+def test_gaussian_scores_are_sums_of_one_dimensional_densities():
+    rng = stream(0, "gaussians")
+    model = a.Gaussians(rng.normal(size=(3, 4)), rng.uniform(0.5, 2.0, size=(3, 4)))
+    x = rng.normal(size=(6, 4))
+    expected = norm.logpdf(x[:, None], model.mean, np.sqrt(model.variance)).sum(axis=2)
+    np.testing.assert_allclose(model.loglik(x), expected, rtol=1e-12)
+
+
+def test_fit_takes_each_states_own_frames_and_everybodys_for_a_state_without():
+    x = np.array([[0.0], [2.0], [10.0], [14.0]], np.float32)
+    model = a.fit(x, np.array([0, 0, 2, 2]), 3)
+    assert model.mean[:, 0].tolist() == [1.0, 6.5, 12.0]
+    assert model.variance[:, 0].tolist() == [1.0, 32.75, 4.0]
+
+
+def test_variances_have_a_floor():
+    model = a.fit(np.zeros((3, 2), np.float32), np.zeros(3, np.int32), 1)
+    assert (model.variance == a.VARIANCE_FLOOR).all()
+
+
+def test_equal_parts_visit_all_states_about_equally():
+    parts = a.equal_parts(10, (4, 5, 6))
+    assert parts.tolist() == [4, 4, 4, 4, 5, 5, 5, 6, 6, 6]
+
+
+def test_a_flat_start_leaves_silence_out_of_an_utterance_too_short_for_it():
+    one = np.full(2, "x")
+    table = Utterances(one, one, one, np.array([0, 4]), np.array([4, 3]), (("ab",), ("ab",)))
+    assert a.flat_start(table, LEXICON, SILENCE).tolist() == [0, 1, 2, 0, 1, 1, 2]
+
+
+def test_a_transcript_is_the_chain_of_its_words():
+    assert a.chain_of(("ab", "bc"), LEXICON) == (1, 2, 2, 3)
+
+
+def test_realignment_with_perfect_scores_finds_the_truth():
+    _, truth, table = spoken(1)
+    likely = np.log(np.eye(4)[truth] + 1e-9)
+    found, score = a.realign(table, LEXICON, SILENCE, lambda s, n: likely[s : s + n])
+    assert (found == truth).all()
+    assert score == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_viterbi_training_never_gets_worse_and_finds_the_states(seed):
+    features, truth, table = spoken(seed)
+    model, history = a.viterbi_training(features, table, LEXICON, SILENCE, 4, rounds=8)
+    assert len(history) == 8
+    assert all(
+        later >= earlier - 1e-9 for earlier, later in zip(history, history[1:], strict=False)
+    )
+    found, _ = a.realign(table, LEXICON, SILENCE, lambda s, n: model.loglik(features[s : s + n]))
+    flat = a.flat_start(table, LEXICON, SILENCE)
+    assert (found != truth).mean() < 0.01
+    assert (flat != truth).mean() > 0.1
+
+
+def test_training_reads_only_the_utterances_it_is_given():
+    features, _, table = spoken(2)
+    half = table.take(np.arange(30))
+    spoilt = features.copy()
+    spoilt[half.total_frames :] = 1e6
+    models = [
+        a.viterbi_training(x, half, LEXICON, SILENCE, 4, rounds=2)[0] for x in (features, spoilt)
+    ]
+    assert (models[0].mean == models[1].mean).all()
