@@ -47,6 +47,9 @@ def curve_rows(
 ) -> list[Row]:
     """A metric's mean over seeds against epochs, at the epochs that every seed reached.
 
+    The reading before training is left out: near 100% for everyone, it would press the
+    curves flat.
+
     Args:
         label: the series.
         runs: one for each seed.
@@ -56,7 +59,7 @@ def curve_rows(
     """
     readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
     rows: list[Row] = []
-    for epoch in sorted(set.intersection(*(set(r) for r in readings))):
+    for epoch in sorted(set.intersection(*(set(r) for r in readings)) - {0.0}):
         mean = mean_ci([scale * r[epoch] for r in readings])
         x = round(float(epoch) / passes, 6)
         rows.append(Row(label, x, None, mean.estimate, mean.ci95, hashes(runs)))

@@ -18,7 +18,8 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     """Write arrays and JSON facts as the folder's checkpoint; the last one stays until then."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / (NAME + ".new")
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # Not ascontiguousarray: it would turn a scalar into a vector of one.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     save_file(contiguous, fresh, metadata={"facts": json.dumps(facts)})
     fresh.replace(folder / NAME)
 

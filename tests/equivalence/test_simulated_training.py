@@ -1,0 +1,145 @@
+"""The simulated executor against straight code that does the same by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Minibatch
+from harness.execution.simulated import StaleReplay
+from harness.simulator import Simulation, Timeline, Workload, load_cluster
+
+LAYOUT = Layout((4, 5, 3))
+NET = Dnn(LAYOUT)
+FREE = """
+name = "free"
+[[workers]]
+count = 5
+device = "instant"
+[devices.instant]
+achieved_flops_per_s = 1e300
+[server]
+fold_traffic = 0.0
+"""
+BUSY = """
+name = "busy"
+[[workers]]
+count = 5
+device = "card"
+[devices.card]
+achieved_flops_per_s = 1e9
+[link]
+bandwidth_bytes_per_s = 1e7
+[server]
+fold_s = 0.0002
+[jitter]
+law = "gamma"
+cv = 0.8
+"""
+
+
+def simulate(text: str, folder: Path, folds: int, workers: int = 5) -> Timeline:
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    workload = Workload.of_network(LAYOUT.sizes, 6) if text is BUSY else Workload(6, 0.0, 0.0)
+    simulation = Simulation(load_cluster(path), "parameter_server", workload, workers, seed=3)
+    return simulation.advance(folds=folds, drain=True)
+
+
+def minibatches(steps: list[int]) -> Minibatch:
+    x, y = [], []
+    for step in steps:
+        draw = torch.Generator().manual_seed(step)
+        x.append(torch.randn(6, 4, dtype=torch.float64, generator=draw))
+        y.append(torch.randint(0, 3, (6,), generator=draw))
+    return Minibatch(torch.stack(x), torch.stack(y))
+
+
+def start() -> torch.Tensor:
+    draw = torch.Generator().manual_seed(99)
+    return torch.randn(LAYOUT.parameters, dtype=torch.float64, generator=draw)
+
+
+def replayed(*segments: Timeline) -> StaleReplay:
+    algorithm = AsyncSgd()
+    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), minibatches, slots=5)
+    for segment in segments:
+        replay.run(segment, 0.05)
+    return replay
+
+
+def test_a_cluster_where_nothing_costs_time_is_serial_sgd_parameter_by_parameter(tmp_path):
+    timeline = simulate(FREE, tmp_path, 40)
+    theta = start().unsqueeze(0)
+    for step in range(40):
+        gradient = torch.empty_like(theta)
+        NET.gradient(theta, *minibatches([step]), gradient)
+        theta.sub_(gradient, alpha=0.05)
+    assert timeline.staleness().tolist() == [0] * 40
+    assert torch.equal(replayed(timeline).server.model, theta[0])
+
+
+def test_serial_sgd_of_the_harness_is_torch_optim_sgd(tmp_path):
+    timeline = simulate(FREE, tmp_path, 40)
+    flat = start()
+    linear = [torch.nn.Linear(4, 5).double(), torch.nn.Linear(5, 3).double()]
+    with torch.no_grad():
+        for module, layer in zip(linear, LAYOUT.views(flat.unsqueeze(0)), strict=True):
+            module.weight.copy_(layer.weight[0])
+            module.bias.copy_(layer.bias[0])
+    model = torch.nn.Sequential(linear[0], torch.nn.Sigmoid(), linear[1])
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(40):
+        x, y = minibatches([step])
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[0]), y[0], reduction="sum").backward()
+        optimiser.step()
+    theirs = torch.cat([p.detach().flatten() for p in model.parameters()])
+    torch.testing.assert_close(replayed(timeline).server.model, theirs, rtol=1e-11, atol=1e-12)
+
+
+def test_stale_training_keeps_every_version_and_uses_the_one_that_was_read(tmp_path):
+    timeline = simulate(BUSY, tmp_path, 60)
+    assert timeline.staleness().max() > 3
+    versions = [start()]
+    rows = timeline.folded()
+    for fold in range(60):
+        read, step = int(rows.read_version[fold]), int(rows.first_step[fold])
+        gradient = torch.empty(1, LAYOUT.parameters, dtype=torch.float64)
+        NET.gradient(versions[read].unsqueeze(0), *minibatches([step]), gradient)
+        versions.append(versions[-1] - 0.05 * gradient[0])
+    # Batched and single products may round differently, hence not torch.equal.
+    torch.testing.assert_close(
+        replayed(timeline).server.model, versions[-1], rtol=1e-12, atol=1e-13
+    )
+
+
+def test_pending_contributions_are_computed_in_fewer_batches_than_folds(tmp_path):
+    replay = replayed(simulate(BUSY, tmp_path, 60))
+    assert replay.batches < 60 / 2
+
+
+def test_segments_give_the_same_bytes_as_one_run(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(BUSY)
+    workload = Workload.of_network(LAYOUT.sizes, 6)
+
+    def simulation() -> Simulation:
+        return Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+
+    whole = replayed(simulation().advance(folds=50))
+    in_parts = simulation()
+    parts = replayed(*(in_parts.advance(folds=n) for n in (1, 19, 30)))
+    assert torch.equal(whole.server.model, parts.server.model)
+
+
+def test_a_segment_that_does_not_follow_is_refused(tmp_path):
+    timeline = simulate(BUSY, tmp_path, 10)
+    replay = replayed(timeline)
+    with pytest.raises(ValueError, match="meets version 10"):
+        replay.run(timeline, 0.05)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.schedules import Constant
+from harness.execution.config import RunConfig, Stage
+from harness.simulator import Cluster, load_cluster
+
+ZERO_COST = """
+name = "free"
+[[workers]]
+count = 4
+device = "instant"
+[devices.instant]
+achieved_flops_per_s = 1e300
+[link]
+[host]
+[server]
+fold_traffic = 0.0
+[jitter]
+"""
+UNEQUAL = """
+name = "unequal"
+[[workers]]
+count = 2
+device = "card"
+[[workers]]
+count = 1
+device = "card"
+speed = 0.4
+[devices.card]
+achieved_flops_per_s = 1e9
+[link]
+bandwidth_bytes_per_s = 1e7
+[host]
+[server]
+fold_s = 0.0001
+[jitter]
+law = "lognormal"
+cv = 0.3
+"""
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """Forty short utterances of two words over five targets, in three features."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(14, 22, 40)
+    total = int(lengths.sum())
+    words = [("yes", "no")[i % 2] for i in range(40)]
+    chains = {"yes": (0, 1, 2), "no": (3, 1, 4)}
+    targets = np.concatenate(
+        [np.repeat(chains[w], np.diff([0, 5, 10, n])) for w, n in zip(words, lengths, strict=True)]
+    )
+    centres = 2.0 * draw.standard_normal((5, 3))
+    features = (centres[targets] + draw.standard_normal((total, 3))).astype(np.float32)
+    table = Utterances(
+        np.array([f"u{i}" for i in range(40)]),
+        np.array(["s"] * 40),
+        np.array(["train"] * 28 + ["dev"] * 4 + ["clean"] * 4 + ["noise"] * 4),
+        np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
+        lengths.astype(np.int64),
+        tuple((w,) for w in words),
+    )
+    return Corpus("tiny", features, targets.astype(np.int32), table, chains, context=1)
+
+
+def cluster_of(text: str, folder: Path) -> Cluster:
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    return load_cluster(path)
+
+
+@pytest.fixture
+def zero_cost(tmp_path: Path) -> Cluster:
+    return cluster_of(ZERO_COST, tmp_path)
+
+
+@pytest.fixture
+def unequal(tmp_path: Path) -> Cluster:
+    return cluster_of(UNEQUAL, tmp_path)
+
+
+@pytest.fixture
+def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
+    def make(**choices: object) -> RunConfig:
+        standard: dict[str, object] = {
+            "corpus": "tiny",
+            "scale": "smoke",
+            "fingerprint": corpus.fingerprint,
+            "hidden": (6,),
+            "activation": "sigmoid",
+            "algorithm": AveragedSgd(AsyncSgd()),
+            "schedule": Constant(0.02),
+            "stages": (Stage(8, 256),),
+            "passes": 2,
+            "chunk": 0.25,
+            "evaluations": 5,
+            "cluster": unequal,
+            "workers": 3,
+            "timed_layers": (9, 6, 5),
+            "seed": 0,
+            "device": "cpu",
+        }
+        return RunConfig(**{**standard, **choices})
+
+    return make

@@ -1,0 +1,172 @@
+"""What a run must guarantee, on a corpus of a few hundred frames."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.schedules import Constant, Halving, Hand, Search
+from harness.execution import training as module
+from harness.execution.config import Stage
+from harness.execution.training import WORD_ERRORS, train
+from harness.simulator import Timeline
+from harness.store import Store
+
+SCHEDULES = {
+    "constant": Constant(0.02),
+    "hand": Hand(0.05, tests_a_pass=7),
+    "search": Search(0.02, least_minibatches=2),
+    "halving": Halving(0.05, halve_below=0.2, stop_below=-1.0),
+}
+KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
+
+
+def silent(progress):
+    del progress
+
+
+def kept_bytes(run) -> dict[str, bytes]:
+    return {name: run.path(name).read_bytes() for name in KEPT}
+
+
+def test_two_trainings_of_one_configuration_give_the_same_bytes(configure, corpus, tmp_path):
+    runs = [train(configure(), corpus, Store(tmp_path / name), silent) for name in "ab"]
+    assert kept_bytes(runs[0]) == kept_bytes(runs[1])
+
+
+def test_another_seed_gives_another_timeline_and_other_measurements(configure, corpus, tmp_path):
+    one, two = (train(configure(seed=s), corpus, Store(tmp_path), silent) for s in (0, 1))
+    assert one.hash != two.hash
+    assert one.summary["timeline_sha256"] != two.summary["timeline_sha256"]
+    assert one.summary["dev_loss/average"] != two.summary["dev_loss/average"]
+
+
+class Killed(BaseException):
+    """Stands for a process that dies."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("death", [2, 4, 7])
+def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
+    schedule, death, configure, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1.0)  # a checkpoint at every boundary
+    config = configure(schedule=SCHEDULES[schedule], stages=(Stage(4, 64, 0.5), Stage(8, 256)))
+    whole = train(config, corpus, Store(tmp_path / "whole"), silent)
+
+    told = 0
+
+    def die(progress):
+        nonlocal told
+        told += 1
+        if told > death:
+            raise Killed
+
+    store = Store(tmp_path / "killed")
+    with pytest.raises(Killed):
+        train(config, corpus, store, die)
+    assert (store.path / whole.hash / "checkpoint").is_dir()
+    resumed = train(config, corpus, store, silent)
+    assert kept_bytes(resumed) == kept_bytes(whole)
+    assert not (store.path / whole.hash / "checkpoint").exists()
+
+
+def test_a_damaged_checkpoint_costs_time_and_not_the_result(
+    configure, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1.0)
+    whole = train(configure(), corpus, Store(tmp_path / "whole"), silent)
+    store = Store(tmp_path / "damaged")
+    with store.begin(configure().to_dict()) as writer:
+        writer.checkpoint.mkdir()
+        (writer.checkpoint / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    assert kept_bytes(train(configure(), corpus, store, silent)) == kept_bytes(whole)
+
+
+def test_a_finished_run_is_not_trained_again(configure, corpus, tmp_path):
+    train(configure(), corpus, Store(tmp_path), silent)
+
+    def never(progress):
+        raise AssertionError("trained again")
+
+    train(configure(), corpus, Store(tmp_path), never)
+
+
+def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, corpus, tmp_path):
+    run = train(configure(schedule=Constant(1e38)), corpus, Store(tmp_path), silent)
+    assert run.status == "diverged"
+    assert "simulated seconds" in run.note
+    assert run.summary["virtual_s"] > 0
+
+
+def test_every_fold_of_the_timeline_was_executed(configure, corpus, tmp_path):
+    run = train(configure(), corpus, Store(tmp_path), silent)
+    timeline = Timeline.load(run.path("timeline.parquet"))
+    steps = corpus.frames_of("train") // 8
+    assert run.summary["folds"] == len(timeline.folds) == 2 * steps
+    assert sorted(timeline.contributions.first_step.tolist()) == list(range(2 * steps))
+
+
+def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, corpus, tmp_path):
+    from safetensors.numpy import load_file
+
+    run = train(configure(), corpus, Store(tmp_path), silent)
+    errors = load_file(run.path(WORD_ERRORS))
+    assert set(errors) == {
+        f"{test}/{model}/{stage}"
+        for test in ("clean", "noise")
+        for model in ("iterate", "average")
+        for stage in (0, 1)
+    }
+    last = errors["clean/average/1"]
+    assert last.shape == (4,)
+    assert run.summary["clean_word_error/average"] == last.mean()
+
+
+def test_rate_search_costs_simulated_time(configure, corpus, tmp_path):
+    searched = train(configure(schedule=SCHEDULES["search"]), corpus, Store(tmp_path), silent)
+    timeline = Timeline.load(searched.path("timeline.parquet"))
+    searches = timeline.spans.kind == timeline.kinds.index("search")
+    chunks_a_pass = math.ceil(
+        corpus.frames_of("train") // 8 / round(0.25 * corpus.frames_of("train") / 8)
+    )
+    assert int(searches.sum()) == 2 * chunks_a_pass
+    assert bool(np.all(timeline.spans.end_s[searches] > timeline.spans.start_s[searches]))
+
+
+def test_halving_stops_when_gains_end(configure, corpus, tmp_path):
+    config = configure(
+        algorithm=AsyncSgd(), schedule=Halving(1e-9, halve_below=0.5, stop_below=0.1), passes=9
+    )
+    run = train(config, corpus, Store(tmp_path), silent)
+    assert run.summary["passes"] < 9
+
+
+def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus, tmp_path):
+    algorithm = AveragedSgd(eta=0.3)
+    run = train(
+        configure(algorithm=algorithm, schedule=Constant(0.5)), corpus, Store(tmp_path), silent
+    )
+    epochs, values, _ = run.curve("switch")
+    assert values.tolist() == [1.0]
+    iterate, average = (
+        dict(zip(*run.curve(f"dev_frame_error/{m}")[:2], strict=True))
+        for m in ("iterate", "average")
+    )
+    assert average[epochs[0]] < iterate[epochs[0]]
+    assert not any(average[e] < iterate[e] for e in iterate if e < epochs[0])
+
+
+def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, tmp_path):
+    stale = train(configure(), corpus, Store(tmp_path), silent)
+    serial = train(configure(cluster=zero_cost), corpus, Store(tmp_path), silent)
+    assert stale.summary["dev_loss/iterate"] != serial.summary["dev_loss/iterate"]
+
+
+def test_averaging_is_part_of_the_identity(configure):
+    one, two = configure(algorithm=AveragedSgd(eta=0.01)), configure(algorithm=AveragedSgd(eta=0.1))
+    assert one.to_dict() != two.to_dict()
