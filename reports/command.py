@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import EXIT_DONE, UserError
@@ -37,18 +38,26 @@ def runs_command(folder: str | Path = OUT) -> int:
     """
     stores = find_stores(Path(folder))
     for store in stores:
-        runs = store.runs()
-        _, apart = differences.split([run.config for run in runs])
-        rows = [
-            (run.hash[:SHORT], run.status, summary(run), pairs(own))
-            for run, own in zip(runs, apart, strict=True)
-        ]
+        rows = listed(store.runs())
         if sys.stdout.isatty():
             _show(store, rows)
         else:
             for row in rows:
                 print(*row, store.path, sep="\t")
     return EXIT_DONE
+
+
+def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
+    """Hash, status, summary and what sets it apart, runs of one kind together."""
+    rows: list[tuple[str, str, str, str]] = []
+    for group in differences.alike([run.config for run in runs]):
+        kind = [runs[index] for index in group]
+        _, apart = differences.split([run.config for run in kind])
+        rows += [
+            (run.hash[:SHORT], run.status, summary(run), pairs(own))
+            for run, own in zip(kind, apart, strict=True)
+        ]
+    return rows
 
 
 def find_stores(folder: Path) -> list[Store]:

@@ -18,11 +18,20 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """
     items: dict[str, str] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            items |= flat(value, f"{prefix}{key}.")
+        inner = _inner(value)
+        if inner:
+            items |= flat(inner, f"{prefix}{key}.")
         else:
             items[prefix + key] = _text(value)
     return items
+
+
+def alike(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Indices of configurations grouped by their keys: different keys, different kinds of run."""
+    groups: dict[frozenset[str], list[int]] = {}
+    for index, config in enumerate(configs):
+        groups.setdefault(frozenset(config), []).append(index)
+    return list(groups.values())
 
 
 def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -40,6 +49,15 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
     }
     own = [{k: v for k, v in each.items() if k not in shared} for each in flats]
     return _cut(shared), [_cut(each) for each in own]
+
+
+def _inner(value: Any) -> Mapping[str, Any]:
+    """What can be entered key by key: a table, or a list of tables by position."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        return {str(position): each for position, each in enumerate(value, 1)}
+    return {}
 
 
 def _text(value: Any) -> str:

@@ -78,21 +78,28 @@ def cited_runs(results: Results) -> set[str]:
 
 
 def _claim(claim: Claim, bad: Collection[str]) -> Data:
-    told_by_parts = bool(claim.parts) and claim.measured is None
+    told_by_parts = bool(claim.parts) and (
+        claim.measured is None or any(_same(claim, part) for part in claim.parts)
+    )
     return {
         "id": claim.id,
         "statement": claim.statement,
         "where": claim.where,
         "statistic": claim.statistic,
         "note": claim.note,
+        "told-by-parts": told_by_parts,
         "parts": [_judged(part) | {"label": part.label} for part in claim.parts],
         **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
     }
 
 
+def _same(claim: Claim, part: Part) -> bool:
+    return (claim.measured, claim.ci95) == (part.measured, part.ci95)
+
+
 def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
     return {
-        "paper": "" if blank and item.paper is None else numbers.printed(item.paper),
+        "paper": "" if blank else numbers.printed(item.paper),
         "measured": "" if blank else numbers.measured(item.measured, item.ci95),
         "interval": "" if blank else numbers.interval(item.measured, item.ci95),
         "verdict": item.verdict,
@@ -138,8 +145,6 @@ def _provenance(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
     facts = results.provenance
     told = {"reference", "differences"}
     listed = [run for run in runs if run.hash in cited or run.status in BAD]
-    shared, apart = differences.split([run.config for run in listed])
-    unlisted = f" {len(cited) - len(cited & {run.hash for run in runs})} cited runs are not stored."
     return {
         "facts": [
             (NAMES.get(key, key), _fact(key, value))
@@ -150,9 +155,24 @@ def _provenance(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
             [str(each.get(key, "")) for key in ("what", "paper", "here")]
             for each in facts.get("differences", [])
         ],
-        "runs-note": f"{len(listed)} runs, by the first {SHORT} digits of their configuration's "
-        f"hash.{unlisted if cited - {run.hash for run in runs} else ''}",
-        "runs": [_run(run, own) for run, own in zip(listed, apart, strict=True)],
+        "runs-note": _runs_note(len(listed), len(cited - {run.hash for run in runs})),
+        "groups": [
+            _group([listed[index] for index in group])
+            for group in differences.alike([run.config for run in listed])
+        ],
+    }
+
+
+def _runs_note(listed: int, missing: int) -> str:
+    plural = "s" if listed != 1 else ""
+    note = f"{listed} run{plural}, by the first {SHORT} digits of their configuration's hash."
+    return note + (f" {missing} cited runs are not stored." if missing else "")
+
+
+def _group(runs: Sequence[Run]) -> Data:
+    shared, apart = differences.split([run.config for run in runs])
+    return {
+        "runs": [_run(run, own) for run, own in zip(runs, apart, strict=True)],
         "shared": list(shared.items()),
     }
 

@@ -25,9 +25,9 @@ def verdict_table(results: Results) -> str:
 
 
 def _judged(item: Claim | Part) -> tuple[str, str, str, str]:
-    silent = isinstance(item, Claim) and bool(item.parts) and item.measured is None
+    silent = isinstance(item, Claim) and bool(item.parts)  # the parts below say it
     return (
-        _text(numbers.printed(item.paper)),
+        "" if silent else _text(numbers.printed(item.paper)),
         "" if silent else numbers.measured(item.measured, item.ci95),
         "" if silent else numbers.interval(item.measured, item.ci95),
         f"**{item.verdict}**" if item.verdict else "",

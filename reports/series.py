@@ -87,6 +87,7 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
     x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
     colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
     low, high = _ends(rows)
+    step = math.ceil(len(rows) / MARKED_POINTS)
     axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
     axes.plot(
         x,
@@ -95,7 +96,7 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
         color=colour,
         ls=cycle(DASHES, index),
         marker=marker,
-        markevery=max(1, math.ceil(len(rows) / MARKED_POINTS)),
+        markevery=(index % step, step),  # not all at one x, where they would hide each other
     )
     printed = _numbers([row.paper for row in rows])
     axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reports.differences import LONG, flat, split
+from reports.differences import LONG, alike, flat, split
 
 
 def test_nested_keys_are_dotted():
@@ -19,3 +19,12 @@ def test_values_that_differ_only_beyond_what_is_printed_still_differ():
     shared, apart = split([{"a": long + "1"}, {"a": long + "2"}])
     assert shared == {}
     assert all(len(own["a"]) == LONG for own in apart)
+
+
+def test_a_list_of_tables_is_entered_by_position():
+    stages = [{"minibatch": 4}, {"minibatch": 16}]
+    assert flat({"stages": stages}) == {"stages.1.minibatch": "4", "stages.2.minibatch": "16"}
+
+
+def test_configurations_with_other_keys_are_another_kind_of_run():
+    assert alike([{"a": 1}, {"b": 1}, {"a": 2}]) == [[0, 2], [1]]

@@ -111,7 +111,7 @@ def test_a_run_that_diverged_is_marked_wherever_it_matters(built):
     assert not claims["p1.speedup-4"]["flag"]
     assert "diverged or failed" in tables["p1.table2"]["note"]
     assert "diverged" not in tables["p1.table1"]["note"]
-    bad = [run for run in data["provenance"]["runs"] if run["bad"]]
+    bad = [run for kind in data["provenance"]["groups"] for run in kind["runs"] if run["bad"]]
     assert [run["note"] for run in bad] == ["loss was inf at fold 17"]
 
 
@@ -122,8 +122,9 @@ def test_the_tally_counts_every_verdict_also_those_that_nobody_likes(built):
 
 def test_the_provenance_tells_what_sets_runs_apart_and_what_they_share(built):
     provenance = data_of(built)["provenance"]
-    assert ("corpus", "fsdd") in provenance["shared"]
-    assert any("schedule.is Search" in run["apart"] for run in provenance["runs"])
+    trained = provenance["groups"][0]
+    assert ("corpus", "fsdd") in trained["shared"]
+    assert "schedule.is Search, seed 12" in [run["apart"] for run in trained["runs"]]
     assert ["hidden layers", "7 × 2048", "3 × 128"] in provenance["differences"]
     assert ("commit", "0123abc") in provenance["facts"]
 
