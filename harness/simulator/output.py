@@ -21,9 +21,19 @@ def written_whole(path: Path, what: str) -> Generator[Path]:
     """
     draft = path.with_name(f".unfinished-{os.getpid()}-{path.name}")
     try:
-        yield draft
-        draft.replace(path)
+        with _removed(draft):
+            yield draft
+            draft.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot write {what} ({error.strerror or error})") from error
+        reason = str(error.strerror or error).splitlines()[0]
+        raise UserError(f"{path}: cannot write {what} ({reason})") from error
+
+
+@contextmanager
+def _removed(draft: Path) -> Generator[None]:
+    """However the block ends, the draft is not left behind."""
+    try:
+        yield
     finally:
-        draft.unlink(missing_ok=True)
+        if draft.exists():
+            draft.unlink()

@@ -205,7 +205,9 @@ class Simulation:
             goal = self.version + folds
             if drain and goal < self.dispatched:
                 raise ValueError(f"{self.dispatched - self.version} contributions are under way")
-            return Limits(goal, math.inf, goal if drain else _NEVER, math.inf, standing)
+            if drain:
+                return Limits(_NEVER, math.inf, goal, math.inf, standing)
+            return Limits(goal, math.inf, _NEVER, math.inf, standing)
         assert seconds is not None
         _check_amount("seconds", seconds)
         end_s = self.now_s + seconds

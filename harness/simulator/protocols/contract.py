@@ -23,7 +23,7 @@ CLOCK_FIELDS = (
     *(("dispatched", np.int64), ("busy", np.int64)),
 )
 """What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
-workers with a contribution under way."""
+workers that are not idle."""
 
 DONE, FULL, STUCK = range(3)
 """Why `advance` returned: a limit is reached, the room is used up, time does not move on."""

@@ -45,7 +45,7 @@ FOLDED, PUSHED, COMPUTED, FETCHED, READ = range(5)
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 """Phases of a worker."""
 
-CLOCK = np.dtype([*CLOCK_FIELDS, ("server_free_s", np.float64)])
+CLOCK = np.dtype([*CLOCK_FIELDS, ("server_free_s", np.float64), ("standing", np.int64)])
 
 INTEGERS = ("worker", "phase", "step", "read_version", "first_step")
 COSTS = ("copy_s", "compute_s", "fold_s")
@@ -65,7 +65,7 @@ class State(NamedTuple):
 
     Attributes:
         clock: [1] of `CLOCK`: the time, the counters, when the server has folded all that is
-            queued.
+            queued, and how many events in a row were at one instant.
         heap: pending events, at most one a worker.
         channels: the link.
         tasks: [N] of `TASK`.
@@ -148,7 +148,7 @@ def _spans(tasks: np.ndarray) -> Spans:
 def run(state: State, costs: Costs, limits: Limits, folded: np.ndarray) -> int:
     """Move ``state`` until a limit is met or ``folded`` is full; returns why it stopped."""
     clock, heap = state.clock[0], state.heap
-    rows, standing = 0, 0
+    rows = 0
     while clock.version < limits.version:
         if rows == len(folded):
             return FULL
@@ -160,8 +160,8 @@ def run(state: State, costs: Costs, limits: Limits, folded: np.ndarray) -> int:
             return DONE
         if time_s == np.inf:
             return DONE
-        standing = standing + 1 if time_s == clock.now_s else 0
-        if standing > limits.standing:
+        clock.standing = clock.standing + 1 if time_s == clock.now_s else 0
+        if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
         if link_s <= heap_s:
@@ -184,6 +184,7 @@ def wake(state: State) -> None:
     for who in range(len(state.tasks)):
         if state.tasks[who].phase == PARKED:
             state.tasks[who].phase = ABOUT_TO_READ
+            state.clock[0].busy += 1
             push(state.heap, state.clock[0].now_s, READ, who)
 
 
@@ -207,6 +208,7 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     clock, task = state.clock[0], state.tasks[who]
     if clock.dispatched >= limits.dispatch or clock.now_s > limits.dispatch_s:
         task.phase = PARKED
+        clock.busy -= 1
         return
     task.phase = UNDER_WAY
     task.read_version = clock.version
@@ -216,7 +218,6 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     task.fold_s = costs.fold_s
     task.step += 1
     clock.dispatched += 1
-    clock.busy += 1
     fetch(state, costs, who, clock.now_s)
 
 
@@ -277,7 +278,6 @@ def fold(state: State, costs: Costs, limits: Limits, who: int) -> None:
     """
     clock, task = state.clock[0], state.tasks[who]
     clock.version += 1
-    clock.busy -= 1
     task.phase = ABOUT_TO_READ
     alone = first_s(state.heap) > clock.now_s and link.soonest(state.channels)[0] > clock.now_s
     if alone and clock.version < limits.version:

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.simulator import (
+    Cluster,
+    Device,
+    Host,
+    Jitter,
+    Link,
+    Server,
+    Simulation,
+    WorkerGroup,
+    Workload,
+)
+
+
+def make_cluster(
+    workers: int = 4,
+    compute_s: float = 1.0,
+    copy_s: float = 0.0,
+    fold_s: float = 0.0,
+    latency_s: float = 0.0,
+    jitter: Jitter | None = None,
+    sharing: str = "none",
+    duplex: str = "full",
+    **more: Any,
+) -> Cluster:
+    """A cluster whose durations for `UNIT_JOB` are the ones named."""
+    return Cluster(
+        name="made for a test",
+        devices={"unit": Device(achieved_flops_per_s=1.0 / compute_s if compute_s else 1e300)},
+        workers=(WorkerGroup(workers, "unit"),),
+        link=Link(latency_s, 1.0 / copy_s if copy_s else None, sharing, duplex),
+        host=Host(),
+        server=Server(fold_s=fold_s, fold_traffic=0.0),
+        jitter=jitter or Jitter(),
+        **more,
+    )
+
+
+UNIT_JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
+FREE_JOB = Workload(minibatch_frames=1, flops_per_frame=0.0, parameter_bytes=0.0)
+
+
+@pytest.fixture
+def cluster() -> Callable[..., Cluster]:
+    return make_cluster
+
+
+@pytest.fixture
+def unit_job() -> Workload:
+    return UNIT_JOB
+
+
+@pytest.fixture
+def free_job() -> Workload:
+    return FREE_JOB
+
+
+@pytest.fixture
+def simulate() -> Callable[..., Simulation]:
+    """A simulation of a cluster with the durations named."""
+
+    def build(workers: int = 4, seed: int = 0, **durations: Any) -> Simulation:
+        machine = make_cluster(workers, **durations)
+        return Simulation(machine, "parameter_server", UNIT_JOB, workers, seed)
+
+    return build

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator import Jitter, Simulation, Timeline, Workload, concat
+
+LOGNORMAL = Jitter("lognormal", 0.3)
+BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": LOGNORMAL}
+SHARING = pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
+
+
+@SHARING
+def test_segments_of_folds_add_up_to_one_long_segment(simulate, sharing):
+    parts = simulate(5, sharing=sharing, **BUSY)
+    segments = [parts.advance(folds=folds) for folds in (1, 0, 7, 100, 392)]
+    whole = simulate(5, sharing=sharing, **BUSY).advance(folds=500)
+    assert concat(segments).sha256() == whole.sha256()
+
+
+@SHARING
+def test_segments_of_time_add_up_to_one_long_segment(simulate, sharing):
+    parts, long = (simulate(5, sharing=sharing, **BUSY) for _ in range(2))
+    segments = [parts.advance(seconds=seconds) for seconds in (0.25, 16.0, 0.0, 3.75)]
+    whole = long.advance(seconds=20.0)
+    assert parts.now_s == long.now_s == 20.0
+    assert concat(segments).sha256() == whole.sha256()
+
+
+@SHARING
+def test_a_restored_simulation_goes_on_as_if_never_interrupted(simulate, sharing):
+    first = simulate(5, sharing=sharing, **BUSY)
+    first.advance(folds=123)
+    saved = first.state()
+    expected = first.advance(seconds=50.0).sha256()
+    again = Simulation.restore(first.cluster, "parameter_server", saved, workers=5)
+    assert again.advance(seconds=50.0).sha256() == expected
+
+
+def test_a_saved_state_is_plain_arrays_that_later_steps_do_not_touch(simulate):
+    simulation = simulate(3, **BUSY)
+    saved = simulation.state()
+    copies = {name: array.copy() for name, array in saved.items()}
+    simulation.advance(folds=10)
+    assert all(array.dtype.names is None for array in saved.values())
+    assert all(np.array_equal(saved[name], copies[name]) for name in saved)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"workers": 4}])
+def test_a_state_of_other_settings_is_refused(simulate, change):
+    simulation = simulate(5, **BUSY)
+    arguments = {"workers": 5, "seed": 0} | change
+    with pytest.raises(UserError, match="another cluster"):
+        Simulation.restore(simulation.cluster, "parameter_server", simulation.state(), **arguments)
+
+
+def test_draining_folds_exactly_what_was_asked_for_and_leaves_everyone_idle(simulate):
+    simulation = simulate(4, **BUSY)
+    simulation.advance(folds=10)
+    assert not simulation.drained
+    timeline = simulation.advance(folds=21, drain=True)
+    assert simulation.drained
+    assert (simulation.version, simulation.dispatched) == (31, 31)
+    assert len(timeline.in_flight()) == 0
+    assert simulation.now_s == timeline.folds.time_s[-1]
+
+
+def test_draining_by_time_hands_out_nothing_after_it(simulate):
+    simulation = simulate(4, **BUSY)
+    timeline = simulation.advance(seconds=10.0, drain=True)
+    assert simulation.drained
+    assert timeline.folded().read_time_s.max() <= 10.0 < simulation.now_s
+
+
+def test_after_draining_all_workers_read_at_once(simulate):
+    simulation = simulate(4, **BUSY)
+    simulation.advance(folds=20, drain=True)
+    start_s = simulation.now_s
+    rows = simulation.advance(folds=4, drain=True).folded()
+    assert rows.read_time_s.tolist() == [start_s] * 4
+    assert rows.read_version.tolist() == [20] * 4
+    assert sorted(rows.worker.tolist()) == [0, 1, 2, 3]
+
+
+def test_too_many_under_way_to_drain_in_so_few_folds_is_an_error(simulate):
+    simulation = simulate(4, **BUSY)
+    simulation.advance(folds=1)
+    with pytest.raises(ValueError, match="under way"):
+        simulation.advance(folds=1, drain=True)
+
+
+def test_a_pause_costs_time_and_shows_as_a_span_of_the_server(simulate):
+    simulation = simulate(2)
+    segments = [simulation.advance(folds=4, drain=True), simulation.pause(2.5, "search")]
+    segments.append(simulation.advance(folds=2))
+    whole = concat(segments)
+    assert whole.folds.time_s.tolist() == [1.0, 1.0, 2.0, 2.0, 5.5, 5.5]
+    search = whole.spans.where(whole.spans.kind == whole.kinds.index("search"))
+    assert (search.worker[0], search.start_s[0], search.end_s[0]) == (-1, 2.0, 4.5)
+
+
+def test_only_a_drained_simulation_can_pause(simulate):
+    simulation = simulate(2)
+    simulation.pause(1.0, "warm-up")
+    for segment in ({"seconds": 0.5}, {"folds": 2}):
+        simulation.advance(**segment)
+        with pytest.raises(ValueError, match="drained"):
+            simulation.pause(1.0, "search")
+
+
+@SHARING
+def test_time_never_runs_back_over_pauses_and_changes(simulate, sharing):
+    simulation = simulate(5, sharing=sharing, **BUSY)
+    segments = []
+    for k in range(6):
+        segments.append(simulation.advance(folds=17, drain=True))
+        segments.append(simulation.pause(0.25 * k, "search"))
+        simulation.change(Workload(1 + k, 1.0, 1.0))
+        segments += [simulation.advance(seconds=3.0), simulation.advance(folds=20, drain=True)]
+    whole = concat(segments)
+    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
+    assert np.all(whole.lag_s() > 0.0)
+    server = whole.spans.where(whole.spans.worker == -1)
+    assert np.all(server.start_s[1:] >= server.end_s[:-1])
+    assert whole.folded().first_step.size == simulation.dispatched
+
+
+def test_a_change_of_workload_holds_for_contributions_read_afterwards(simulate):
+    simulation = simulate(1)
+    simulation.advance(seconds=0.5)
+    simulation.change(Workload(minibatch_frames=3, flops_per_frame=1.0, parameter_bytes=0.0))
+    assert simulation.advance(folds=3).folds.time_s.tolist() == [1.0, 4.0, 7.0]
+
+
+def test_a_changed_workload_survives_a_restore(simulate):
+    simulation = simulate(1)
+    simulation.change(Workload(3, 1.0, 0.0))
+    again = Simulation.restore(simulation.cluster, "parameter_server", simulation.state(), 1)
+    assert again.workload == simulation.workload
+    assert again.advance(folds=1).folds.time_s.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("workers", [1, 4, 3000])
+def test_time_that_cannot_pass_is_an_error_and_not_an_endless_loop(cluster, free_job, workers):
+    simulation = Simulation(cluster(workers), "parameter_server", free_job, workers)
+    with pytest.raises(UserError, match="no time passes"):
+        simulation.advance(seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"folds": 1, "seconds": 1.0}, {"folds": -1}, {"seconds": -1.0}, {"seconds": float("nan")}],
+)
+def test_a_segment_needs_one_sensible_length(simulate, arguments):
+    with pytest.raises(ValueError, match=r"folds|seconds"):
+        simulate(2).advance(**arguments)
+
+
+def test_a_misspelt_protocol_is_named_with_the_nearest(cluster, unit_job):
+    with pytest.raises(UserError, match="did you mean 'parameter_server'"):
+        Simulation(cluster(2), "parameter_sever", unit_job, 2)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 10**9])
+def test_a_senseless_number_of_workers_is_refused(cluster, unit_job, workers):
+    with pytest.raises(UserError, match="workers"):
+        Simulation(cluster(2), "parameter_server", unit_job, workers)
+
+
+def test_rates_so_small_that_time_overflows_are_refused(cluster, unit_job):
+    with pytest.raises(UserError, match="overflows"):
+        Simulation(cluster(2), "parameter_server", Workload(2**40, 1e300, 1.0), 2)
+
+
+def test_ten_simulations_of_one_seed_give_one_trace(simulate):
+    traces = {simulate(6, seed=4, **BUSY).advance(folds=300).sha256() for _ in range(10)}
+    assert len(traces) == 1
+    assert simulate(6, seed=5, **BUSY).advance(folds=300).sha256() not in traces
+
+
+def test_recording_no_spans_changes_nothing_else(cluster, unit_job):
+    machine = cluster(4, **BUSY)
+    full, lean = (
+        Simulation(machine, "parameter_server", unit_job, 4, spans=spans).advance(folds=50)
+        for spans in (True, False)
+    )
+    assert len(lean.spans) == 0
+    assert lean.sha256() == Timeline(full.folds, full.contributions).sha256()
+
+
+PROGRAM = """
+import sys
+from harness.simulator import Cluster, Device, Jitter, Simulation, WorkerGroup, Workload
+cluster = Cluster("c", {"d": Device(1.0)}, (WorkerGroup(4, "d"),), jitter=Jitter("gamma", 0.7))
+timeline = Simulation(cluster, "parameter_server", Workload(1, 1.0, 1.0), seed=9).advance(folds=500)
+assert "torch" not in sys.modules
+print(timeline.sha256())
+"""
+
+
+def test_another_process_gives_the_same_bytes_and_loads_no_torch(cluster):
+    def run(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", PROGRAM]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert run("1") == run("2")
