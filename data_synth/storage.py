@@ -148,12 +148,11 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     hidden = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         hidden.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write here ({error.strerror})") from None
-    try:
         fill(hidden)
         if not folder.exists():
             hidden.replace(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write here ({error.strerror or error})") from None
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances, frame_edges, join, splice_index
-from data_synth.storage import Chunk, card_of, fingerprint, load, write_chunks
+from data_synth.storage import Chunk, card_of, fingerprint, load, new_folder, write_chunks
 from harness.errors import UserError
 from harness.seeds import stream
 
@@ -133,6 +134,25 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match=r"c: cannot write here"):
         small_corpus().save(tmp_path / "file" / "c")
+
+
+def test_a_disk_that_fills_up_is_named_and_nothing_is_kept(tmp_path):
+    def fill(folder):
+        (folder / "features.npy").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError, match=r"cannot write here \(No space left on device\)"):
+        new_folder(tmp_path / "c", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_finishes_first_keeps_the_folder(tmp_path):
+    def fill(folder):
+        (tmp_path / "c").mkdir()
+        (tmp_path / "c" / "theirs").touch()
+
+    new_folder(tmp_path / "c", fill)
+    assert [p.name for p in tmp_path.rglob("*")] == ["c", "theirs"]
 
 
 @pytest.mark.parametrize(
