@@ -27,11 +27,14 @@ def _source_digest() -> str:
 
 
 def _cache_folder() -> str:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return str(Path(home) / "lagbench" / "kernels" / _source_digest())
 
 
-_FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
+try:
+    _FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
+except RuntimeError:  # a user without a home: nowhere to keep anything
+    _FOLDER = os.devnull
 
 
 def kernel(function: _F) -> _F:
