@@ -27,14 +27,15 @@ def _source_digest() -> str:
 
 
 def _cache_folder() -> str:
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return str(Path(home) / "lagbench" / "kernels" / _source_digest())
+    """Where compiled kernels are kept; nowhere for a user without a home."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        return os.devnull
+    return str(home / "lagbench" / "kernels" / _source_digest())
 
 
-try:
-    _FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
-except RuntimeError:  # a user without a home: nowhere to keep anything
-    _FOLDER = os.devnull
+_FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
 
 
 def kernel(function: _F) -> _F:
