@@ -10,25 +10,28 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, unknown
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
+    "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
+    "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, like every other mistake's."""
 
     def error(self, message: str) -> NoReturn:
+        """Refuse bad usage; `exit_code` prints the line."""
         raise UserError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
@@ -38,14 +41,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 2 bad usage or input, 3 a run failed, 130 interrupted.
     """
-    try:
+
+    def run() -> int:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         return int(arguments.run(arguments))
+
+    return exit_code(run)
+
+
+def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
+    """Run a command; a user's mistake becomes one line on stderr, never a traceback.
+
+    Args:
+        run: the command; returns its exit code.
+        interrupted: what to say after Ctrl-C.
+    """
+    try:
+        return run()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,7 +74,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     asked = next((word for word in argv if not word.startswith("-")), None)
     if asked is not None and asked not in COMMANDS:
         raise unknown("lagbench: command", asked, COMMANDS)
-    parser = _Parser(prog="lagbench", description="What does parallelism do to training?")
+    parser = Parser(prog="lagbench", description="What does parallelism do to training?")
     parser.add_argument("--version", action="version", version=version("lagbench"))
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module_name, description) in COMMANDS.items():

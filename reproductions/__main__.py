@@ -7,26 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from harness.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_RUN_FAILED,
-    UserError,
-    unknown,
-)
+from harness.cli import Parser, exit_code
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, unknown
 
 PAPERS = ("paper1",)
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse bad usage; ``main`` prints the line."""
-        raise UserError(f"{self.prog}: {message}; see --help")
 
 
 def parser() -> Parser:
@@ -48,14 +33,8 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return _main(parser().parse_args(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    goes_on = "interrupted; the same command goes on from the last checkpoint"
+    return exit_code(lambda: _main(parser().parse_args(arguments)), goes_on)
 
 
 def _main(asked: argparse.Namespace) -> int:
@@ -64,6 +43,7 @@ def _main(asked: argparse.Namespace) -> int:
     # Only now: nobody waits for torch to be told of a misspelt word.
     from data_synth import load_corpus
     from harness.execution.device import resolve
+    from harness.store.atomic import writable_folder
     from reproductions.paper import Subject
     from reproductions.paper1_async_asgd import PAPER
     from reproductions.pipeline import Request, failed_runs, reproduce
@@ -82,6 +62,7 @@ def _main(asked: argparse.Namespace) -> int:
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
         out=out,
     )
+    writable_folder(out, "--out")
     corpus = load_corpus(asked.corpus, scale=scale, progress=_say)
     results = reproduce(PAPER, Subject(scale, corpus, device), request)
     for claim in results.claims:

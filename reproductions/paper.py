@@ -54,14 +54,19 @@ class Paper:
 
     Args:
         id: ``"paper1"`` …
+        reference: the paper's ``title`` and ``authors``.
         seeds: how many seeds each scale takes by default; its keys are the scales.
         experiments: the named configurations of one seed.
+        differences: what a reader must know to be different here, as rows of ``what``,
+            ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
     """
 
     id: str
+    reference: Mapping[str, str]
     seeds: Mapping[str, int]
     experiments: Callable[[Subject, int], dict[str, Config]]
+    differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Exhibit], ...]
     claims: tuple[Maker[Claim], ...]
 

@@ -19,8 +19,7 @@ from harness.execution.display import Display
 from harness.execution.grid import execute
 from harness.identity import identity
 from harness.judge.results import Claim, Exhibit, Results, write_results
-from harness.store import Run
-from harness.store.atomic import writable_folder
+from harness.store import Run, Store
 from reproductions.paper import Maker, Paper, Runs, Subject
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
@@ -53,7 +52,6 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    writable_folder(request.out, "--out")
     exhibits, claims = paper.chosen(request.only)
     needed = {setting for maker in (*exhibits, *claims) for setting in maker.needs}
     runs = _execute(paper, subject, request, needed)
@@ -62,7 +60,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         subject.scale,
         subject.corpus.name,
         request.seeds,
-        _provenance(subject, started, time.monotonic() - clock),
+        _provenance(paper, subject, started, time.monotonic() - clock),
         tuple(_timeline_kept(_exhibit(maker, subject, runs), request.out) for maker in exhibits),
         tuple(_claim(maker, subject, runs) for maker in claims),
     )
@@ -73,8 +71,6 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
 
 def failed_runs(out: Path, results: Results) -> list[str]:
     """Hashes of the runs behind ``results`` that diverged or failed."""
-    from harness.store import Store
-
     behind = {h for item in results.claims for h in item.runs}
     behind |= {h for exhibit in results.exhibits for row in exhibit.rows for h in row.runs}
     store = Store(out / "runs")
@@ -140,8 +136,10 @@ def _timeline_kept(exhibit: Exhibit, out: Path) -> Exhibit:
     return exhibit
 
 
-def _provenance(subject: Subject, started: datetime, wall_s: float) -> dict[str, Any]:
+def _provenance(paper: Paper, subject: Subject, started: datetime, wall_s: float) -> dict[str, Any]:
     return {
+        "reference": dict(paper.reference),
+        "differences": paper.differences(subject),
         "git": _commit(),
         "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
         "device": subject.device,

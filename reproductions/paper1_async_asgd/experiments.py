@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_synth.corpus import Corpus
 from harness.algorithms.async_sgd import AsyncSgd, Scaling
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
@@ -106,6 +108,38 @@ def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConf
         "timing_1": timing(seed, 1),
         "timing_4": timing(seed, 4),
     }
+
+
+def differences(subject: Subject) -> list[dict[str, str]]:
+    """What is not as in the paper at this scale."""
+    preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
+    hours = corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
+    rows = [
+        (
+            "training speech",
+            f"{paper['training_hours']} h Mandarin",
+            f"{hours:.2f} h {corpus.name}",
+        ),
+        (
+            "network",
+            _levels(paper["layers"]),
+            _levels([_inputs(corpus), *preset.hidden, corpus.n_targets]),
+        ),
+        ("minibatch", "256 frames", f"{preset.minibatch} frames (timed as 256)"),
+        ("chunk", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
+        ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
+        ("initialisation", "RBM pretraining", "random"),
+        ("error on the test sets", "characters, decoded speech", "isolated words"),
+    ]
+    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+
+
+def _inputs(corpus: Corpus) -> int:
+    return corpus.dim * (2 * corpus.context + 1)
+
+
+def _levels(sizes: Sequence[int]) -> str:
+    return "–".join(map(str, sizes))
 
 
 def _run(

@@ -1,0 +1,20 @@
+"""`lagbench report`: a report once more, from what is on disk."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", type=Path, help="the --out folder of a reproduction")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rebuild the report."""
+    from reports.command import report_command
+
+    return report_command(arguments.folder)
