@@ -34,5 +34,5 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def frame_errors(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many of B frames each replica gets wrong ``[R]``: logits ``[R, B, K]``, targets ``[B]``."""
+    """Frames each replica gets wrong, ``[R]``: logits ``[R, B, K]``, targets ``[B]``."""
     return (logits.argmax(2) != targets).sum(1)
