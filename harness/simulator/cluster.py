@@ -109,22 +109,8 @@ class Link(Spec):
 
 
 @dataclass(frozen=True)
-class Server(Spec):
-    """The holder of the shared model.
-
-    Attributes:
-        fold_s: fixed time of a fold.
-        fold_traffic: parameter-sized memory transfers of a fold: read the model, read the
-            contribution, write the model.
-    """
-
-    fold_s: float = setting(0.0, at_least=0.0)
-    fold_traffic: float = setting(3.0, at_least=0.0)
-
-
-@dataclass(frozen=True)
 class Jitter(Spec):
-    """Random variation of every computation: a factor with mean 1.
+    """Random variation of every computation (or fold): a factor with mean 1.
 
     Attributes:
         law: the factor's distribution.
@@ -146,6 +132,22 @@ class Jitter(Spec):
         if self.law == "shifted-exponential" and self.cv > 1.0:
             return "cv", f"{self.cv!r} is not allowed with {self.law!r}; allowed: at most 1"
         return None
+
+
+@dataclass(frozen=True)
+class Server(Spec):
+    """The holder of the shared model.
+
+    Attributes:
+        fold_s: fixed time of a fold.
+        fold_traffic: parameter-sized memory transfers of a fold: read the model, read the
+            contribution, write the model.
+        jitter: variation from one fold to the next.
+    """
+
+    fold_s: float = setting(0.0, at_least=0.0)
+    fold_traffic: float = setting(3.0, at_least=0.0)
+    jitter: Jitter = field(default=Jitter())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.simulator import laws
-from harness.simulator.cluster import Cluster
+from harness.simulator.cluster import Cluster, Jitter
 from harness.simulator.jit import kernel
 from harness.simulator.workload import Workload
 
@@ -26,7 +26,8 @@ class Costs(NamedTuple):
         fold_s: of one contribution.
         law, cv, values: the jitter law (see `laws.factor`).
         straggle_probability, slowdown: the stragglers.
-        jitter_key, straggler_key: of the random streams.
+        fold_law, fold_cv, fold_values: the jitter law of folds.
+        jitter_key, straggler_key, fold_key: of the random streams.
     """
 
     compute_s: Any
@@ -38,8 +39,12 @@ class Costs(NamedTuple):
     values: Any
     straggle_probability: float
     slowdown: float
+    fold_law: int
+    fold_cv: float
+    fold_values: Any
     jitter_key: Any
     straggler_key: Any
+    fold_key: Any
 
 
 def compute_seconds(cluster: Cluster, workload: Workload, worker: int = 0) -> float:
@@ -78,7 +83,6 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
     Raises:
         UserError: the settings are so extreme that a duration is not a finite number.
     """
-    values = np.array(cluster.jitter.values, dtype=np.float64)
     costs = Costs(
         compute_s=_compute_seconds(cluster, workload, workers, seed),
         copy_s=float(copy_seconds(cluster, workload.parameter_bytes)),
@@ -86,16 +90,26 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
         fold_s=fold_seconds(cluster, workload),
         law=laws.LAW_CODES[cluster.jitter.law],
         cv=cluster.jitter.cv,
-        values=values / values.mean() if len(values) else values,
+        values=_factors(cluster.jitter),
         straggle_probability=cluster.stragglers.probability,
         slowdown=cluster.stragglers.slowdown,
+        fold_law=laws.LAW_CODES[cluster.server.jitter.law],
+        fold_cv=cluster.server.jitter.cv,
+        fold_values=_factors(cluster.server.jitter),
         jitter_key=laws.purpose_key(seed, "jitter"),
         straggler_key=laws.purpose_key(seed, "straggler"),
+        fold_key=laws.purpose_key(seed, "fold"),
     )
     durations = [costs.compute_s.max(), costs.copy_s, costs.fold_s]
     if not np.isfinite(durations).all():
         raise UserError(f"cluster {cluster.name!r}: a duration overflows; rates are too small")
     return costs
+
+
+def _factors(jitter: Jitter) -> np.ndarray:
+    """[V] factors with mean 1 of an empirical law; none of the others."""
+    values = np.array(jitter.values, dtype=np.float64)
+    return values / values.mean() if len(values) else values
 
 
 def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
@@ -119,3 +133,14 @@ def computation_s(costs: Costs, worker: int, step: int) -> float:
         if u < costs.straggle_probability:
             seconds *= costs.slowdown
     return seconds
+
+
+@kernel
+def folding_s(costs: Costs, worker: int, step: int) -> float:
+    """The duration of the fold of a worker's ``step``-th contribution."""
+    if costs.fold_law == laws.CONSTANT:
+        return costs.fold_s
+    factor = laws.factor(
+        costs.fold_key, worker, step, costs.fold_law, costs.fold_cv, costs.fold_values
+    )
+    return costs.fold_s * factor

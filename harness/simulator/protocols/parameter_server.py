@@ -23,7 +23,7 @@ import numpy as np
 
 from harness.simulator import link
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, computation_s
+from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
@@ -215,7 +215,7 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     task.first_step = clock.dispatched
     task.copy_s = costs.copy_s
     task.compute_s = computation_s(costs, who, task.step)
-    task.fold_s = costs.fold_s
+    task.fold_s = folding_s(costs, who, task.step)
     task.step += 1
     clock.dispatched += 1
     fetch(state, costs, who, clock.now_s)
