@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,21 +30,31 @@ class Device(Spec):
     """What a worker computes with.
 
     Attributes:
-        achieved_flops_per_s: rate of training arithmetic at large minibatches.
+        achieved_flops_per_s: rate of training arithmetic at large minibatches; none is
+            infinitely fast.
         half_rate_frames: minibatch at which half of that rate is reached.
         launch_s: fixed time a minibatch costs whatever its size.
         peak_flops_per_s: the maker's figure; nothing is computed from it.
         source: where the figures come from.
     """
 
-    achieved_flops_per_s: float = setting(above=0.0)
+    achieved_flops_per_s: float | None = setting(None, above=0.0)
     half_rate_frames: float = setting(0.0, at_least=0.0)
     launch_s: float = setting(0.0, at_least=0.0)
     peak_flops_per_s: float | None = setting(None, above=0.0)
     source: str = setting("")
 
+    def trouble(self) -> tuple[str, str] | None:
+        """A device that is described in part must not be taken for an infinitely fast one."""
+        described = self.half_rate_frames > 0.0 or self.peak_flops_per_s is not None
+        if self.achieved_flops_per_s is None and described:
+            return "achieved_flops_per_s", "missing; needed with half_rate_frames or a peak"
+        return None
+
     def rate_flops_per_s(self, frames: float) -> float:
         """Achieved rate for a minibatch of ``frames``: saturating, r·b / (b + h)."""
+        if self.achieved_flops_per_s is None:
+            return math.inf
         return self.achieved_flops_per_s * frames / (frames + self.half_rate_frames)
 
     def minibatch_s(self, workload: Workload) -> float:
