@@ -1,0 +1,186 @@
+"""Queueing theory in closed form: what a parameter server must come to in the long run.
+
+Around one server, N workers are a closed network: each is away for its think time Z (computing
+and copying), then queues for a fold of s seconds. Names follow Kendall: M/D/1//N has exponential
+think times, constant folds, one server and N customers. Symbols: X throughput, ρ utilisation,
+W waiting time, L number present.
+
+    machine_repairman    M/M/1//N by its product form
+    mean_value_analysis  the same and any chain of stations, without normalising constants
+    constant_repair      M/D/1//N by the chain embedded at the ends of folds
+    lockstep             D/D/1//N
+    open_queue           M/G/1 (Pollaczek and Khinchine), of which M/M/1 and M/D/1 are cases
+    throughput_bounds    what holds for every law
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+__all__ = [
+    "Steady",
+    "constant_repair",
+    "lockstep",
+    "machine_repairman",
+    "mean_value_analysis",
+    "open_queue",
+    "throughput_bounds",
+]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The long run of a queue.
+
+    Attributes:
+        throughput_per_s: X.
+        utilisation: ρ, the share of time its server is busy.
+        wait_s: W, from arrival to the start of service, on average.
+    """
+
+    throughput_per_s: float
+    utilisation: float
+    wait_s: float
+
+    @property
+    def waiting(self) -> float:
+        """Number waiting, without the one in service: Little's X·W."""
+        return self.throughput_per_s * self.wait_s
+
+
+def _closed(workers: int, think_s: float, service_s: float, utilisation: float) -> Steady:
+    """A closed queue from its utilisation: X = ρ/s, and N = X·(Z + W + s) gives W."""
+    rate = utilisation / service_s
+    return Steady(rate, utilisation, max(workers / rate - think_s - service_s, 0.0))
+
+
+def machine_repairman(workers: int, think_s: float, service_s: float) -> Steady:
+    """M/M/1//N; the think time may have any law with this mean (it is insensitive).
+
+    p₀ = 1 / Σₙ N!/(N−n)!·(s/Z)ⁿ and ρ = 1 − p₀ (Kleinrock, Queueing Systems I, 3.8).
+
+    Args:
+        workers: N.
+        think_s: mean time a worker is away, above 0.
+        service_s: mean time of a fold, above 0.
+    """
+    n = np.arange(workers + 1)
+    falling = special.gammaln(workers + 1) - special.gammaln(workers + 1 - n)
+    log_weights = falling + n * np.log(service_s / think_s)
+    idle = float(np.exp(-special.logsumexp(log_weights)))
+    return _closed(workers, think_s, service_s, 1.0 - idle)
+
+
+def mean_value_analysis(
+    workers: int, think_s: float, demands_s: Sequence[float]
+) -> tuple[Steady, ...]:
+    """Each station of a closed network, exactly where it has a product form.
+
+    It has one where stations that serve in order of arrival have exponential service, while
+    those that share equally, and the think time, may have any law. Reiser and Lavenberg,
+    "Mean-value analysis of closed multichain queuing networks" (JACM 1980):
+    R_k(n) = D_k·(1 + L_k(n−1)), X(n) = n / (Z + Σ R_k(n)), L_k(n) = X(n)·R_k(n).
+
+    Args:
+        workers: N.
+        think_s: mean time spent away from all stations in a cycle.
+        demands_s: [K] D_k, mean service a cycle needs of each station.
+
+    Returns:
+        [K] one result a station; ``wait_s`` is that of a whole cycle at the station.
+    """
+    demand_s = np.array(demands_s, dtype=np.float64)
+    present = np.zeros(len(demand_s))
+    rate, stay_s = 0.0, demand_s
+    for n in range(1, workers + 1):
+        stay_s = demand_s * (1.0 + present)
+        rate = n / (think_s + float(stay_s.sum()))
+        present = rate * stay_s
+    pairs = zip(demand_s.tolist(), (stay_s - demand_s).tolist(), strict=True)
+    return tuple(Steady(rate, rate * demand, wait_s) for demand, wait_s in pairs)
+
+
+def constant_repair(workers: int, think_s: float, service_s: float) -> Steady:
+    """M/D/1//N: exponential think times, constant folds.
+
+    Between the ends of two folds the number present is a Markov chain that falls by at most
+    one: from i it starts a fold with max(i, 1), during which a binomial number of the others
+    arrive, each with probability 1 − exp(−s/Z). Its law π balances the flow over every cut,
+    π_{k+1}·P(k+1 → k) = Σ_{i≤k} π_i·P(i → above k), sums of positive terms only. The server
+    idles Z/N on average before every fold that finds it empty: ρ = s / (s + π₀·Z/N).
+    """
+    start = np.maximum(np.arange(workers), 1)
+    arrives = -np.expm1(-service_s / think_s)
+    law = np.zeros(workers)
+    law[0] = 1.0
+    for k in range(workers - 1):
+        above = _binomial_above(k + 1 - start[: k + 1], workers - start[: k + 1], arrives)
+        none = (workers - k - 1) * -service_s / think_s
+        law[k + 1] = float(law[: k + 1] @ above) / np.exp(none)
+        if law[k + 1] > 1e200:
+            law /= law[k + 1]
+    empty = float(law[0] / law.sum())
+    return _closed(workers, think_s, service_s, service_s / (service_s + empty * think_s / workers))
+
+
+def _binomial_above(k: NDArray[Any], trials: NDArray[Any], chance: float) -> Floats:
+    """[·] probability that more than k of so many trials succeed."""
+    return np.asarray(cast(Any, stats.binom).sf(k, trials, chance), dtype=np.float64)
+
+
+def lockstep(workers: int, think_s: float, service_s: float) -> Steady:
+    """D/D/1//N: X = min(N/(Z + s), 1/s); nobody waits until the server is saturated."""
+    rate = min(workers / (think_s + service_s), 1.0 / service_s)
+    return _closed(workers, think_s, service_s, rate * service_s)
+
+
+def open_queue(arrivals_per_s: float, service_s: float, cv: float) -> Steady:
+    """M/G/1: W = ρ·s·(1 + cv²) / (2·(1 − ρ)), after Pollaczek and Khinchine.
+
+    Many workers that are each seldom at the server arrive as a Poisson process: with N → ∞ at
+    constant N/Z, M/D/1//N tends to this with ``cv`` 0 (M/D/1), M/M/1//N with ``cv`` 1 (M/M/1).
+
+    Args:
+        arrivals_per_s: λ, with λ·s below 1.
+        service_s: mean s.
+        cv: standard deviation of the service over its mean.
+
+    Raises:
+        ValueError: the queue grows without end.
+    """
+    busy = arrivals_per_s * service_s
+    if not busy < 1.0:
+        raise ValueError(f"utilisation {busy:g}: an open queue needs less than 1")
+    return Steady(arrivals_per_s, busy, busy * service_s * (1.0 + cv * cv) / (2.0 * (1.0 - busy)))
+
+
+def throughput_bounds(think_s: Sequence[float], demands_s: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest throughput that any laws with these means can give.
+
+    A cycle lasts at least Z_i + Σ D, at most as long as if everyone else were always ahead:
+    Σᵢ 1/(Z_i + N·ΣD) ≤ X ≤ min(1/max D, Σᵢ 1/(Z_i + ΣD)) (Muntz and Wong 1974). The lower bound
+    supposes services whose remainder is not longer than a whole one (constant, exponential).
+
+    Args:
+        think_s: [N] mean think time of each worker.
+        demands_s: [K] mean service a cycle needs of each station.
+    """
+    away, total = np.array(think_s, dtype=np.float64), float(sum(demands_s))
+    least = float(_inverse(away + len(away) * total).sum())
+    most = float(_inverse(away + total).sum())
+    slowest = max(demands_s, default=0.0)
+    return least, most if slowest == 0.0 else min(most, 1.0 / slowest)
+
+
+def _inverse(seconds: Floats) -> Floats:
+    """1/x, infinite where no time passes."""
+    with np.errstate(divide="ignore"):
+        return 1.0 / seconds

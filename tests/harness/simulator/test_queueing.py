@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.simulator import (
+    Cluster,
+    Device,
+    Jitter,
+    Link,
+    Server,
+    Simulation,
+    WorkerGroup,
+    Workload,
+)
+from harness.simulator.queueing import (
+    constant_repair,
+    lockstep,
+    machine_repairman,
+    mean_value_analysis,
+    open_queue,
+    throughput_bounds,
+)
+from harness.simulator.visits import visits
+
+EXPONENTIAL = Jitter("shifted-exponential", 1.0)
+MILLION = 1_000_000
+UNIT = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
+
+
+def closed(workers: int, fold_s: float, fold_jitter: Jitter | None = None, **more) -> Cluster:
+    """Workers that compute for one second on average around one server."""
+    return Cluster(
+        name="closed",
+        devices={"unit": Device(1.0)},
+        workers=(WorkerGroup(workers, "unit"),),
+        server=Server(fold_s, 0.0, fold_jitter or Jitter()),
+        **{"jitter": EXPONENTIAL} | more,
+    )
+
+
+def birth_and_death(workers: int, think_s: float, service_s: float) -> tuple[float, float]:
+    """Utilisation and mean number waiting of M/M/1//N from its generator matrix."""
+    rates = np.zeros((workers + 1, workers + 1))
+    for n in range(workers):
+        rates[n, n + 1] = (workers - n) / think_s
+        rates[n + 1, n] = 1.0 / service_s
+    rates -= np.diag(rates.sum(axis=1))
+    system = np.vstack([rates.T, np.ones(workers + 1)])
+    law = np.linalg.lstsq(system, np.append(np.zeros(workers + 1), 1.0), rcond=None)[0]
+    return 1.0 - law[0], float(law @ np.maximum(np.arange(workers + 1) - 1, 0))
+
+
+@pytest.mark.parametrize(("workers", "service_s"), [(1, 0.3), (4, 0.05), (9, 0.3), (40, 0.02)])
+def test_the_machine_repairman_is_the_solution_of_its_markov_chain(workers, service_s):
+    busy, waiting = birth_and_death(workers, 2.0, service_s)
+    steady = machine_repairman(workers, 2.0, service_s)
+    assert steady.utilisation == pytest.approx(busy, rel=1e-9)
+    assert steady.waiting == pytest.approx(waiting, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 5, 300, 20_000])
+def test_mean_value_analysis_of_one_station_is_the_machine_repairman(workers):
+    (station,) = mean_value_analysis(workers, 3.0, [0.02])
+    steady = machine_repairman(workers, 3.0, 0.02)
+    assert station.throughput_per_s == pytest.approx(steady.throughput_per_s, rel=1e-9)
+    assert station.wait_s == pytest.approx(steady.wait_s, rel=1e-6)
+
+
+def test_mean_value_analysis_of_two_stations_is_buzens_product_form():
+    """G(n) = Σ over where the workers are of Πd_k^n_k · Z^n₀/n₀!, and X(N) = G(N−1)/G(N)."""
+    think_s, demands_s, workers = 1.5, (0.4, 0.25), 7
+
+    def constant(n):
+        return sum(
+            demands_s[0] ** a
+            * demands_s[1] ** b
+            * think_s ** (n - a - b)
+            / math.factorial(n - a - b)
+            for a in range(n + 1)
+            for b in range(n + 1 - a)
+        )
+
+    stations = mean_value_analysis(workers, think_s, demands_s)
+    assert stations[0].throughput_per_s == pytest.approx(constant(workers - 1) / constant(workers))
+
+
+def chain_utilisation(workers: int, think_s: float, fold_s: float) -> float:
+    """M/D/1//N from the full transition matrix between ends of folds."""
+    p = -math.expm1(-fold_s / think_s)
+    chain = np.zeros((workers, workers))
+    for left in range(workers):
+        at_start = max(left, 1)
+        arrivals = stats.binom.pmf(np.arange(workers - at_start + 1), workers - at_start, p)
+        chain[left, at_start - 1 : at_start + len(arrivals) - 1] = arrivals
+    system = np.vstack([chain.T - np.eye(workers), np.ones(workers)])
+    law = np.linalg.lstsq(system, np.append(np.zeros(workers), 1.0), rcond=None)[0]
+    return fold_s / (fold_s + law[0] * think_s / workers)
+
+
+@pytest.mark.parametrize(
+    ("workers", "fold_s"), [(1, 0.5), (2, 0.5), (4, 0.3), (20, 0.05), (150, 0.006)]
+)
+def test_constant_repair_is_the_solution_of_its_embedded_chain(workers, fold_s):
+    steady = constant_repair(workers, 1.0, fold_s)
+    assert steady.utilisation == pytest.approx(chain_utilisation(workers, 1.0, fold_s), rel=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.05, 0.9, 3.0])
+def test_constant_repair_of_many_workers_stays_between_its_bounds(load):
+    steady = constant_repair(2000, 1.0, load / 2000)
+    least, most = throughput_bounds([1.0] * 2000, [load / 2000])
+    assert least <= steady.throughput_per_s <= most * (1 + 1e-12)
+
+
+def test_open_queues_are_the_limit_of_many_workers():
+    workers, fold_s = 20_000, 0.5 / 20_000
+    exponential = machine_repairman(workers, 1.0, fold_s)
+    open_ = open_queue(exponential.throughput_per_s, fold_s, cv=1.0)
+    assert exponential.wait_s == pytest.approx(open_.wait_s, rel=1e-3)
+    constant = constant_repair(2000, 1.0, 0.5 / 2000)
+    open_ = open_queue(constant.throughput_per_s, 0.5 / 2000, cv=0.0)
+    assert constant.wait_s == pytest.approx(open_.wait_s, rel=3e-3)
+
+
+def test_the_open_queues_are_the_textbook_ones():
+    assert open_queue(0.8, 1.0, cv=1.0).wait_s == pytest.approx(0.8 / (1 - 0.8))  # ρ/(μ−λ)
+    assert open_queue(0.8, 1.0, cv=0.0).wait_s == pytest.approx(0.8 / (2 * (1 - 0.8)))
+    with pytest.raises(ValueError, match="less than 1"):
+        open_queue(1.0, 1.0, cv=0.0)
+
+
+@pytest.mark.parametrize(("workers", "fold_s"), [(4, 0.3), (20, 0.05), (100, 0.02)])
+@pytest.mark.parametrize("law", ["exponential", "constant"])
+def test_a_million_folds_have_the_machine_repairmans_throughput_and_utilisation(
+    workers, fold_s, law
+):
+    jitter = EXPONENTIAL if law == "exponential" else Jitter()
+    theory = machine_repairman if law == "exponential" else constant_repair
+    machine = closed(workers, fold_s, jitter)
+    simulation = Simulation(machine, "parameter_server", UNIT, workers, spans=False)
+    simulation.advance(folds=MILLION)
+    expected = theory(workers, 1.0, fold_s)
+    throughput = MILLION / simulation.now_s
+    assert throughput == pytest.approx(expected.throughput_per_s, rel=0.01)
+    tail = Simulation(machine, "parameter_server", UNIT, workers).advance(folds=200_000)
+    window = (tail.folds.time_s[1000], tail.folds.time_s[-1])
+    busy = visits(tail)["fold"].utilisation(*window)
+    assert busy == pytest.approx(expected.utilisation, rel=0.01)
+
+
+def test_the_think_times_law_does_not_matter_where_folds_are_exponential():
+    for jitter in (Jitter(), Jitter("lognormal", 0.8)):
+        machine = closed(8, 0.1, EXPONENTIAL, jitter=jitter)
+        simulation = Simulation(machine, "parameter_server", UNIT, 8, spans=False)
+        simulation.advance(folds=MILLION)
+        expected = machine_repairman(8, 1.0, 0.1).throughput_per_s
+        assert MILLION / simulation.now_s == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("duplex", "demands_s"), [("full", [0.1, 0.1, 0.08]), ("half", [0.2, 0.08])]
+)
+def test_a_shared_link_and_a_server_are_a_network_of_queues(duplex, demands_s):
+    """Equal sharing has a product form for any law, so constant copies are exact too."""
+    link = Link(bandwidth_bytes_per_s=10.0, sharing="fair", duplex=duplex)
+    machine = closed(6, 0.08, EXPONENTIAL, link=link, jitter=Jitter("gamma", 0.5))
+    simulation = Simulation(machine, "parameter_server", UNIT, 6, spans=False)
+    simulation.advance(folds=300_000)
+    expected = mean_value_analysis(6, 1.0, demands_s)[0].throughput_per_s
+    assert 300_000 / simulation.now_s == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_the_wait_of_many_slow_workers_is_that_of_an_open_queue(load):
+    workers = 20_000
+    machine = closed(workers, load / workers)
+    timeline = Simulation(machine, "parameter_server", UNIT, workers).advance(folds=600_000)
+    settled = timeline.folds.time_s > 3.0
+    fold = visits(timeline)["fold"]
+    wait_s = (fold.start_s - fold.arrive_s)[settled].mean()
+    rate = settled.sum() / (timeline.folds.time_s[-1] - 3.0)
+    assert wait_s == pytest.approx(open_queue(rate, load / workers, cv=0.0).wait_s, rel=0.02)
+
+
+def test_workers_in_lockstep_have_the_throughput_of_the_slower_of_cycle_and_server():
+    for workers, fold_s in ((3, 0.25), (5, 0.25), (8, 0.25)):
+        simulation = Simulation(
+            closed(workers, fold_s, jitter=Jitter()), "parameter_server", UNIT, workers
+        )
+        simulation.advance(folds=100 * workers)
+        start_s = simulation.now_s
+        simulation.advance(folds=1000 * workers)
+        expected = lockstep(workers, 1.0, fold_s).throughput_per_s
+        assert 1000 * workers / (simulation.now_s - start_s) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
+@pytest.mark.parametrize("jitter", [Jitter("lognormal", 0.5), EXPONENTIAL], ids=lambda j: j.law)
+def test_littles_law_holds_on_every_queue(sharing, jitter):
+    link = Link(0.01, bandwidth_bytes_per_s=12.0, sharing=sharing)
+    machine = closed(10, 0.06, jitter, link=link, jitter=jitter, heterogeneity_cv=0.2)
+    timeline = Simulation(machine, "parameter_server", UNIT, 10).advance(folds=40_000)
+    window = (timeline.folds.time_s[2_000], timeline.folds.time_s[-2_000])
+    queues = visits(timeline)
+    for queue in queues.values():
+        present = queue.mean_present(*window)
+        assert present == pytest.approx(queue.littles_product(*window), rel=0.001)
+    assert sum(queue.mean_present(*window) for queue in queues.values()) == pytest.approx(10.0)
+
+
+def test_visits_are_those_calculated_by_hand():
+    """Copies of 0.25 over one half-duplex link, computing 1, folds of 0.5; two workers."""
+    link = Link(bandwidth_bytes_per_s=4.0, sharing="fifo", duplex="half")
+    machine = closed(2, 0.5, link=link, jitter=Jitter())
+    queues = visits(Simulation(machine, "parameter_server", UNIT, 2).advance(folds=3))
+    table = {
+        name: list(zip(q.arrive_s.tolist(), q.start_s.tolist(), q.end_s.tolist(), strict=True))
+        for name, q in queues.items()
+    }
+    assert table == {
+        "fetch": [(0.0, 0.0, 0.25), (0.0, 0.25, 0.5), (2.0, 2.0, 2.25)],
+        "compute": [(0.25, 0.25, 1.25), (0.5, 0.5, 1.5), (2.25, 2.25, 3.25)],
+        "push": [(1.25, 1.25, 1.5), (1.5, 1.5, 1.75), (3.25, 3.25, 3.5)],
+        "fold": [(1.5, 1.5, 2.0), (1.75, 2.0, 2.5), (3.5, 3.5, 4.0)],
+    }
+    assert queues["fold"].utilisation(0.0, 4.0) == 1.5 / 4.0
+    assert queues["fold"].mean_present(1.5, 2.0) == 1.5
+
+
+def test_every_throughput_lies_within_the_bounds():
+    for jitter in (Jitter(), EXPONENTIAL, Jitter("lognormal", 1.0)):
+        machine = closed(6, 0.2, jitter=jitter, heterogeneity_cv=0.3)
+        simulation = Simulation(machine, "parameter_server", UNIT, 6)
+        simulation.advance(folds=20_000)
+        think_s = simulation._costs.compute_s
+        least, most = throughput_bounds(think_s, [0.2])
+        assert least <= 20_000 / simulation.now_s <= most
