@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus
+from data_synth.corpus import Corpus, frame_edges
 from harness.acoustics.cross_entropy import cross_entropy, frame_errors
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.scoring import isolated_word_errors
@@ -17,6 +17,7 @@ from harness.execution.frames import Frames
 
 BLOCK = 4096
 """Frames evaluated at once: large enough for the matrix product, small enough for caches."""
+HELD_OUT_FRAMES = 2000
 
 
 @dataclass(frozen=True)
@@ -56,41 +57,57 @@ def frame_scores(net: Dnn, model: Tensor, frames: Frames, rows: Tensor) -> Score
     return Scores(loss.item() / len(rows), wrong.item() / len(rows))
 
 
-@torch.no_grad()
-def word_errors(
-    net: Dnn, model: Tensor, frames: Frames, corpus: Corpus, split: str, log_prior: np.ndarray
-) -> np.ndarray:
-    """Which utterances of a test set one model ``[P]`` gets wrong: uint8 ``[utterances]``."""
-    part = corpus.split(split)
-    references = [words[0] for words in part.words]
-    posteriors = (
-        torch.log_softmax(logits[0].double(), 1).cpu().numpy() - log_prior
-        for logits, _ in _utterances(net, model, frames, part.start, part.frames)
-    )
-    return isolated_word_errors(posteriors, references, corpus.lexicon, corpus.silence)
+class Examiner:
+    """Scores models of one network on the sets of one corpus.
+
+    Args:
+        net: the network.
+        frames: the corpus on its device.
+        corpus: the corpus.
+    """
+
+    def __init__(self, net: Dnn, frames: Frames, corpus: Corpus) -> None:
+        self.net, self.frames, self.corpus = net, frames, corpus
+        self._dev = rows_of(corpus, "dev")
+        self._held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
+
+    def dev(self, model: Tensor) -> Scores:
+        """Scores of ``model [P]`` on the whole development set."""
+        return frame_scores(self.net, model, self.frames, self._dev)
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """Loss on an even thinning of the development set, for schedules that ask often."""
+        return frame_scores(self.net, model, self.frames, self._held_out).loss
+
+    def frames_of(self, split: str, model: Tensor) -> Scores:
+        """Frame scores of ``model [P]`` on any set."""
+        return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
+
+    @torch.no_grad()
+    def word_errors(self, split: str, model: Tensor) -> np.ndarray:
+        """Which utterances of a test set ``model [P]`` gets wrong: uint8 ``[utterances]``."""
+        part = self.corpus.split(split)
+        prior = log_prior(self.corpus)
+        rows = rows_of(self.corpus, split)
+        outputs = torch.cat([z[0] for z, _ in _outputs(self.net, model, self.frames, rows)])
+        scores = torch.log_softmax(outputs.double(), 1).cpu().numpy() - prior
+        references = [words[0] for words in part.words]
+        each = np.split(scores, np.cumsum(part.frames)[:-1])
+        return isolated_word_errors(each, references, self.corpus.lexicon, self.corpus.silence)
 
 
 def log_prior(corpus: Corpus) -> np.ndarray:
     """Log relative frequency ``[K]`` of each target in training; unseen ones count once."""
-    part = corpus.split("train")
-    counts = np.zeros(corpus.n_targets)
-    for start, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
-        counts += np.bincount(corpus.targets[start : start + length], minlength=len(counts))
-    counts = np.maximum(counts, 1.0)
-    return np.log(counts / counts.sum())
+    rows = rows_of(corpus, "train").numpy()
+    counts = np.bincount(corpus.targets[rows], minlength=corpus.n_targets)
+    return np.log(np.maximum(counts, 1) / np.maximum(counts, 1).sum())
 
 
 def rows_of(corpus: Corpus, split: str, at_most: int | None = None) -> Tensor:
     """Row numbers of a split's frames; evenly thinned to about ``at_most``."""
-    part = corpus.split(split)
-    rows = np.concatenate(
-        [
-            np.arange(a, a + n)
-            for a, n in zip(part.start.tolist(), part.frames.tolist(), strict=True)
-        ]
-    )
+    rows = frame_edges(corpus.split(split))[0]
     stride = 1 if at_most is None else max(1, len(rows) // at_most)
-    return torch.from_numpy(rows[::stride])
+    return torch.from_numpy(rows[::stride].copy())
 
 
 def _outputs(
@@ -100,10 +117,3 @@ def _outputs(
     for block in rows.to(model.device).split(BLOCK):
         x, targets = frames.gather(block.unsqueeze(0))
         yield net.logits(stack, x), targets[0]
-
-
-def _utterances(
-    net: Dnn, model: Tensor, frames: Frames, start: np.ndarray, length: np.ndarray
-) -> Iterator[tuple[Tensor, Tensor]]:
-    for a, n in zip(start.tolist(), length.tolist(), strict=True):
-        yield from _outputs(net, model, frames, torch.arange(a, a + n))

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
@@ -29,24 +28,18 @@ from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Halving, Hand, Search
 from harness.execution import checkpoint, resume
-from harness.execution.config import RunConfig
+from harness.execution.config import RunConfig, Stage
 from harness.execution.frames import Frames, Order
-from harness.execution.observe import (
-    Progress,
-    Scores,
-    Watch,
-    frame_scores,
-    log_prior,
-    rows_of,
-    word_errors,
-)
+from harness.execution.observe import Examiner, Progress, Watch
 from harness.execution.simulated import StaleReplay
 from harness.seeds import stream_key
 from harness.simulator import Simulation, Timeline, Workload, compute_seconds, concat
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import Outcome
 
-CHECKPOINT_EVERY_S = 15.0
-HELD_OUT_FRAMES = 2000
+CHECKPOINT_EVERY_S = 5.0
+CHECKPOINT_SHARE = 0.02
+"""Checkpoints are as rare as it takes to spend at most this share of the time on them."""
 SIGMOID_GAIN = 4.0
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: uint8 ``[utterances]`` for each ``test/candidate/stage``."""
@@ -93,8 +86,7 @@ class Training:
         inputs = corpus.dim * (2 * corpus.context + 1)
         self.net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
         self.frames = Frames.of(corpus, config.device)
-        self.dev = rows_of(corpus, "dev")
-        self.held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
+        self.examiner = Examiner(self.net, self.frames, corpus)
         self.train = corpus.split("train")
         self.simulation = Simulation(
             config.cluster,
@@ -119,9 +111,9 @@ class Training:
 
     # -- the way through a run -------------------------------------------------------
 
-    def run(self) -> str:
-        """Train to the end; returns the status ``"done"`` or ``"diverged"``."""
-        last_save = time.monotonic()
+    def run(self) -> Outcome:
+        """Train to the end: ``"done"`` or ``"diverged"``."""
+        self._next_save = time.monotonic() + CHECKPOINT_EVERY_S
         finite = self._evaluate() if not self.segments else True
         while finite and not self._finished():
             for boundary in self._boundaries():
@@ -131,9 +123,8 @@ class Training:
                     break
                 if boundary in self._tests():
                     self._test_held_out()
-                if time.monotonic() - last_save > CHECKPOINT_EVERY_S:
+                if time.monotonic() > self._next_save:
                     self._save()
-                    last_save = time.monotonic()
             else:
                 self._end_stage()
         return "done" if finite else "diverged"
@@ -179,7 +170,7 @@ class Training:
         position = self.position
         self._test()
         if isinstance(self.config.schedule, Halving):
-            accuracy = 1.0 - self._scores("iterate", self.dev).frame_error
+            accuracy = 1.0 - self.examiner.dev(self.replay.server.model).frame_error
             gain = accuracy - (position.accuracy or 0.0)
             position.rate, position.halving, position.stop = self.config.schedule.after_pass(
                 position.rate, position.halving, gain
@@ -195,7 +186,8 @@ class Training:
 
     def _evaluate(self) -> bool:
         """Score every candidate model on the development set; False if one is not finite."""
-        scores = {name: self._scores(name, self.dev) for name in self.replay.server.candidates()}
+        candidates = self.replay.server.candidates()
+        scores = {name: self.examiner.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             return False
         for name, s in scores.items():
@@ -218,19 +210,18 @@ class Training:
 
     def _test(self) -> None:
         """Score every candidate model on the test sets; the errors of each utterance are kept."""
-        prior = log_prior(self.corpus)
         for test in self.corpus.tests:
-            rows = rows_of(self.corpus, test)
             for name, model in self.replay.server.candidates().items():
-                wrong = word_errors(self.net, model, self.frames, self.corpus, test, prior)
+                wrong = self.examiner.word_errors(test, model)
+                frames = self.examiner.frames_of(test, model)
                 self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
-                self._log(f"{test}_frame_error/{name}", self._scores(name, rows).frame_error)
+                self._log(f"{test}_frame_error/{name}", frames.frame_error)
                 self._log(f"{test}_word_error/{name}", float(wrong.mean()))
 
     def _test_held_out(self) -> None:
         """Let the hand schedule anneal on the held-out loss."""
         schedule, position = self.config.schedule, self.position
-        now = self._scores("iterate", self.held_out).loss
+        now = self.examiner.held_out_loss(self.replay.server.model)
         if isinstance(schedule, Hand) and position.held_out is not None:
             position.rate = schedule.after_test(position.rate, position.held_out, now)
         position.held_out = now
@@ -264,10 +255,9 @@ class Training:
         return self.position.epoch_before + share * self.position.step / self.order.steps
 
     def _passes(self) -> float:
-        stages = [self._stage(k).share for k in range(self.config.passes)]
-        return sum(stages)
+        return sum(self._stage(k).share for k in range(self.config.passes))
 
-    def _stage(self, number: int):
+    def _stage(self, number: int) -> Stage:
         return self.config.stages[min(number, len(self.config.stages) - 1)]
 
     def _order(self, number: int) -> Order:
@@ -289,10 +279,6 @@ class Training:
     def _minibatches(self, steps: list[int]) -> Minibatch:
         rows = np.stack([self.order.rows(step - self.position.steps_before) for step in steps])
         return self.frames.gather(torch.from_numpy(rows).to(self.config.device))
-
-    def _scores(self, candidate: str, rows: Tensor) -> Scores:
-        model = self.replay.server.candidates()[candidate]
-        return frame_scores(self.net, model, self.frames, rows)
 
     def _log(self, name: str, value: float) -> None:
         self.writer.log(
@@ -324,6 +310,7 @@ class Training:
 
     def _save(self) -> None:
         """Write a checkpoint of everything the rest of the run depends on."""
+        began = time.monotonic()
         replay_arrays, replay_facts = resume.capture_replay(self.replay)
         self.segments = [concat(self.segments)]
         history_arrays, history_facts = resume.capture_timeline(self.segments[0])
@@ -343,6 +330,8 @@ class Training:
                 "rows": self.writer.rows(),
             },
         )
+        now = time.monotonic()
+        self._next_save = now + max(CHECKPOINT_EVERY_S, (now - began) / CHECKPOINT_SHARE)
 
     def _resume(self) -> None:
         """Take up the last checkpoint, if there is one."""

@@ -113,7 +113,9 @@ def time_factor(subject: Subject, runs: Runs) -> Claim:
     """Simulated training time, multi-pass over one-pass."""
     seconds = training_seconds(runs)
     ratio = ratio_ci(seconds["multi_pass"], seconds["one_pass"])
-    parts = [("", REPORTED["claims"]["time_factor"], ratio, judge_size(ratio, (5.0, 8.0)))]
+    parts: list[Quantity] = [
+        ("", REPORTED["claims"]["time_factor"], ratio, judge_size(ratio, (5.0, 8.0)))
+    ]
     passes = [run.summary["passes"] for run in runs["multi_pass"]]
     return _claim(
         "p1.time-factor", "One pass of ASGD reduces the training time by a factor of 6.3",

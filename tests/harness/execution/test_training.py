@@ -54,7 +54,8 @@ class Killed(BaseException):
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     schedule, death, configure, corpus, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1.0)  # a checkpoint at every boundary
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
+    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
     config = configure(schedule=SCHEDULES[schedule], stages=(Stage(4, 64, 0.5), Stage(8, 256)))
     whole = train(config, corpus, Store(tmp_path / "whole"), silent)
 
@@ -78,7 +79,8 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
 def test_a_damaged_checkpoint_costs_time_and_not_the_result(
     configure, corpus, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1.0)
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
+    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))
     whole = train(configure(), corpus, Store(tmp_path / "whole"), silent)
     store = Store(tmp_path / "damaged")
     with store.begin(configure().to_dict()) as writer:

@@ -1,0 +1,166 @@
+"""``python -m reproductions`` as its users meet it: processes, exit codes, deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.store import Store
+
+COMMAND = [sys.executable, "-m", "reproductions"]
+SMALL = ["paper1", "--scale", "smoke", "--seeds", "1", "--only", "fig1,table3", "--jobs", "2"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """One cache for the module: the corpus is made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def environment(cache: Path) -> dict[str, str]:
+    return {**os.environ, "LAGBENCH_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+
+
+def run(cache: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(cache))
+
+
+def wait_for(out: Path, pattern: str) -> None:
+    """Until a file appears below ``out``; gives up after two minutes."""
+    deadline = time.monotonic() + 120
+    while not list(out.glob(pattern)):
+        assert time.monotonic() < deadline, f"{pattern} never appeared"
+        time.sleep(0.05)
+
+
+def measured(out: Path) -> dict[str, Any]:
+    """``results.json`` without its provenance."""
+    results = json.loads((out / "results.json").read_text())
+    del results["provenance"]
+    return results
+
+
+@pytest.fixture(scope="module")
+def whole(cache, tmp_path_factory) -> Path:
+    """The output of one uninterrupted reproduction."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    done = run(cache, *SMALL, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_measured_row_names_runs_that_are_in_the_store(whole):
+    store = Store(whole / "runs")
+    rows = [row for exhibit in measured(whole)["exhibits"] for row in exhibit["rows"]]
+    assert rows
+    for row in rows + measured(whole)["claims"]:
+        assert row["runs"]
+        assert all(store.load(name).status == "done" for name in row["runs"])
+
+
+def test_the_report_and_its_files_exist(whole):
+    assert (whole / "report.pdf").read_bytes().startswith(b"%PDF")
+    for exhibit in measured(whole)["exhibits"]:
+        assert exhibit["files"]
+        assert all((whole / name).is_file() for name in exhibit["files"])
+
+
+def test_the_same_command_again_reuses_every_run(whole, cache):
+    before = {path: path.stat().st_mtime_ns for path in whole.glob("runs/*/run.json")}
+    results = measured(whole)
+    assert run(cache, *SMALL, "--out", whole).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in whole.glob("runs/*/run.json")} == before
+    assert measured(whole) == results
+
+
+def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*COMMAND, *SMALL, "--out", str(out)], env=environment(cache), stderr=subprocess.DEVNULL
+    )
+    wait_for(out, "runs/*/checkpoint/checkpoint.safetensors")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "results.json").exists()
+    assert run(cache, *SMALL, "--out", out).returncode == 0
+    assert measured(out) == measured(whole)
+
+
+def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*COMMAND, *SMALL, "--out", str(out)],
+        env=environment(cache), stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    wait_for(out, "runs/*/config.json")
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "goes on from the last checkpoint" in said
+
+
+def test_a_spent_budget_stops_resumably(cache, tmp_path):
+    done = run(cache, *SMALL, "--budget", "0.0001", "--out", tmp_path / "out")
+    assert done.returncode == 130
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+BAD = {
+    "an unknown paper": (["paper9"], "paper"),
+    "an unknown scale": (["paper1", "--scale", "smoek"], "did you mean 'smoke'"),
+    "an unknown corpus": (["paper1", "--scale", "smoke", "--corpus", "fsd"], "fsdd"),
+    "an unknown device": (["paper1", "--device", "gpu"], "auto, cpu, cuda"),
+    "an unknown exhibit": (["paper1", "--scale", "smoke", "--only", "tabel2"], "table2"),
+    "an unknown option": (["paper1", "--sclae", "smoke"], "--sclae"),
+    "no paper": ([], "paper"),
+    "no seeds": (["paper1", "--seeds", "0"], "whole number from 1"),
+    "half a seed": (["paper1", "--seeds", "1.5"], "whole number from 1"),
+    "no jobs": (["paper1", "--jobs", "0"], "whole number from 1"),
+    "a negative budget": (["paper1", "--budget", "-1"], "positive number of minutes"),
+    "an endless budget": (["paper1", "--budget", "nan"], "positive number of minutes"),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD)
+def test_bad_usage_is_one_clear_line_and_exit_code_2(mistake, cache, tmp_path):
+    arguments, named = BAD[mistake]
+    done = run(cache, *arguments, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert named in done.stderr
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused(cache, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run(cache, "paper1", "--scale", "smoke", "--out", tmp_path / "file" / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --out: ")
+
+
+def test_a_missing_corpus_is_refused_with_the_way_to_get_it(cache, tmp_path):
+    nowhere = {**environment(cache), "LAGBENCH_CORPORA": str(tmp_path / "none")}
+    command = [*COMMAND, "paper1", "--scale", "smoke", "--corpus", "fsdd", "--out", tmp_path / "o"]
+    done = subprocess.run(command, capture_output=True, text=True, env=nowhere)
+    assert done.returncode == 2
+    assert "LAGBENCH_CORPORA" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_where_there_is_none_is_refused(cache, tmp_path):
+    done = run(cache, "paper1", "--device", "cuda", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "--device: cuda" in done.stderr
