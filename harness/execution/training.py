@@ -9,7 +9,8 @@ a rate search and the end of a stage wait until everybody is idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -357,10 +358,20 @@ class Training:
 
 def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or trained now, or resumed."""
+    with denormals_flushed():
+        return store.obtain(
+            config.to_dict(), lambda writer: _execute(Training(config, corpus, writer, watch))
+        )
+
+
+@contextmanager
+def denormals_flushed() -> Generator[None]:
+    """Denormal numbers count as zero here: saturated sigmoids make many, and each is slow."""
     torch.set_flush_denormal(True)
-    return store.obtain(
-        config.to_dict(), lambda writer: _execute(Training(config, corpus, writer, watch))
-    )
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _execute(training: Training) -> None:
