@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
 __all__ = [
     "Steady",
@@ -73,9 +73,10 @@ def machine_repairman(workers: int, think_s: float, service_s: float) -> Steady:
         service_s: mean time of a fold, above 0.
     """
     n = np.arange(workers + 1)
-    falling = special.gammaln(workers + 1) - special.gammaln(workers + 1 - n)
+    falling = np.append(0.0, np.cumsum(np.log(workers - n[:-1])))
     log_weights = falling + n * np.log(service_s / think_s)
-    idle = float(np.exp(-special.logsumexp(log_weights)))
+    largest = float(log_weights.max())
+    idle = float(np.exp(-largest) / np.exp(log_weights - largest).sum())
     return _closed(workers, think_s, service_s, 1.0 - idle)
 
 
