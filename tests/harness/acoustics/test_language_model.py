@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.acoustics.language_model import BEGIN, END, SMOOTHINGS, UNKNOWN, train
+
+TEXT = ("a b a", "a c", "b a b a c", "c c a b", "a b c", "b", "d a")
+SENTENCES = [tuple(line.split()) for line in TEXT]
+WORDS = ("a", "b", "c", "d", END, UNKNOWN)
+
+
+def padded():
+    return [(BEGIN, *words, END) for words in SENTENCES]
+
+
+def count(gram):
+    """Occurrences in the text, by looking at every place; <s> is never counted as predicted."""
+    n = len(gram)
+    return sum(
+        said[i : i + n] == gram for said in padded() for i in range(len(said) - n + 1) if i + n > 1
+    )
+
+
+def witten_bell(word, history):
+    """The recursion as printed by Witten and Bell, on counts found by scanning the text."""
+    below = witten_bell(word, history[1:]) if history else 1 / len(WORDS)
+    counts = [count((*history, w)) for w in WORDS]
+    kinds = sum(c > 0 for c in counts)
+    if not kinds:
+        return below
+    return (count((*history, word)) + kinds * below) / (sum(counts) + kinds)
+
+
+def kneser_ney(word, history, order):
+    """Chen and Goodman's equations, on counts found by scanning the text."""
+    vocabulary = (BEGIN, *WORDS)
+
+    def c(gram):
+        if len(gram) == order or gram[0] == BEGIN:
+            return count(gram)
+        return sum(count((v, *gram)) > 0 for v in vocabulary)
+
+    n = len(history)
+    below = kneser_ney(word, history[1:], order) if n else 1 / len(WORDS)
+    every = [c(gram) for gram in product(vocabulary, repeat=n + 1) if gram[-1] != BEGIN]
+    ones, twos = every.count(1), every.count(2)
+    discount = ones / (ones + 2 * twos) if ones and twos else 0.5
+    counts = [c((*history, w)) for w in WORDS]
+    total, kinds = sum(counts), sum(x > 0 for x in counts)
+    if not total:
+        return below
+    return max(c((*history, word)) - discount, 0) / total + discount * kinds / total * below
+
+
+def histories(order):
+    for n in range(order):
+        yield from product(("a", "b", "c", "d", UNKNOWN), repeat=n)
+        if n:
+            yield from ((BEGIN, *rest) for rest in product("abcd", repeat=n - 1))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_witten_bell_is_its_recursion_on_scanned_counts(order):
+    model = train(SENTENCES, order, smoothing="witten-bell")
+    for history in histories(order):
+        for word in WORDS:
+            expected = math.log(witten_bell(word, history))
+            assert model.log_prob(word, history) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_kneser_ney_is_its_equations_on_scanned_counts(order):
+    model = train(SENTENCES, order)
+    for history in histories(order):
+        for word in WORDS:
+            expected = math.log(kneser_ney(word, history, order))
+            assert model.log_prob(word, history) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from(SMOOTHINGS),
+)
+def test_after_every_history_the_probabilities_sum_to_one(text, order, smoothing):
+    model = train(text, order, smoothing=smoothing)
+    for history in {(), *model.backoffs}:
+        total = sum(math.exp(model.log_prob(w, history)) for w in (*model.words, END, UNKNOWN))
+        assert total == pytest.approx(1.0, abs=1e-12)
+
+
+def test_words_outside_the_vocabulary_are_counted_and_scored_as_unknown():
+    model = train(SENTENCES, 2, vocabulary=("a", "b"))
+    assert model.words == ("a", "b")
+    assert model.log_prob("never heard", ("a",)) == model.log_prob(UNKNOWN, ("a",))
+    assert model.log_prob("c", ("d",)) == model.log_prob(UNKNOWN, (UNKNOWN,))
+    assert model.log_prob("c", ("a",)) > train(SENTENCES, 2).log_prob("zebra", ("a",))
+
+
+def test_words_of_the_vocabulary_that_were_never_said_can_be():
+    model = train(SENTENCES, 2, vocabulary=("a", "b", "c", "d", "e"))
+    assert math.isfinite(model.log_prob("e", ("a",)))
+    assert model.log_prob("e") == model.log_prob(UNKNOWN)
+
+
+def test_only_the_last_words_of_a_history_count():
+    model = train(SENTENCES, 2)
+    assert model.log_prob("a", ("c", "c", "b")) == model.log_prob("a", ("b",))
+
+
+def test_a_sentence_scores_as_its_words_and_its_end():
+    model = train(SENTENCES, 3)
+    steps = [("a", (BEGIN,)), ("b", (BEGIN, "a")), (END, ("a", "b"))]
+    assert model.sentence_log_prob(("a", "b")) == sum(model.log_prob(w, h) for w, h in steps)
+
+
+def test_perplexity_of_equally_likely_words_is_their_number():
+    model = train([("a",)], 1, smoothing="witten-bell", vocabulary=("a",))
+    # c(a) = c(</s>) = 1, so both have (1 + 2/3) / 4 and <unk> has (2/3) / 4.
+    assert model.perplexity([("a",)]) == pytest.approx(4 / (1 + 2 / 3), rel=1e-14)
+
+
+def test_longer_histories_predict_the_text_they_were_trained_on_better():
+    text = SENTENCES * 5
+    perplexities = [train(text, n, smoothing="witten-bell").perplexity(text) for n in (1, 2, 3)]
+    assert perplexities == sorted(perplexities, reverse=True)
+
+
+@pytest.mark.parametrize(("text", "order"), [([], 2), ([("<s>",)], 2), ([("a",)], 0)])
+def test_no_text_marks_as_words_and_order_zero_are_refused(text, order):
+    with pytest.raises(ValueError, match=r"allowed|no text"):
+        train(text, order)
