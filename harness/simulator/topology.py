@@ -1,0 +1,194 @@
+"""How the machines are joined: a tree of links, and the way a message takes through it.
+
+One description covers the usual machines. Level 0 joins every worker to its first switch,
+level 1 a group of workers to the next one, and so on; above the last level is a switch that
+joins everything:
+
+- a switched cluster: one level;
+- one server's PCI Express tree: cards, then the switches they share;
+- nodes × GPUs: the links inside a node, then one network port a node;
+- a wide area: the same, with sites for nodes and seconds' worth of latency;
+- a star with parameter-server shards: one level, and a link of each shard's own;
+- a bus or a blocking switch: a core whose capacity all traffic shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.jit import kernel
+from harness.spec import Spec, setting
+
+__all__ = ["Level", "Network", "Wiring", "route", "wire"]
+
+NO_LINK = -1
+
+
+@dataclass(frozen=True)
+class Level(Spec):
+    """The links between one level of the tree and the next.
+
+    Attributes:
+        workers_per_link: how many workers, in order of their numbers, are behind each link.
+        bandwidth_bytes_per_s: of each link; none is infinitely fast.
+        latency_s: what passing this level, up and down together, adds to a message.
+        duplex: ``full``, both directions at full rate at once; ``half``, they share it.
+        name: for tables and figures.
+    """
+
+    workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
+    bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
+    latency_s: float = setting(0.0, at_least=0.0)
+    duplex: str = setting("full", one_of=("full", "half"))
+    name: str = setting("")
+
+
+@dataclass(frozen=True)
+class Network(Spec):
+    """The links between workers, level by level.
+
+    Attributes:
+        levels: from the workers upwards.
+        sharing: ``fair``, messages under way on a link have max-min fair parts of it;
+            ``fifo``, a link carries one message at a time, in the order they were sent.
+        core_bandwidth_bytes_per_s: capacity of what joins the highest links; none is
+            infinitely fast.
+        server: the link of each shard of a server, which is joined to the core.
+    """
+
+    levels: tuple[Level, ...] = setting(())  # noqa: RUF009
+    sharing: str = setting("fair", one_of=("fair", "fifo"))
+    core_bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
+    server: Level | None = setting(None)  # noqa: RUF009
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Each level's links hold whole links of the level below."""
+        for place, (below, above) in enumerate(pairwise(self.levels), start=1):
+            if above.workers_per_link % below.workers_per_link or above == below:
+                allowed = f"multiples of {below.workers_per_link}, as the level below has"
+                key = f"levels[{place}].workers_per_link"
+                return key, f"{above.workers_per_link} is not allowed; allowed: {allowed}"
+        return None
+
+
+class Wiring(NamedTuple):
+    """A network for so many workers and shards, ready for a kernel.
+
+    Links are numbered; a full-duplex link is two of them. Endpoints are the workers, then
+    the shards.
+
+    Attributes:
+        workers: how many.
+        fair: whether links are shared, or carry one message at a time.
+        group: [L] workers behind each link of a level.
+        up, down: [L + 1] number of the first link of a level in either direction; the last
+            entry is that of the shards.
+        latency_s: [L + 1] likewise.
+        core: number of the core's link, or `NO_LINK`.
+        rate: [E] bytes a second of each link.
+    """
+
+    workers: int
+    fair: bool
+    group: Any
+    up: Any
+    down: Any
+    latency_s: Any
+    core: int
+    rate: Any
+
+    @property
+    def longest(self) -> int:
+        """Links on the longest way."""
+        return 2 * len(self.group) + 2
+
+    @property
+    def full_duplex(self) -> bool:
+        """Whether between workers no two directions share a link, nor all of them a core."""
+        return self.core == NO_LINK and bool((self.up != self.down)[:-1].all())
+
+
+def wire(network: Network, workers: int, shards: int = 0) -> Wiring:
+    """Number the links that ``workers`` workers and ``shards`` shards need."""
+    levels = [*network.levels, network.server or Level()]
+    counts = [-(-workers // level.workers_per_link) for level in network.levels] + [shards]
+    up, down, rates = _numbered(levels, counts)
+    core = NO_LINK
+    if network.core_bandwidth_bytes_per_s is not None:
+        core = len(rates)
+        rates.append(network.core_bandwidth_bytes_per_s)
+    return Wiring(
+        workers=workers,
+        fair=network.sharing == "fair",
+        group=np.array([level.workers_per_link for level in network.levels], np.int64),
+        up=np.array(up, np.int64),
+        down=np.array(down, np.int64),
+        latency_s=np.array([level.latency_s for level in levels]),
+        core=core,
+        rate=np.array(rates, np.float64),
+    )
+
+
+def _numbered(
+    levels: Sequence[Level], counts: Sequence[int]
+) -> tuple[list[int], list[int], list[float]]:
+    """First link of each level upwards and downwards, and every link's rate."""
+    up: list[int] = []
+    down: list[int] = []
+    rates: list[float] = []
+    for level, count in zip(levels, counts, strict=True):
+        rate = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
+        up.append(len(rates))
+        rates += [rate] * count
+        down.append(up[-1] if level.duplex == "half" else len(rates))
+        rates += [rate] * (len(rates) - up[-1] if level.duplex == "full" else 0)
+    return up, down, rates
+
+
+@kernel
+def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
+    """Write the numbers of the links from one endpoint to another into ``way``.
+
+    Args:
+        wiring: the network.
+        source: a worker, or ``workers`` + a shard.
+        target: another.
+        way: [P] filled from its start, `NO_LINK` after the last.
+
+    Returns:
+        The latency in seconds.
+    """
+    place, latency_s, levels = 0, 0.0, len(wiring.group)
+    from_server, to_server = source >= wiring.workers, target >= wiring.workers
+    outside = from_server or to_server
+    top = True
+    for level in range(levels):
+        a, b = source // wiring.group[level], target // wiring.group[level]
+        if not outside and a == b:
+            top = False
+            break
+        latency_s += wiring.latency_s[level]
+        if not from_server:
+            way[place] = wiring.up[level] + a
+            place += 1
+        if not to_server:
+            way[place] = wiring.down[level] + b
+            place += 1
+    if from_server:
+        way[place] = wiring.up[levels] + source - wiring.workers
+        place += 1
+    if to_server:
+        way[place] = wiring.down[levels] + target - wiring.workers
+        place += 1
+    if outside:
+        latency_s += wiring.latency_s[levels]
+    if top and wiring.core != NO_LINK:
+        way[place] = wiring.core
+        place += 1
+    way[place:] = NO_LINK
+    return latency_s

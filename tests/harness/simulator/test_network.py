@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator.network import transfer
+from harness.simulator.topology import Level, Network, route, wire
+from harness.spec import build
+
+
+def switched(workers=4, sharing="fair", **level):
+    return wire(Network((Level(1, 1.0, **level),), sharing), workers)
+
+
+def nodes(workers=8, inside=4.0, between=1.0, sharing="fair"):
+    """Nodes of four workers."""
+    levels = (Level(1, inside, 1e-3), Level(4, between, 1e-2))
+    return wire(Network(levels, sharing), workers)
+
+
+def way(wiring, source, target):
+    links = np.zeros(wiring.longest, np.int64)
+    latency_s = route(wiring, source, target, links)
+    return links[links >= 0].tolist(), latency_s
+
+
+def test_two_equal_messages_on_a_fair_link_take_twice_as_long():
+    assert transfer(switched(), [0, 0], [0, 1], [2, 2], [1, 1]).tolist() == [2.0, 2.0]
+
+
+def test_a_message_that_ends_early_gives_its_share_back():
+    assert transfer(switched(), [0, 0], [0, 1], [2, 2], [1, 3]).tolist() == [2.0, 4.0]
+
+
+def test_a_message_that_starts_late_slows_the_first_from_then_on():
+    assert transfer(switched(), [0, 1], [0, 1], [2, 2], [2, 2]).tolist() == [3.0, 4.0]
+
+
+def test_on_a_fifo_link_one_message_follows_the_other():
+    fifo = switched(sharing="fifo")
+    assert transfer(fifo, [0, 0.5], [0, 1], [2, 2], [1, 3]).tolist() == [1.0, 4.0]
+
+
+def test_messages_that_share_no_link_do_not_meet():
+    for sharing in ("fair", "fifo"):
+        arrived = transfer(switched(sharing=sharing), [0, 0], [0, 1], [1, 0], [1, 2])
+        assert arrived.tolist() == [1.0, 2.0]
+
+
+def test_two_directions_share_a_half_duplex_link():
+    half = switched(duplex="half")
+    assert transfer(half, [0, 0], [0, 1], [1, 0], [1, 1]).tolist() == [2.0, 2.0]
+
+
+def test_what_a_bottleneck_elsewhere_leaves_goes_to_the_others():
+    """The textbook case: on the link shared with a message held to 1/3, another has 2/3."""
+    messages = ([0] * 4, [0, 1, 2, 0], [3, 3, 3, 4], [1.0, 1.0, 1.0, 2.0])
+    assert transfer(switched(5), *messages) == pytest.approx([3.0, 3.0, 3.0, 3.0])
+    # three messages into worker 3 have 1/3 each, so the fourth of worker 0 has 2/3: 2 bytes in 3 s
+
+
+def test_an_infinitely_fast_network_leaves_only_latency():
+    free = wire(Network((Level(1, None, 0.25),)), 8)
+    assert transfer(free, [1.0] * 3, [0, 1, 2], [5, 5, 5], [1e9] * 3).tolist() == [1.25] * 3
+
+
+def test_one_port_of_a_node_carries_what_all_its_workers_send_to_others():
+    arrived = transfer(nodes(), [0] * 4, [0, 1, 2, 3], [4, 5, 6, 7], [1] * 4)
+    assert arrived == pytest.approx([4.0 + 1e-3 + 1e-2] * 4)
+    inside = transfer(nodes(), [0] * 2, [0, 2], [1, 3], [1] * 2)
+    assert inside == pytest.approx([0.25 + 1e-3] * 2)
+
+
+def test_the_cards_of_one_server_meet_where_their_tree_joins():
+    """Two cards a switch, two switches: only messages between switches share their links."""
+    tree = wire(Network((Level(1, 6.0), Level(2, 6.0))), 4)
+    assert transfer(tree, [0, 0], [0, 2], [1, 3], [6, 6]).tolist() == [1.0, 1.0]
+    assert transfer(tree, [0, 0], [0, 1], [2, 3], [6, 6]).tolist() == [2.0, 2.0]
+
+
+def test_shards_divide_what_goes_to_one_server():
+    star = Network((Level(1, 1.0),), server=Level(1, 1.0))
+    one, two = wire(star, 4, 1), wire(star, 4, 2)
+    assert transfer(one, [0] * 4, [0, 1, 2, 3], [4] * 4, [1] * 4).tolist() == [4.0] * 4
+    assert transfer(two, [0] * 4, [0, 1, 2, 3], [4, 4, 5, 5], [1] * 4).tolist() == [2.0] * 4
+    assert transfer(one, [0] * 4, [4] * 4, [0, 1, 2, 3], [1] * 4).tolist() == [4.0] * 4
+
+
+def test_sites_far_apart_are_as_far_as_their_latency():
+    sites = wire(Network((Level(1, 1e10, 1e-6), Level(10, 1e8, 0.05))), 20)
+    arrived = transfer(sites, [0, 0], [0, 1], [1, 15], [1e8, 1e8])
+    assert arrived == pytest.approx([0.01 + 1e-6, 1.0 + 0.05 + 1e-6])
+
+
+def test_all_traffic_shares_the_core():
+    bus = wire(Network((), core_bandwidth_bytes_per_s=1.0), 4)
+    assert transfer(bus, [0, 0], [0, 2], [1, 3], [1, 1]).tolist() == [2.0, 2.0]
+
+
+def test_a_way_leads_up_to_the_lowest_common_level_and_down():
+    wiring = nodes(12)
+    assert way(wiring, 0, 1) == ([0, 12 + 1], 1e-3)
+    assert way(wiring, 1, 9) == ([1, 12 + 9, 24 + 0, 27 + 2], 1e-3 + 1e-2)
+    assert wiring.full_duplex
+    assert not switched(duplex="half").full_duplex
+
+
+def max_min(ways, capacity):
+    """Rates by progressive filling in exact fractions; ``ways`` by message."""
+    rates, room = {}, dict(capacity)
+    while len(rates) < len(ways):
+        open_ = {m: way for m, way in ways.items() if m not in rates}
+        shares = {
+            link: room[link] / sum(link in way for way in open_.values())
+            for link in room
+            if any(link in way for way in open_.values())
+        }
+        smallest = min(shares.values())
+        full = {link for link, share in shares.items() if share == smallest}
+        for message in [m for m, way in open_.items() if full & set(way)]:
+            rates[message] = smallest
+            for link in ways[message]:
+                room[link] -= smallest
+    return rates
+
+
+def brute_force(wiring, sent, source, target, size):
+    """Departures of all messages, from change to change, in exact fractions."""
+    capacity = {link: Fraction(rate) for link, rate in enumerate(wiring.rate.tolist())}
+    ways = {m: way(wiring, s, t)[0] for m, (s, t) in enumerate(zip(source, target, strict=True))}
+    left, now, ends = {m: Fraction(b) for m, b in enumerate(size)}, Fraction(0), {}
+    while left:
+        active = {m: ways[m] for m in left if sent[m] <= now}
+        rates = max_min(active, capacity)
+        later = [Fraction(sent[m]) for m in left if sent[m] > now]
+        until = min(later + [now + left[m] / rates[m] for m in active])
+        for m in active:
+            left[m] -= (until - now) * rates[m]
+        now = until
+        for m in [m for m in active if left[m] == 0]:
+            ends[m] = now + Fraction(way(wiring, source[m], target[m])[1])
+            del left[m]
+    return [float(ends[m]) for m in range(len(sent))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fair_shares_equal_a_brute_force_calculation_in_fractions(seed):
+    draw = np.random.default_rng(seed)
+    levels = (Level(1, 3.0, 0.5, ("full", "half")[seed % 2]), Level(4, 4.0, 0.25))
+    network = Network(levels, core_bandwidth_bytes_per_s=5.0, server=Level(1, 2.0))
+    wiring = wire(network, 8, shards=2)
+    sent = (draw.integers(0, 24, 14) / 4).tolist()
+    pairs = [draw.choice(10, 2, replace=False).tolist() for _ in range(14)]
+    source, target = map(list, zip(*pairs, strict=True))
+    size = (draw.integers(0, 40, 14) / 8).tolist()
+    exact = brute_force(wiring, sent, source, target, size)
+    assert transfer(wiring, sent, source, target, size) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_no_link_ever_carries_more_than_it_can(sharing):
+    draw = np.random.default_rng(1)
+    wiring, count = nodes(8, sharing=sharing), 200
+    source = draw.integers(0, 8, count)
+    target = (source + draw.integers(1, 8, count)) % 8
+    sent, size = np.sort(draw.uniform(0, 20, count)), draw.uniform(0, 1, count)
+    arrived = transfer(wiring, sent, source, target, size)
+    for link, rate in enumerate(wiring.rate[: len(wiring.rate)].tolist()):
+        crossing = [
+            link in way(wiring, *pair)[0]
+            for pair in zip(source.tolist(), target.tolist(), strict=True)
+        ]
+        if any(crossing):
+            window_s = arrived[crossing].max() - sent[crossing].min()
+            assert size[crossing].sum() <= rate * window_s * (1 + 1e-12)
+
+
+def test_levels_that_do_not_nest_are_refused():
+    table = {"levels": [{"workers_per_link": 4}, {"workers_per_link": 6}]}
+    with pytest.raises(UserError, match=r"a.toml: network.levels\[1\].workers_per_link: 6 is not"):
+        build(Network, table, "a.toml", "network")
