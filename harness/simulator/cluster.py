@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.simulator.devices import Device, unknown_device, with_catalogue
+from harness.simulator.durations import with_durations
+from harness.simulator.quantities import duration, rate, ratio
 from harness.simulator.workload import Workload
 from harness.spec import Spec, build, load_toml, setting
 
@@ -26,56 +28,18 @@ MOST_WORKERS = 10_000_000
 
 
 @dataclass(frozen=True)
-class Device(Spec):
-    """What a worker computes with.
-
-    Attributes:
-        achieved_flops_per_s: rate of training arithmetic at large minibatches; none is
-            infinitely fast.
-        half_rate_frames: minibatch at which half of that rate is reached.
-        launch_s: fixed time a minibatch costs whatever its size.
-        peak_flops_per_s: the maker's figure; nothing is computed from it.
-        source: where the figures come from.
-    """
-
-    achieved_flops_per_s: float | None = setting(None, above=0.0)
-    half_rate_frames: float = setting(0.0, at_least=0.0)
-    launch_s: float = setting(0.0, at_least=0.0)
-    peak_flops_per_s: float | None = setting(None, above=0.0)
-    source: str = setting("")
-
-    def trouble(self) -> tuple[str, str] | None:
-        """A device that is described in part must not be taken for an infinitely fast one."""
-        described = self.half_rate_frames > 0.0 or self.peak_flops_per_s is not None
-        if self.achieved_flops_per_s is None and described:
-            return "achieved_flops_per_s", "missing; needed with half_rate_frames or a peak"
-        return None
-
-    def rate_flops_per_s(self, frames: float) -> float:
-        """Achieved rate for a minibatch of ``frames``: saturating, r·b / (b + h)."""
-        if self.achieved_flops_per_s is None:
-            return math.inf
-        return self.achieved_flops_per_s * frames / (frames + self.half_rate_frames)
-
-    def minibatch_s(self, workload: Workload) -> float:
-        """Seconds for one minibatch, without variation."""
-        rate = self.rate_flops_per_s(workload.minibatch_frames)
-        return self.launch_s + workload.minibatch_flops / rate
-
-
-@dataclass(frozen=True)
 class WorkerGroup(Spec):
     """So many workers of one kind.
 
     Attributes:
         count: how many.
-        device: a name among the cluster's devices.
+        device: a name among the cluster's devices or those of the catalogue.
         speed: of these workers relative to the device's figures.
     """
 
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
     device: str = setting()
-    speed: float = setting(1.0, above=0.0)
+    speed: float = ratio()
 
 
 @dataclass(frozen=True)
@@ -89,9 +53,9 @@ class Host(Spec):
         staging_bytes_per_s: rate of that extra copy.
     """
 
-    memory_bytes_per_s: float | None = setting(None, above=0.0)
+    memory_bytes_per_s: float | None = rate()
     staging: str = setting("pinned", one_of=("pinned", "pageable"))
-    staging_bytes_per_s: float | None = setting(None, above=0.0)
+    staging_bytes_per_s: float | None = rate()
 
     def trouble(self) -> tuple[str, str] | None:
         """Pageable staging needs a rate."""
@@ -113,8 +77,8 @@ class Link(Spec):
         duplex: ``full``, both directions at full rate at once; ``half``, they share it.
     """
 
-    latency_s: float = setting(0.0, at_least=0.0)
-    bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
+    latency_s: float = duration()
+    bandwidth_bytes_per_s: float | None = rate()
     sharing: str = setting("none", one_of=("none", "fifo", "fair"))
     duplex: str = setting("full", one_of=("full", "half"))
 
@@ -128,16 +92,21 @@ class Jitter(Spec):
         cv: its standard deviation (over its mean, which is 1); unused by ``constant`` and
             ``empirical``.
         values: for ``empirical``, measured durations; they are divided by their mean.
+        file: instead of ``values``, a text file with one duration a line; its path is
+            relative to the cluster file's folder.
     """
 
     law: str = setting("constant", one_of=JITTER_LAWS)
     cv: float = setting(0.0, at_least=0.0, at_most=100.0)
-    values: tuple[float, ...] = setting((), at_least=0.0)
+    values: tuple[float, ...] = setting((), at_least=0.0, at_most=1e9)
+    file: str = setting("")
 
     def trouble(self) -> tuple[str, str] | None:
         """Limits that depend on the law."""
+        if self.file:
+            return "file", "only a cluster file may name one, and not beside values"
         if self.law == "empirical" and not sum(self.values) > 0.0:
-            return "values", "an empirical law needs durations, not all of them zero"
+            return "values", "an empirical law needs durations (or a file), not all of them zero"
         if self.law != "empirical" and self.values:
             return "values", f"only the empirical law has values; law is {self.law!r}"
         if self.law == "shifted-exponential" and self.cv > 1.0:
@@ -156,8 +125,8 @@ class Server(Spec):
         jitter: variation from one fold to the next.
     """
 
-    fold_s: float = setting(0.0, at_least=0.0)
-    fold_traffic: float = setting(3.0, at_least=0.0)
+    fold_s: float = duration()
+    fold_traffic: float = ratio(3.0, at_least=0.0)
     jitter: Jitter = field(default=Jitter())
 
 
@@ -171,7 +140,7 @@ class Stragglers(Spec):
     """
 
     probability: float = setting(0.0, at_least=0.0, at_most=1.0)
-    slowdown: float = setting(1.0, at_least=1.0)
+    slowdown: float = ratio(at_least=1.0)
 
 
 @dataclass(frozen=True)
@@ -180,7 +149,7 @@ class Cluster(Spec):
 
     Attributes:
         name: for tables and figures.
-        devices: kinds of device by name.
+        devices: kinds of device by name; those of the catalogue need not be described.
         workers: groups of workers in order; asked for more than their sum, the simulator
             goes through the groups again.
         link: between the server and the workers.
@@ -205,13 +174,15 @@ class Cluster(Spec):
     workload: Workload | None = setting(None)  # noqa: RUF009
 
     def trouble(self) -> tuple[str, str] | None:
-        """Every group names a device that exists, and there is at least one worker."""
+        """Every group names a device that exists, and there are some workers, not too many."""
         if not self.workers:
             return "workers", "empty; allowed: at least one group of workers"
+        if self.size > MOST_WORKERS:
+            return "workers", f"{self.size} in all; allowed: at most {MOST_WORKERS}"
         for place, group in enumerate(self.workers):
             if group.device not in self.devices:
-                known = ", ".join(sorted(self.devices)) or "none is defined"
-                return f"workers[{place}].device", f"unknown {group.device!r}; allowed: {known}"
+                key = f"workers[{place}].device"
+                return key, unknown_device(group.device, self.devices)
         return None
 
     @property
@@ -232,7 +203,13 @@ class Cluster(Spec):
 def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster file.
 
+    Devices of the catalogue that it names are written into it, and so are the durations of
+    the files it refers to: a `Cluster` is complete in itself.
+
     Raises:
         UserError: the file cannot be read, or any setting in it is wrong.
     """
-    return build(Cluster, load_toml(path), str(path))
+    table = load_toml(path)
+    with_durations(table, Path(path))
+    with_catalogue(table)
+    return build(Cluster, table, str(path))

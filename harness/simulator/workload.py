@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from harness.simulator.quantities import size
 from harness.spec import Spec, setting
 
 __all__ = ["Workload"]
@@ -22,8 +23,8 @@ class Workload(Spec):
     """
 
     minibatch_frames: int = setting(at_least=1, at_most=2**40)
-    flops_per_frame: float = setting(at_least=0.0)
-    parameter_bytes: float = setting(at_least=0.0)
+    flops_per_frame: float = size()
+    parameter_bytes: float = size()
 
     @property
     def minibatch_flops(self) -> float:

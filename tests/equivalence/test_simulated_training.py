@@ -22,7 +22,6 @@ name = "free"
 count = 5
 device = "instant"
 [devices.instant]
-achieved_flops_per_s = 1e300
 [server]
 fold_traffic = 0.0
 """

@@ -150,7 +150,11 @@ def changed(keys: tuple[str | int, ...], value: object) -> dict[str, object]:
         (("link", "latencys"), 0.1, "key in link: unknown 'latencys' (did you mean 'latency_s'?)"),
         (("link", "sharing"), "fare", "link.sharing: unknown 'fare' (did you mean 'fair'?)"),
         (("workers", 0, "count"), 0, "workers[0].count: 0 is not allowed"),
-        (("workers", 0, "device"), "K20x", "workers[0].device: unknown 'K20x'; allowed: K20m"),
+        (
+            ("workers", 0, "device"),
+            "K20x",
+            "workers[0].device: unknown 'K20x' (did you mean 'K20'?)",
+        ),
         (("workers",), [], "workers: empty; allowed: at least one group of workers"),
         (("workers",), None, "workers: missing; needed: a list, each entry a table"),
         (("name",), None, "name: missing; needed: a string"),

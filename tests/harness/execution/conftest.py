@@ -19,7 +19,6 @@ name = "free"
 count = 4
 device = "instant"
 [devices.instant]
-achieved_flops_per_s = 1e300
 [link]
 [host]
 [server]

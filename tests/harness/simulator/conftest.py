@@ -32,7 +32,7 @@ def make_cluster(
     """A cluster whose durations for `UNIT_JOB` are the ones named."""
     return Cluster(
         name="made for a test",
-        devices={"unit": Device(achieved_flops_per_s=1.0 / compute_s if compute_s else 1e300)},
+        devices={"unit": Device(1.0 / compute_s if compute_s else None)},
         workers=(WorkerGroup(workers, "unit"),),
         link=Link(latency_s, 1.0 / copy_s if copy_s else None, sharing, duplex),
         host=Host(),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,17 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.simulator import Jitter, Simulation, Timeline, Workload, concat
+from harness.simulator import (
+    Cluster,
+    Device,
+    Jitter,
+    Simulation,
+    Timeline,
+    WorkerGroup,
+    Workload,
+    compute_seconds,
+    concat,
+)
 
 LOGNORMAL = Jitter("lognormal", 0.3)
 BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": LOGNORMAL}
@@ -172,9 +183,11 @@ def test_a_senseless_number_of_workers_is_refused(cluster, unit_job, workers):
         Simulation(cluster(2), "parameter_server", unit_job, workers)
 
 
-def test_rates_so_small_that_time_overflows_are_refused(cluster, unit_job):
-    with pytest.raises(UserError, match="overflows"):
-        Simulation(cluster(2), "parameter_server", Workload(2**40, 1e300, 1.0), 2)
+def test_what_would_take_longer_than_a_number_can_say_is_refused():
+    with pytest.raises(UserError, match=r"flops_per_frame: 1e\+300 is not allowed"):
+        Workload(2**40, 1e300, 1.0)
+    slowest = Cluster("slow", {"d": Device(1e-6)}, (WorkerGroup(1, "d", 1e-6),))
+    assert math.isfinite(compute_seconds(slowest, Workload(2**40, 1e21, 1e21)))
 
 
 def test_ten_simulations_of_one_seed_give_one_trace(simulate):

@@ -1,0 +1,73 @@
+"""Measured durations in a text file: what an empirical jitter law draws from."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+from harness.errors import UserError
+
+__all__ = ["read_durations", "with_durations"]
+
+MOST_DURATIONS = 100_000
+LONGEST_S = 1e9
+
+
+def with_durations(table: dict[str, Any], path: Path) -> None:
+    """Put the content of every ``file`` of a jitter table in the place of its name.
+
+    Args:
+        table: of a cluster file; what is malformed in it is left for the schema to refuse.
+        path: the cluster file, to whose folder names are relative.
+
+    Raises:
+        UserError: such a file cannot be read, or holds something that is no duration.
+    """
+    server = table.get("server")
+    inner = cast(dict[str, Any], server) if isinstance(server, dict) else {}
+    for key, value in (("jitter", table.get("jitter")), ("server.jitter", inner.get("jitter"))):
+        if not isinstance(value, dict):
+            continue
+        jitter = cast(dict[str, Any], value)
+        name = jitter.get("file")
+        if isinstance(name, str) and name and "values" not in jitter:
+            where = f"{path}: {key}.file"
+            jitter["values"] = read_durations(path.parent / name, where)
+            del jitter["file"]
+
+
+def read_durations(path: Path, where: str) -> list[float]:
+    """The numbers of a text file, one a line; empty lines and ``#`` comments are skipped.
+
+    Args:
+        path: the file.
+        where: what refers to it, for messages.
+
+    Raises:
+        UserError: it cannot be read, or a line is no finite number of at least 0.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file in UTF-8"
+        raise UserError(f"{where}: cannot read {str(path)!r} ({reason})") from error
+    numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
+    found = [
+        _duration(text, f"{where}: {path.name} line {number}") for number, text in numbered if text
+    ]
+    if len(found) > MOST_DURATIONS:
+        allowed = f"at most {MOST_DURATIONS}"
+        raise UserError(f"{where}: {path.name} has {len(found)} durations; allowed: {allowed}")
+    return found
+
+
+def _duration(text: str, where: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= LONGEST_S:
+        allowed = f"a number from 0 to {LONGEST_S:g}"
+        raise UserError(f"{where}: {text[:40]!r} is not allowed; allowed: {allowed}")
+    return seconds
