@@ -60,10 +60,10 @@ class Dnn:
         delta = _affine(layers[-1], levels[-1])
         loss = softmax_cross_entropy_(delta, targets)
         for i in range(len(layers) - 1, -1, -1):
-            # Written through `copy_`: `out=` wants contiguous memory and a layer's view
-            # of the stack is strided as soon as R > 1.
-            gradients[i].weight.copy_(torch.bmm(delta.transpose(1, 2), levels[i]))
-            gradients[i].bias.copy_(delta.sum(1))
+            # Straight into the layer's strided view of the stack: a copy would cost as
+            # much as half the product where layers are small.
+            torch.bmm(delta.transpose(1, 2), levels[i], out=gradients[i].weight)
+            torch.sum(delta, 1, out=gradients[i].bias)
             if i:
                 delta = self._differentiate_(torch.bmm(delta, layers[i].weight), levels[i])
         return loss
