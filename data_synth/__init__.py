@@ -9,7 +9,7 @@ from data_synth import parametric
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import fsdd
-from harness.errors import unknown
+from harness.errors import UserError, unknown
 
 CORPORA: dict[str, Callable[..., Corpus]] = {"parametric": parametric.make, "fsdd": fsdd.make}
 FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch}
@@ -46,6 +46,26 @@ def load_corpus(
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
     return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress)
+
+
+def make_corpus(
+    name: str,
+    out: Path,
+    *,
+    scale: str,
+    seed: int = 0,
+    progress: Callable[[str], None] = _silent,
+) -> Corpus:
+    """A corpus by name, in a folder of the user's choice; see ``load_corpus``.
+
+    Raises:
+        UserError: as ``load_corpus``, or the folder exists already.
+    """
+    if out.exists():
+        raise UserError(f"--out {out}: exists already; a corpus is made in a new folder")
+    corpus = load_corpus(name, scale=scale, seed=seed, progress=progress)
+    corpus.save(out)
+    return Corpus.load(out)
 
 
 def fetch_corpus(

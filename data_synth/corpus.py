@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_synth.tree import Tree
 from harness.errors import unknown
 
 COLUMNS = ("id", "speaker", "split", "start", "frames")
@@ -75,6 +76,13 @@ class Corpus:
         context: frames to splice on either side (5 makes 11).
         frame_shift_s: seconds from one frame to the next.
         tests: the names of the test sets.
+        pronunciations: lexicon entry -> its phones; empty where words are not made of phones.
+        tree: (left phone, phone, right phone, state) -> target, where targets are tied
+            states of phones in context; the silence is ``tree.SILENCE``.
+        lm_text: sentences to train a language model on; no test transcript is among them.
+
+    A word with several pronunciations has the lexicon entries ``"word"``, ``"word(2)"``, ...
+    (``tree.word_of``).
     """
 
     name: str
@@ -86,6 +94,9 @@ class Corpus:
     context: int = 5
     frame_shift_s: float = 0.01
     tests: tuple[str, ...] = ("clean", "noise")
+    pronunciations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tree: Tree | None = None
+    lm_text: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
 
     @property
@@ -96,7 +107,8 @@ class Corpus:
     @property
     def n_targets(self) -> int:
         """How many HMM states there are."""
-        return 1 + max((*self.silence, *(t for states in self.lexicon.values() for t in states)))
+        used = (t for states in self.lexicon.values() for t in states)
+        return max(1 + max((*self.silence, *used)), self.tree.n_targets if self.tree else 0)
 
     @cached_property
     def fingerprint(self) -> str:

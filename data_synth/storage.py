@@ -1,6 +1,7 @@
 """A corpus on disk: two arrays to map into memory, a table of utterances, a card.
 
-``features.npy``, ``targets.npy``, ``utterances.parquet`` and ``corpus.json``. A corpus
+``features.npy``, ``targets.npy``, ``utterances.parquet``, ``corpus.json``, and
+``lm_text.parquet`` if there is text for a language model. A corpus
 is written in chunks into a hidden folder beside the final one, which takes its name
 only when it is whole.
 """
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,10 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_synth.corpus import COLUMNS, Corpus, Utterances, join
+from data_synth.tree import Tree, tree_from
 from harness.errors import UserError
 
 FORMAT = 1
 HEADER_BYTES = 128
+LM_TEXT = "lm_text.parquet"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ class Card:
     context: int = 5
     frame_shift_s: float = 0.01
     tests: tuple[str, ...] = ("clean", "noise")
+    pronunciations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tree: Tree | None = None
+    lm_text: tuple[tuple[str, ...], ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """All but the text, as JSON knows it; what a corpus lacks is left out."""
+        given = {key: value for key, value in asdict(self).items() if key != "lm_text"}
+        return {k: v for k, v in given.items() if v or k not in ("pronunciations", "tree")}
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ def card_of(corpus: Corpus) -> Card:
         corpus.context,
         corpus.frame_shift_s,
         corpus.tests,
+        dict(corpus.pronunciations),
+        corpus.tree,
+        corpus.lm_text,
     )
 
 
@@ -69,18 +83,24 @@ def fingerprint(corpus: Corpus) -> str:
 
 def _digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
     content = {
-        "card": asdict(card),
+        "card": card.plain(),
         "features": features,
         "targets": targets,
         "utterances": _table(utterances).to_pydict(),
     }
+    if card.lm_text:
+        lines = "\n".join(" ".join(words) for words in card.lm_text)
+        content["lm_text"] = hashlib.sha256(lines.encode()).hexdigest()
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _table(utterances: Utterances) -> pa.Table:
     columns = {name: pa.array(getattr(utterances, name).tolist()) for name in COLUMNS}
-    words = pa.array([list(w) for w in utterances.words], pa.list_(pa.string()))
-    return pa.table({**columns, "words": words})
+    return pa.table({**columns, "words": _sentences(utterances.words)})
+
+
+def _sentences(words: Iterable[tuple[str, ...]]) -> pa.Array:
+    return pa.array([list(w) for w in words], pa.list_(pa.string()))
 
 
 def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -133,7 +153,10 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
     utterances = join(tables)
     pq.write_table(_table(utterances), folder / "utterances.parquet")
     digest = _digest(card, utterances, features.close((dim,)), targets.close(()))
-    text = json.dumps({"format": FORMAT, "fingerprint": digest, **asdict(card)}, indent=1)
+    if card.lm_text:
+        pq.write_table(pa.table({"words": _sentences(card.lm_text)}), folder / LM_TEXT)
+    known = {"format": FORMAT, "fingerprint": digest, "lm_sentences": len(card.lm_text)}
+    text = json.dumps({**known, **card.plain()}, indent=1)
     (folder / "corpus.json").write_text(text + "\n")
 
 
@@ -186,6 +209,7 @@ def load(folder: Path) -> Corpus:
             features=np.load(folder / "features.npy", mmap_mode="r"),
             targets=np.load(folder / "targets.npy", mmap_mode="r"),
             utterances=_utterances(pq.read_table(folder / "utterances.parquet")),
+            lm_text=_lm_text(folder / LM_TEXT, card.pop("lm_sentences", 0)),
             **_fields(card),
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -212,6 +236,8 @@ def _fields(card: dict[str, Any]) -> dict[str, Any]:
         "lexicon": {word: tuple(states) for word, states in card["lexicon"].items()},
         "silence": tuple(card["silence"]),
         "tests": tuple(card["tests"]),
+        "pronunciations": {e: tuple(p) for e, p in card.get("pronunciations", {}).items()},
+        "tree": tree_from(card["tree"]) if "tree" in card else None,
         "stored_fingerprint": stored,
     }
 
@@ -219,3 +245,12 @@ def _fields(card: dict[str, Any]) -> dict[str, Any]:
 def _utterances(table: pa.Table) -> Utterances:
     columns = {name: np.array(table[name].to_pylist()) for name in COLUMNS}
     return Utterances(**columns, words=tuple(map(tuple, table["words"].to_pylist())))
+
+
+def _lm_text(path: Path, sentences: int) -> tuple[tuple[str, ...], ...]:
+    if not sentences:
+        return ()
+    text = tuple(map(tuple, pq.read_table(path)["words"].to_pylist()))
+    if len(text) != sentences:
+        raise ValueError(f"{path.name} has {len(text)} sentences, corpus.json says {sentences}")
+    return text

@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
+    "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

@@ -40,7 +40,7 @@ URL = f"https://github.com/Jakobovski/free-spoken-digit-dataset/archive/{COMMIT}
 MANIFEST_SHA256 = "1801eae019c063377d98f831d3f93574f259475df7332bb0e3d1b080fb5e6959"
 HOW_TO_GET = (
     "set LAGBENCH_CORPORA to the folder that has fsdd/recordings, "
-    "or run: python -m data_synth fetch fsdd"
+    "or run: lagbench corpus fetch fsdd"
 )
 MAKERS = (
     "public/fsdd.py",

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import data_synth
-from data_synth.__main__ import main
 from data_synth.corpus import Corpus
 from data_synth.public import fsdd
 from harness.acoustics.hmm import align
+from harness.cli import main
 from harness.errors import UserError
 from harness.seeds import stream
 
@@ -219,8 +219,10 @@ def test_what_is_no_archive_is_refused_and_not_kept(tmp_path, content):
 
 
 def test_the_fetch_command_answers_a_wrong_name_in_one_line(capsys):
-    assert main(["fetch", "fsd"]) == 2
-    assert capsys.readouterr().err == "fetch: unknown 'fsd' (did you mean 'fsdd'?); allowed: fsdd\n"
+    assert main(["corpus", "fetch", "fsd"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: fetch: unknown 'fsd' (did you mean 'fsdd'?); allowed: ")
+    assert said.count("\n") == 1
 
 
 def test_the_recordings_are_the_published_ones():

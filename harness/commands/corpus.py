@@ -1,0 +1,109 @@
+"""`lagbench corpus`: make, judge, fetch, import and align corpora."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs and their options."""
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for name, (describe, act, description) in VERBS.items():
+        verb = verbs.add_parser(name, help=description, description=description)
+        describe(verb)
+        verb.set_defaults(act=act)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the verb says."""
+    return arguments.act(arguments)
+
+
+def _configure_make(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("preset", help="which corpus, e.g. parametric or mandarin-like")
+    verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
+    verb.add_argument("--scale", default="smoke", help="smoke, laptop, gpu or paper")
+    verb.add_argument("--seed", type=int, default=0)
+
+
+def _make(arguments: argparse.Namespace) -> int:
+    from data_synth import make_corpus
+
+    corpus = make_corpus(
+        arguments.preset,
+        arguments.out,
+        scale=arguments.scale,
+        seed=arguments.seed,
+        progress=print,
+    )
+    _describe(arguments.out, corpus)
+    return 0
+
+
+def _describe(folder: Path, corpus: object) -> None:
+    from data_synth.corpus import Corpus
+
+    assert isinstance(corpus, Corpus)
+    splits = {name: corpus.frames_of(name) for name in ("train", "dev", *corpus.tests)}
+    hours = ", ".join(f"{k} {v * corpus.frame_shift_s / 3600:.2f} h" for k, v in splits.items())
+    print(f"{folder}: {corpus.name}, {len(corpus.utterances)} utterances ({hours}), ", end="")
+    print(f"{corpus.dim} features, {corpus.n_targets} targets, {len(corpus.lexicon)} words")
+    print(f"fingerprint {corpus.fingerprint}")
+
+
+def _configure_validate(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder", type=Path, help="a corpus, as made by the other verbs")
+    verb.add_argument("--frames", type=int, default=400_000, help="training frames, at most")
+    verb.add_argument("--epochs", type=int, default=6)
+    verb.add_argument("--units", type=int, default=256, help="width of a hidden layer")
+    verb.add_argument("--layers", type=int, default=3, help="hidden layers of the deep model")
+    verb.add_argument("--seed", type=int, default=0)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from data_synth.corpus import Corpus
+    from data_synth.validate import Effort, validate
+    from harness.errors import UserError
+
+    for name in ("frames", "epochs", "units", "layers"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name} {getattr(arguments, name)}: at least 1 is allowed")
+    effort = Effort(
+        train_frames=arguments.frames,
+        epochs=arguments.epochs,
+        units=arguments.units,
+        layers=arguments.layers,
+    )
+    found = validate(Corpus.load(arguments.folder), effort, arguments.seed, print)
+    print(f"{found.targets} targets, {found.frames} training frames")
+    rows = {"chance": found.chance, "linear": found.linear, "shallow": found.shallow}
+    for name, error in {**rows, "deep": found.deep}.items():
+        print(f"{name:<12}{error:8.2%}")
+    for name, error in found.tests.items():
+        print(f"  {name:<10}{error:8.2%}")
+    print(f"depth pays  {found.depth_pays:8.2f}  (linear over deep error)")
+    print(f"confusable  {found.possible:8.2f}  (targets a frame leaves open)")
+    for target, answer, share in found.confused:
+        print(f"  target {target} taken for {answer}: {share:.1%} of its frames")
+    return 0
+
+
+def _configure_fetch(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("name", help="which corpus, e.g. fsdd")
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from data_synth import fetch_corpus
+
+    fetch_corpus(arguments.name, progress=print)
+    return 0
+
+
+VERBS = {
+    "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
+    "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
+    "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
+}

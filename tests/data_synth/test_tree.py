@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from data_synth.tree import Tree, expanded, tree_from, untied, variants, word_of
+from harness.errors import UserError
+
+TREE = Tree(
+    {"a": (0, ~2), "b": (~3, 1)},
+    (("left", ("b",), ~0, ~1), ("right", ("a", "sil"), 2, ~4), ("left", ("a",), ~5, ~6)),
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "target"),
+    [
+        (("b", "a", "b", 0), 0),
+        (("sil", "a", "b", 0), 1),
+        (("b", "a", "b", 1), 2),
+        (("a", "b", "a", 0), 3),
+        (("a", "b", "b", 1), 4),
+        (("a", "b", "sil", 1), 5),
+        (("b", "b", "a", 1), 6),
+    ],
+)
+def test_questions_lead_to_the_target_of_a_context(context, target):
+    assert TREE(*context) == target
+
+
+def test_a_words_edges_see_silence():
+    assert TREE.targets(("a", "b")) == (1, 2, 3, 5)
+    assert expanded({"ab": ("a", "b"), "a": ("a",)}, TREE) == {"ab": (1, 2, 3, 5), "a": (1, 2)}
+    assert TREE.n_targets == 7
+
+
+def test_a_tree_survives_json():
+    assert tree_from(json.loads(json.dumps(asdict(TREE)))) == TREE
+
+
+def test_untied_targets_are_numbered_in_order():
+    tree = untied({"a": 3, "b": 2}, first=3)
+    assert tree.targets(("b", "a")) == (6, 7, 3, 4, 5)
+    assert tree.n_targets == 8
+
+
+def test_a_second_pronunciation_belongs_to_its_word():
+    assert [word_of(e) for e in ("the(2)", "the", "(2)", "f(x)", "a)")] == [
+        "the",
+        "the",
+        "(2)",
+        "f(x)",
+        "a)",
+    ]
+    assert variants({"a": (), "the": (), "the(2)": ()}) == {"a": ("a",), "the": ("the", "the(2)")}
+
+
+def corpus():
+    one = np.array(["x"])
+    table = Utterances(one, one, np.array(["train"]), np.array([0]), np.array([2]), (("ab",),))
+    said = {"ab": ("a", "b")}
+    text = (("ab", "ab"), ("á",))
+    data = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)
+    return Corpus(
+        "t", *data, table, expanded(said, TREE), pronunciations=said, tree=TREE, lm_text=text
+    )
+
+
+def test_tree_pronunciations_and_text_come_back_from_disk(tmp_path):
+    saved = corpus()
+    saved.save(tmp_path / "c")
+    back = Corpus.load(tmp_path / "c")
+    assert (back.tree, back.pronunciations, back.lm_text) == (
+        saved.tree,
+        saved.pronunciations,
+        saved.lm_text,
+    )
+    assert back.n_targets == 7
+    others = [
+        saved,
+        replace(saved, tree=None),
+        replace(saved, pronunciations={}),
+        replace(saved, lm_text=()),
+    ]
+    assert len({each.fingerprint for each in others}) == 4
+    assert back.fingerprint == saved.fingerprint
+
+
+def test_a_lost_text_is_noticed(tmp_path):
+    corpus().save(tmp_path / "c")
+    (tmp_path / "c" / "lm_text.parquet").unlink()
+    with pytest.raises(UserError, match=r"not a whole corpus .*lm_text\.parquet"):
+        Corpus.load(tmp_path / "c")
