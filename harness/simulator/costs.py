@@ -126,7 +126,18 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
 @kernel
 def computation_s(costs: Costs, worker: int, step: int) -> float:
     """The duration of a worker's ``step``-th minibatch, with jitter and stragglers."""
-    jitter = laws.factor(costs.jitter_key, worker, step, costs.law, costs.cv, costs.values)
+    return jittered_s(costs, worker, step, jitter_of(costs, worker, step))
+
+
+@kernel
+def jitter_of(costs: Costs, worker: int, step: int) -> float:
+    """The jitter of a worker's ``step``-th minibatch; it does not depend on the workload."""
+    return laws.factor(costs.jitter_key, worker, step, costs.law, costs.cv, costs.values)
+
+
+@kernel
+def jittered_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
+    """What `computation_s` gives, for a jitter that is known already."""
     seconds = costs.compute_s[worker] * jitter
     if costs.straggle_probability > 0.0:
         u = laws.uniforms(costs.straggler_key, worker, step, 0)[0]

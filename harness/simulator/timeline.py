@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IN_FLIGHT", "SERVER", "Contributions", "Folds", "Spans", "Timeline", "concat"]
+__all__ = ["IN_FLIGHT", "SERVER", "Contributions", "Folds", "Spans", "Timeline", "concat", "ended"]
 
 IN_FLIGHT = -1
 SERVER = -1
@@ -131,6 +131,8 @@ class Timeline:
 
     def folded(self) -> Contributions:
         """The contributions that were folded, without those in flight."""
+        if len(self.contributions) == 0 or self.contributions.fold.min() != IN_FLIGHT:
+            return self.contributions
         return self.contributions.where(self.contributions.fold != IN_FLIGHT)
 
     def in_flight(self) -> Contributions:
@@ -211,6 +213,32 @@ def _renamed(part: Timeline, kinds: tuple[str, ...]) -> Spans:
 def _stack(tables: Sequence[Any]) -> Any:
     """Tables of one type, one below the other; an optional column must be in all or none."""
     filled = [table for table in tables if len(table)] or [tables[0]]
+    if len(filled) == 1:
+        return filled[0]
     names = cast(_Table, filled[0]).columns()
     joined = {name: np.concatenate([getattr(t, name) for t in filled]) for name in names}
     return replace(filled[0], **joined)
+
+
+def ended(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
+    """The parts of one segment, none with rows in flight, and what is in flight at its end.
+
+    The columns of a part that nothing else refers to are used again where they are views with
+    room behind them: a copy of a long segment would take as long as simulating it.
+    """
+    if len(parts) != 1 or len(parts[0].folds) == 0:
+        return concat([*parts, Timeline(contributions=under_way)])
+    columns, more = parts[0].contributions.columns(), under_way.columns()
+    joined = {name: _extended(column, more[name]) for name, column in columns.items()}
+    return replace(parts[0], contributions=replace(under_way, **joined))
+
+
+def _extended(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+    """``more`` below ``column``: in the room behind it if it is the start of a longer array."""
+    base, size = column.base, len(column) + len(more)
+    if isinstance(base, np.ndarray) and base.ndim == 1 and base.dtype == column.dtype:
+        whole = cast(NDArray[Any], base)
+        if whole.ctypes.data == column.ctypes.data and len(whole) >= size:
+            whole[len(column) : size] = more
+            return whole[:size]
+    return np.concatenate([column, more])

@@ -26,6 +26,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
+from harness.simulator.protocols import plain_server
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import (
     IN_FLIGHT,
@@ -83,25 +84,30 @@ class ParameterServer(Spec):
 
     name = "parameter_server"
 
-    def start(self, cluster: Cluster, workers: int) -> State:
+    def start(self, cluster: Cluster, workers: int) -> State | plain_server.PlainState:
         """All workers idle at time 0, version 0."""
-        tasks = np.zeros(workers, TASK)
-        tasks["worker"] = np.arange(workers)
-        return State(
-            clock=np.zeros(1, CLOCK),
-            heap=new_heap(workers),
-            channels=link.new_channels(cluster.link, workers),
-            tasks=tasks,
-        )
+        if cluster.link.sharing == "none":
+            return plain_server.start(workers)
+        return general_start(cluster, workers)
 
-    def wake(self, state: State) -> None:
+    def wake(self, state: State | plain_server.PlainState) -> None:
         """Idle workers are about to read, at the present time."""
-        wake(state)
+        if isinstance(state, plain_server.PlainState):
+            plain_server.wake(state)
+        else:
+            wake(state)
 
     def advance(
-        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+        self,
+        state: State | plain_server.PlainState,
+        costs: Costs,
+        limits: Limits,
+        room: int,
+        spans: bool,
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        if isinstance(state, plain_server.PlainState):
+            return plain_server.advance(state, costs, limits, room, spans)
         first = int(state.clock[0]["version"])
         folded = np.empty(room, TASK)
         why = run(state, costs, limits, folded)
@@ -113,11 +119,25 @@ class ParameterServer(Spec):
             spans=_spans(done) if spans else Spans(),
         )
 
-    def in_flight(self, state: State) -> Contributions:
+    def in_flight(self, state: State | plain_server.PlainState) -> Contributions:
         """Contributions read and not yet folded, by first step."""
+        if isinstance(state, plain_server.PlainState):
+            return plain_server.in_flight(state)
         under_way = state.tasks[state.tasks["phase"] == UNDER_WAY]
         ordered = under_way[np.argsort(under_way["first_step"])]
         return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
+
+
+def general_start(cluster: Cluster, workers: int) -> State:
+    """All workers idle at time 0, version 0, before any kind of link."""
+    tasks = np.zeros(workers, TASK)
+    tasks["worker"] = np.arange(workers)
+    return State(
+        clock=np.zeros(1, CLOCK),
+        heap=new_heap(workers),
+        channels=link.new_channels(cluster.link, workers),
+        tasks=tasks,
+    )
 
 
 def _contributions(folds: np.ndarray, tasks: np.ndarray) -> Contributions:

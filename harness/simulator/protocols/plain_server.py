@@ -1,0 +1,295 @@
+"""The parameter server where every worker has a link of its own: a fold costs one tree update.
+
+The general kernel in `parameter_server` handles five events a contribution. Here all but two
+instants follow from the read: nothing delays a contribution until it reaches the server, and
+there the fold's end follows from the fold before. So a worker's only pending event is its
+arrival at the server. The sequence is that of the general kernel, bit for bit:
+
+- folds end in the order of arrival;
+- all that can fold at one instant does so before anybody reads at that instant;
+- readers of one instant read in the order of their folds, each after everything that the
+  readers before it have caused at that instant.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
+from harness.simulator.events import WHO, enter, new_tournament, scratch
+from harness.simulator.jit import kernel
+from harness.simulator.laws import CONSTANT
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
+
+__all__ = ["PlainState", "advance", "in_flight", "start", "wake"]
+
+PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
+FETCH, COMPUTE, PUSH, FOLD = range(4)
+"""Span kinds, as in `timeline.KINDS`."""
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *(("standing", np.int64), ("first_reader", np.int64), ("readers", np.int64)),
+        ("folded_s", np.float64),
+    ]
+)
+"""With the number of folds in a row at one instant, where in the ring the first reader is, how
+many there are, and when the last fold ended."""
+
+TASK = np.dtype(
+    [(name, np.int64) for name in ("phase", "step", "read_version", "first_step")]
+    + [(name, np.float64) for name in ("read_at_s", "copy_s", "compute_s", "fold_s")]
+    + [("jitter", np.float64)]
+)
+"""A worker and its contribution: minibatches read so far, what the contribution costs, and the
+jitter of the worker's next computation, drawn ahead because that hides its latency."""
+
+
+class PlainState(NamedTuple):
+    """Everything that moves.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        arrivals: [2N] tournament of arrivals at the server.
+        tasks: [N] of `TASK`.
+        readers: [N] ring of workers about to read at the present instant.
+    """
+
+    clock: Any
+    arrivals: Any
+    tasks: Any
+    readers: Any
+
+
+class Record(NamedTuple):
+    """[M] columns of what folded; the last three are empty where no spans are wanted."""
+
+    folded_s: Any
+    worker: Any
+    read_version: Any
+    read_at_s: Any
+    first_step: Any
+    copy_s: Any
+    compute_s: Any
+    fold_start_s: Any
+
+
+def start(workers: int) -> PlainState:
+    """All workers idle at time 0, version 0."""
+    return PlainState(
+        clock=np.zeros(1, CLOCK),
+        arrivals=new_tournament(workers),
+        tasks=np.zeros(workers, TASK),
+        readers=np.zeros(workers, np.int64),
+    )
+
+
+def advance(
+    state: PlainState, costs: Costs, limits: Limits, room: int, spans: bool
+) -> tuple[int, Timeline]:
+    """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+    first, spare = int(state.clock[0]["version"]), len(state.tasks)
+    record = _room_for(room + spare, room if spans else 0)
+    why = run(state, costs, limits, record, room)
+    done = int(state.clock[0]["version"]) - first
+    if done + spare < room // 2:
+        record = Record(*(column[: done + spare].copy() for column in record))
+    numbers = np.arange(first, first + done + spare, dtype=np.int64)[:done]
+    contributions = Contributions(
+        fold=numbers,
+        worker=record.worker[:done],
+        read_version=record.read_version[:done],
+        read_time_s=record.read_at_s[:done],
+        first_step=record.first_step[:done],
+        steps=np.ones(done + spare, np.int32)[:done],
+    )
+    return why, Timeline(
+        folds=Folds(numbers, record.folded_s[:done]),
+        contributions=contributions,
+        spans=_spans(record, done, costs.latency_s) if spans else Spans(),
+    )
+
+
+def _room_for(folds: int, spans: int) -> Record:
+    """Columns for so many folds; where spans are wanted, ``spans`` is as large."""
+    ints, floats = np.int64, np.float64
+    kinds = (floats, np.int32, ints, floats, ints)
+    return Record(*(np.empty(folds, kind) for kind in kinds), *(np.empty(spans) for _ in range(3)))
+
+
+def _spans(record: Record, folds: int, latency_s: float) -> Spans:
+    """Fetch, compute, push and fold of each contribution; what took no time is left out."""
+    room = 4 * folds
+    spans = Spans(*(np.empty(room, kind) for kind in (np.int32, np.int32, float, float)))
+    columns = (spans.worker, spans.kind, spans.start_s, spans.end_s)
+    busy = write_spans(record, folds, latency_s, *columns)
+    return Spans(*(column[:busy] for column in columns))
+
+
+@kernel
+def write_spans(
+    record: Record, folds: int, latency_s: float, worker: Any, kind: Any, start_s: Any, end_s: Any
+) -> int:
+    """Fill the columns of spans in the order of folds; returns how many there are."""
+    row = 0
+    for place in range(folds):
+        instant_s = record.read_at_s[place]
+        copy_s = record.copy_s[place]
+        for stage in range(4):
+            if stage == FETCH or stage == PUSH:
+                until_s = instant_s + copy_s + latency_s
+            elif stage == COMPUTE:
+                until_s = instant_s + record.compute_s[place]
+            else:
+                instant_s, until_s = record.fold_start_s[place], record.folded_s[place]
+            if until_s > instant_s:
+                worker[row] = SERVER if stage == FOLD else record.worker[place]
+                kind[row] = stage
+                start_s[row], end_s[row] = instant_s, until_s
+                row += 1
+            instant_s = until_s
+    return row
+
+
+def in_flight(state: PlainState) -> Contributions:
+    """Contributions read and not yet folded, by first step."""
+    tasks = state.tasks
+    workers = np.flatnonzero(tasks["phase"] == UNDER_WAY)
+    workers = workers[np.argsort(tasks["first_step"][workers])]
+    return Contributions(
+        fold=np.full(len(workers), IN_FLIGHT, np.int64),
+        worker=workers.astype(np.int32),
+        read_version=tasks["read_version"][workers],
+        read_time_s=tasks["read_at_s"][workers],
+        first_step=tasks["first_step"][workers],
+        steps=np.ones(len(workers), np.int32),
+    )
+
+
+@kernel
+def wake(state: PlainState) -> None:
+    """Idle workers are about to read, in order of their numbers."""
+    for who in range(len(state.tasks)):
+        if state.tasks[who].phase == PARKED:
+            state.clock[0].busy += 1
+            queue_reader(state, who)
+
+
+@kernel
+def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: int) -> int:
+    """Move ``state`` until a limit is met or ``room`` rows are written; returns why it stopped."""
+    clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
+    rows, with_spans = 0, len(record.copy_s) > 0
+    shortest_s = shortest_fold_s(state, costs)
+    while clock.version < limits.version:
+        who = arrivals[1].key & WHO
+        arrived_s = arrivals[1].time_s
+        start_s = max(arrived_s, clock.folded_s)
+        end_s = np.inf if arrived_s == np.inf else start_s + tasks[who].fold_s
+        if clock.readers > 0 and end_s > clock.now_s:
+            who = next_reader(state)
+        else:
+            if end_s > limits.time_s:
+                clock.now_s = limits.time_s
+                return DONE
+            if end_s == np.inf:
+                return DONE
+            if rows == room:
+                return FULL
+            clock.standing = clock.standing + 1 if end_s == clock.now_s else 0
+            if clock.standing > limits.standing:
+                return STUCK
+            write_row(record, rows, who, tasks[who], end_s)
+            if with_spans:
+                write_costs(record, rows, tasks[who], start_s)
+            rows += 1
+            clock.now_s = clock.folded_s = end_s
+            clock.version += 1
+            certain = end_s + shortest_s > end_s and clock.readers == 0
+            if not certain or clock.version == limits.version:
+                scratch(arrivals, who)
+                queue_reader(state, who)
+                continue
+        read(state, costs, limits, who)
+    return DONE
+
+
+@kernel
+def shortest_fold_s(state: PlainState, costs: Costs) -> float:
+    """A time that every fold to come takes at least; 0 where nothing is known."""
+    if costs.fold_law != CONSTANT:
+        return 0.0
+    shortest_s = costs.fold_s
+    for who in range(len(state.tasks)):
+        if state.tasks[who].phase == UNDER_WAY:
+            shortest_s = min(shortest_s, state.tasks[who].fold_s)
+    return shortest_s
+
+
+@kernel
+def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> None:
+    """Put what folded into the columns."""
+    record.folded_s[row] = end_s
+    record.worker[row] = who
+    record.read_version[row] = task.read_version
+    record.read_at_s[row] = task.read_at_s
+    record.first_step[row] = task.first_step
+
+
+@kernel
+def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
+    """Put what spans are made of into the columns."""
+    record.copy_s[row] = task.copy_s
+    record.compute_s[row] = task.compute_s
+    record.fold_start_s[row] = start_s
+
+
+@kernel
+def queue_reader(state: PlainState, who: int) -> None:
+    """A worker is about to read, after those that are so already."""
+    clock, readers = state.clock[0], state.readers
+    place = clock.first_reader + clock.readers
+    readers[place - len(readers) if place >= len(readers) else place] = who
+    clock.readers += 1
+    state.tasks[who].phase = ABOUT_TO_READ
+
+
+@kernel
+def next_reader(state: PlainState) -> int:
+    """The worker that reads now; it leaves the ring."""
+    clock, readers = state.clock[0], state.readers
+    who = readers[clock.first_reader]
+    clock.first_reader = 0 if clock.first_reader + 1 == len(readers) else clock.first_reader + 1
+    clock.readers -= 1
+    return who
+
+
+@kernel
+def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
+    """Take the snapshot and the next minibatch; or stay idle if there is none."""
+    clock, task = state.clock[0], state.tasks[who]
+    now_s = clock.now_s
+    if clock.dispatched >= limits.dispatch or now_s > limits.dispatch_s:
+        task.phase = PARKED
+        clock.busy -= 1
+        scratch(state.arrivals, who)
+        return
+    task.phase = UNDER_WAY
+    task.read_version = clock.version
+    task.read_at_s = now_s
+    task.first_step = clock.dispatched
+    if task.step == 0:
+        task.jitter = jitter_of(costs, who, 0)
+    task.copy_s = costs.copy_s
+    task.compute_s = jittered_s(costs, who, task.step, task.jitter)
+    task.fold_s = folding_s(costs, who, task.step)
+    task.step += 1
+    clock.dispatched += 1
+    fetched_s = now_s + task.copy_s + costs.latency_s
+    sent_s = fetched_s + task.compute_s
+    enter(state.arrivals, who, sent_s + task.copy_s + costs.latency_s, task.first_step)
+    task.jitter = jitter_of(costs, who, task.step)
