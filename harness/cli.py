@@ -60,7 +60,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
     try:
         return run()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

@@ -29,4 +29,5 @@ def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
     names = sorted(allowed)
     near = get_close_matches(value, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return UserError(f"{what}: unknown {value!r}{hint}; allowed: {', '.join(names)}")
+    shown = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
+    return UserError(f"{what}: unknown {shown}{hint}; allowed: {', '.join(names)}")

@@ -17,6 +17,7 @@ Example:
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from harness.errors import UserError, unknown
 
-__all__ = ["Spec", "build", "load_toml", "setting"]
+__all__ = ["Limits", "Spec", "allowed_words", "build", "limits_of", "load_toml", "setting"]
 
 _Table = Mapping[str, object]
 _SpecT = TypeVar("_SpecT", bound="Spec")
@@ -35,8 +36,13 @@ _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: 
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """What one field allows; it applies to each element where the field is a list."""
+class Limits:
+    """What one field allows; it applies to each element where the field is a list.
+
+    Attributes:
+        above, at_least, at_most: edges of a number.
+        one_of: the only strings.
+    """
 
     above: float | None = None
     at_least: float | None = None
@@ -75,7 +81,7 @@ def setting(
         at_most: numbers must not be greater than this.
         one_of: the allowed strings.
     """
-    limits = _Limits(above, at_least, at_most, None if one_of is None else tuple(one_of))
+    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of))
     return field(default=cast(Any, default), metadata={_LIMITS: limits})
 
 
@@ -89,7 +95,7 @@ class Spec:
             value = getattr(self, entry.name)
             if not _holds_specs(value):
                 key = f"{type(self).__name__}.{entry.name}"
-                checked = _convert(value, hints[entry.name], _limits_of(entry), key)
+                checked = _convert(value, hints[entry.name], limits_of(entry), key)
                 object.__setattr__(self, entry.name, checked)
         trouble = self.trouble()
         if trouble is not None:
@@ -162,17 +168,17 @@ def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: s
 
 
 def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:
-    return _convert(values[entry.name], kind, _limits_of(entry), f"{where}: {key}", where, key)
+    return _convert(values[entry.name], kind, limits_of(entry), f"{where}: {key}", where, key)
 
 
 def _required(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
     if entry.default is MISSING and entry.default_factory is MISSING:
-        raise UserError(f"{where}: {key}: missing; needed: {_allowed(kind, _limits_of(entry))}")
+        raise UserError(f"{where}: {key}: missing; needed: {allowed_words(kind, limits_of(entry))}")
     return False
 
 
 def _convert(
-    value: object, kind: Any, limits: _Limits, label: str, where: str = "", key: str = ""
+    value: object, kind: Any, limits: Limits, label: str, where: str = "", key: str = ""
 ) -> object:
     """``value`` as the type ``kind``, or the error that teaches."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -190,20 +196,20 @@ def _convert(
     if origin is dict and isinstance(value, Mapping):
         pairs = cast(_Table, value).items()
         return {
-            k: _convert(v, arguments[1], limits, f"{label}.{k}", where, _join(key, k))
+            k: _convert(v, arguments[1], limits, _join(label, k), where, _join(key, k))
             for k, v in pairs
         }
     return _scalar(value, kind, limits, label)
 
 
-def _scalar(value: object, kind: Any, limits: _Limits, label: str) -> object:
+def _scalar(value: object, kind: Any, limits: Limits, label: str) -> object:
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         value = _as_float(value)
     wrong_type = type(value) is not kind
     out_of_range = isinstance(value, int | float) and not limits.admits(value)
     if wrong_type or out_of_range:
         raise UserError(
-            f"{label}: {_show(value)} is not allowed; allowed: {_allowed(kind, limits)}"
+            f"{label}: {_show(value)} is not allowed; allowed: {allowed_words(kind, limits)}"
         )
     if limits.one_of is not None and value not in limits.one_of:
         raise unknown(label, str(value), limits.one_of)
@@ -217,20 +223,21 @@ def _as_float(value: float) -> float:
         return math.inf
 
 
-def _allowed(kind: Any, limits: _Limits) -> str:
-    """What a field takes, in words."""
+def allowed_words(kind: Any, limits: Limits) -> str:
+    """What a field of a type takes, in words: ``a number above 0``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _allowed(next(part for part in arguments if part is not type(None)), limits)
+        return allowed_words(next(part for part in arguments if part is not type(None)), limits)
     if origin is tuple:
-        return f"a list, each entry {_allowed(arguments[0], limits)}"
+        return f"a list, each entry {allowed_words(arguments[0], limits)}"
     if limits.one_of is not None:
         return "one of " + ", ".join(limits.one_of)
     return " ".join([_TYPE_NAMES.get(kind, "a table"), limits.describe()]).strip()
 
 
-def _limits_of(entry: Field[Any]) -> _Limits:
-    return entry.metadata.get(_LIMITS, _Limits())
+def limits_of(entry: Field[Any]) -> Limits:
+    """What a field was declared to allow with `setting`."""
+    return entry.metadata.get(_LIMITS, Limits())
 
 
 def _holds_specs(value: object) -> bool:
@@ -253,7 +260,9 @@ def _plain(value: object) -> Any:
 
 
 def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
+    """A dotted key; a name that TOML would have in quotes is in quotes here, on one line."""
+    safe = name if re.fullmatch(r"[\w.\[\]-]+", name) and len(name) <= 60 else _show(name)
+    return f"{key}.{safe}" if key else safe
 
 
 def _show(value: object) -> str:

@@ -149,7 +149,8 @@ class Cluster(Spec):
 
     Attributes:
         name: for tables and figures.
-        devices: kinds of device by name; those of the catalogue need not be described.
+        devices: kinds of device by name; a file may leave out those of the catalogue, and
+            with them the whole table.
         workers: groups of workers in order; asked for more than their sum, the simulator
             goes through the groups again.
         link: between the server and the workers.

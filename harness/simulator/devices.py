@@ -86,7 +86,8 @@ def unknown_device(name: str, described: Collection[str]) -> str:
     """What to say of a device that is neither described in a file nor in the catalogue."""
     near = get_close_matches(name, [*described, *catalogue()], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
     return (
-        f"unknown {name!r}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
+        f"unknown {shown}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
         f" and in the catalogue {', '.join(catalogue())}"
     )

@@ -1,0 +1,162 @@
+"""The keys of a settings file, from the classes that read it: for documentation and for tests.
+
+    python -m harness.reference docs/clusters.md
+
+writes the tables of `Cluster` anew between the two markers of that page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from harness.spec import Limits, Spec, allowed_words, limits_of
+
+__all__ = ["Key", "keys_of", "markdown", "rewritten"]
+
+BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
+ANY_NAME, ANY_PLACE = "NAME", "[]"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a file.
+
+    Attributes:
+        path: where it stands, e.g. ``("workers", "[]", "count")``; ``"[]"`` is any place in a
+            list, ``"NAME"`` any name in a table.
+        kind: its type.
+        limits: what the type does not say.
+        required: whether it must be there.
+        default: its value where it is not.
+        meaning: in a sentence.
+        table: the settings class whose key it is.
+    """
+
+    path: tuple[str, ...]
+    kind: Any
+    limits: Limits
+    required: bool
+    default: object
+    meaning: str
+    table: type[Spec]
+
+    @property
+    def dotted(self) -> str:
+        """``workers[].count``, ``devices.NAME.launch_s``."""
+        return ".".join(self.path).replace(".[]", "[]")
+
+    @property
+    def takes(self) -> str:
+        """What is allowed, in words."""
+        return allowed_words(self.kind, self.limits)
+
+    @property
+    def inner(self) -> tuple[type[Spec], tuple[str, ...]] | None:
+        """The settings class of the tables below this key and their path; none for a value."""
+        return _inner(self.kind, self.path)
+
+
+def keys_of(spec: type[Spec], path: tuple[str, ...] = ()) -> Iterator[Key]:
+    """Every key of a settings class, those of nested tables after the key of their table."""
+    hints, meanings = get_type_hints(spec), _meanings(spec)
+    for entry in fields(spec):
+        key = Key(
+            path=(*path, entry.name),
+            kind=hints[entry.name],
+            limits=limits_of(entry),
+            required=entry.default is MISSING and entry.default_factory is MISSING,
+            default=_default(entry),
+            meaning=meanings.get(entry.name, ""),
+            table=spec,
+        )
+        yield key
+        if key.inner is not None:
+            yield from keys_of(*key.inner)
+
+
+def _default(entry: Field[Any]) -> object:
+    if entry.default_factory is not MISSING:
+        return entry.default_factory()
+    return None if entry.default is MISSING else entry.default
+
+
+def _inner(kind: Any, path: tuple[str, ...]) -> tuple[type[Spec], tuple[str, ...]] | None:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _inner(next(part for part in arguments if part is not type(None)), path)
+    if origin is tuple:
+        return _inner(arguments[0], (*path, ANY_PLACE))
+    if origin is dict:
+        return _inner(arguments[1], (*path, ANY_NAME))
+    return (kind, path) if isinstance(kind, type) and issubclass(kind, Spec) else None
+
+
+def _meanings(spec: type[Spec]) -> dict[str, str]:
+    """The entries under ``Attributes:`` of a class's docstring, each on one line."""
+    _, _, section = (inspect.getdoc(spec) or "").partition("Attributes:\n")
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
+    return {
+        name.strip(): re.sub(r"\s+", " ", text).replace("``", "`")
+        for names, text in entries
+        for name in names.split(",")
+    }
+
+
+def markdown(spec: type[Spec]) -> str:
+    """One section a table of the file, one row a key."""
+    sections: dict[tuple[str, ...], list[Key]] = {}
+    for key in keys_of(spec):
+        sections.setdefault(key.path[:-1], []).append(key)
+    return "\n".join(_section(path, keys) for path, keys in sections.items())
+
+
+def _section(path: tuple[str, ...], keys: list[Key]) -> str:
+    rows = [f"| `{key.path[-1]}` | {_takes(key)} | {_shown(key)} | {key.meaning} |" for key in keys]
+    purpose = (inspect.getdoc(keys[0].table) or "").splitlines()[0]
+    head = [f"### {_heading(path)}", "", purpose, "", "| key | takes | default | meaning |"]
+    return "\n".join([*head, "|---|---|---|---|", *rows, ""])
+
+
+def _heading(path: tuple[str, ...]) -> str:
+    """``[link]`` for a table, ``[[workers]]`` for one that may stand several times."""
+    if not path:
+        return "At the top"
+    if path[-1] == ANY_PLACE:
+        return f"`[[{'.'.join(path[:-1])}]]`"
+    return f"`[{'.'.join(path)}]`"
+
+
+def _takes(key: Key) -> str:
+    if key.inner is None:
+        return key.takes
+    return "tables, see below" if key.inner[1] != key.path else "a table, see below"
+
+
+def _shown(key: Key) -> str:
+    if key.required:
+        return "**required**"
+    if key.default in (None, "", (), {}) or isinstance(key.default, Spec):
+        return ""
+    text = f"{key.default:g}" if isinstance(key.default, float) else str(key.default)
+    return f"`{text}`"
+
+
+def rewritten(page: str, spec: type[Spec]) -> str:
+    """A page with the tables of ``spec`` between its markers."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{markdown(spec)}\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    from harness.simulator import Cluster
+
+    page = Path(sys.argv[1])
+    page.write_text(rewritten(page.read_text(encoding="utf-8"), Cluster), encoding="utf-8")
