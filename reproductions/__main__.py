@@ -53,7 +53,7 @@ def _main(asked: argparse.Namespace) -> int:
     if scale not in PAPER.seeds:
         raise unknown("--scale", scale, PAPER.seeds)
     only = tuple(name for name in asked.only.split(",") if name)
-    PAPER.chosen(only)
+    PAPER.chosen(only, scale)
     out = asked.out or Path("reports/out") / asked.paper / scale
     request = Request(
         seeds=tuple(range(asked.seeds or PAPER.seeds[scale])),

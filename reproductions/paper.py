@@ -41,11 +41,13 @@ class Maker(Generic[Made]):
         id: as in the list of exhibits and claims, e.g. ``"p1.table2"``.
         needs: names of settings; empty for what needs no training.
         make: from what was run and the finished runs to the result.
+        smoke: whether it is made at smoke scale, which has two minutes for everything.
     """
 
     id: str
     needs: tuple[str, ...]
     make: Callable[[Subject, Runs], Made]
+    smoke: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,10 @@ class Paper:
     exhibits: tuple[Maker[Exhibit], ...]
     claims: tuple[Maker[Claim], ...]
 
-    def chosen(self, only: Sequence[str]) -> tuple[list[Maker[Exhibit]], list[Maker[Claim]]]:
-        """The exhibits named by ``only`` (all if empty) and the claims their runs can carry.
+    def chosen(
+        self, only: Sequence[str], scale: str
+    ) -> tuple[list[Maker[Exhibit]], list[Maker[Claim]]]:
+        """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
 
         Raises:
             UserError: no such exhibit.
@@ -81,7 +85,8 @@ class Paper:
             if name not in names:
                 raise unknown("--only", name, names)
         if not only:
-            return list(self.exhibits), list(self.claims)
+            made = [maker for maker in self.exhibits if maker.smoke or scale != "smoke"]
+            return made, list(self.claims)
         exhibits = [names[name] for name in only]
         settings = {setting for maker in exhibits for setting in maker.needs}
         return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]

@@ -52,7 +52,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    exhibits, claims = paper.chosen(request.only)
+    exhibits, claims = paper.chosen(request.only, subject.scale)
     needed = {setting for maker in (*exhibits, *claims) for setting in maker.needs}
     runs = _execute(paper, subject, request, needed)
     results = Results(

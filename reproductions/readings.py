@@ -43,7 +43,12 @@ def errors_of_utterances(runs: Sequence[Run], key: Callable[[Run], str]) -> np.n
 
 
 def curve_rows(
-    label: str, runs: Sequence[Run], name: str, scale: float = 1.0, passes: float = 1.0
+    label: str,
+    runs: Sequence[Run],
+    name: str,
+    scale: float = 1.0,
+    passes: float = 1.0,
+    hours: float | None = None,
 ) -> list[Row]:
     """A metric's mean over seeds against epochs, at the epochs that every seed reached.
 
@@ -56,11 +61,16 @@ def curve_rows(
         name: the metric.
         scale: multiplies the metric, e.g. 100 for percent.
         passes: passes over the training set in one epoch of the figure.
+        hours: draw against time instead: hours in one simulated second. The time of an
+            epoch is its mean over seeds.
     """
+    times = [dict(zip(*run.curve(name)[::2], strict=True)) for run in runs]
     readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
     rows: list[Row] = []
     for epoch in sorted(set.intersection(*(set(r) for r in readings)) - {0.0}):
         mean = mean_ci([scale * r[epoch] for r in readings])
         x = round(float(epoch) / passes, 6)
+        if hours is not None:
+            x = round(hours * float(np.mean([t[epoch] for t in times])), 6)
         rows.append(Row(label, x, None, mean.estimate, mean.ci95, hashes(runs)))
     return rows

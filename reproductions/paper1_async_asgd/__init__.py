@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
+from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS
 from reproductions.paper1_async_asgd.exhibits import EXHIBITS
 from reproductions.paper1_async_asgd.experiments import (
@@ -18,6 +19,6 @@ PAPER = Paper(
     {scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments,
     differences,
-    EXHIBITS,
+    (*EXHIBITS, *BEYOND),
     CLAIMS,
 )

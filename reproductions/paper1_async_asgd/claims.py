@@ -17,7 +17,13 @@ from harness.judge.claims import (
     judge_size,
 )
 from harness.judge.results import Claim, Part
-from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
+from harness.judge.statistics import (
+    Interval,
+    mean_ci,
+    paired_difference_ci,
+    rank_correlation_ci,
+    ratio_ci,
+)
 from harness.judge.utterances import Counts, rate_difference_ci, rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
@@ -27,7 +33,7 @@ from reproductions.paper1_async_asgd.exhibits import (
     final_errors,
     training_seconds,
 )
-from reproductions.paper1_async_asgd.experiments import PRESETS, REPORTED
+from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, PRESETS, REPORTED, chunk_name
 from reproductions.readings import at_epoch, hashes
 
 EARLY = 0.25
@@ -91,6 +97,27 @@ def adapt_slow(subject: Subject, runs: Runs) -> Claim:
         "p1.adapt-slow", "ASGD-adapt improves slowly: it still falls when the others are flat",
         "Section 4.1, Figure 2", "frame error (%), differences", parts,
         hashes(runs["hand"], runs["adapt"], runs["search"]),
+    )  # fmt: skip
+
+
+def chunk_size(subject: Subject, runs: Runs) -> Claim:
+    """Error rises with chunk size, and by how much from the smallest to the largest."""
+    parts: list[Quantity] = []
+    settings = [chunk_name(hours) for hours in CHUNK_HOURS]
+    for test in subject.corpus.tests:
+        errors = [final_errors("one_pass", test, runs[name]) for name in settings]
+        rates = np.stack([each.mean(1) for each in errors], axis=1)
+        order = rank_correlation_ci(CHUNK_HOURS, rates)
+        parts.append((f"{test}, rank correlation", "above 0", order,
+                      judge_direction(order, "above")))  # fmt: skip
+        ratio = rate_ratio_ci(errors[-1], errors[0], _lengths(errors[0]))
+        paper = REPORTED["claims"][f"chunk_25_over_1_{test}"]
+        excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
+        parts.append((f"{test}, 25 h over 1 h", paper, ratio, judge_direction(excess, "above")))
+    return _claim(
+        "p1.chunk-size", "The error rises with the size of the data chunk",
+        "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
+        hashes(*(runs[name] for name in settings)),
     )  # fmt: skip
 
 
@@ -268,6 +295,7 @@ CLAIMS = (
     Maker("p1.hand-early", ("hand", "search"), hand_early),
     Maker("p1.flat-after-one-pass", ("hand", "search"), flat_after_one_pass),
     Maker("p1.adapt-slow", THREE, adapt_slow),
+    Maker("p1.chunk-size", tuple(map(chunk_name, CHUNK_HOURS)), chunk_size),
     Maker("p1.one-pass-close", BOTH, one_pass_close),
     Maker("p1.time-factor", BOTH, time_factor),
     Maker("p1.average-helps", ("one_pass",), average_helps),
