@@ -2,7 +2,7 @@
 
     python -m harness.reference docs/clusters.md
 
-writes the tables of `Cluster` anew between the two markers of that page.
+writes what lies between the markers of that page anew: the keys of `Cluster`, and the catalogue.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from harness.simulator.cluster import Cluster
+from harness.simulator.devices import Device, catalogue
 from harness.spec import Limits, Spec, allowed_words, limits_of
+from harness.units import format_quantity
 
-__all__ = ["Key", "keys_of", "markdown", "rewritten"]
+__all__ = ["Key", "cluster_page", "device_table", "keys_of", "markdown", "rewritten"]
 
-BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 ANY_NAME, ANY_PLACE = "NAME", "[]"
 
 
@@ -148,15 +150,36 @@ def _shown(key: Key) -> str:
     return f"`{text}`"
 
 
-def rewritten(page: str, spec: type[Spec]) -> str:
-    """A page with the tables of ``spec`` between its markers."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{markdown(spec)}\n{END}{tail}"
+def device_table(devices: Mapping[str, Device]) -> str:
+    """A row a device."""
+    rows = [
+        f"| `{name}` | {_rate(device.peak_flops_per_s)} | {_rate(device.achieved_flops_per_s)} |"
+        f" {device.half_rate_frames:g} | {_rate(device.memory_bytes_per_s, 'B/s')} |"
+        for name, device in devices.items()
+    ]
+    head = "| name | peak | achieved | half rate at | memory |\n|---|---|---|---|---|"
+    return "\n".join([head, *rows])
+
+
+def _rate(value: float | None, unit: str = "FLOP/s") -> str:
+    return "" if value is None else format_quantity(value, unit)
+
+
+def rewritten(page: str, parts: Mapping[str, str]) -> str:
+    """A page with each named part between its own markers."""
+    for name, content in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        head, _, rest = page.partition(begin)
+        _, _, tail = rest.partition(end)
+        page = f"{head}{begin}\n{content}\n{end}{tail}"
+    return page
+
+
+def cluster_page(page: str) -> str:
+    """``docs/clusters.md`` as it should be."""
+    return rewritten(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
 
 
 if __name__ == "__main__":
-    from harness.simulator import Cluster
-
-    page = Path(sys.argv[1])
-    page.write_text(rewritten(page.read_text(encoding="utf-8"), Cluster), encoding="utf-8")
+    path = Path(sys.argv[1])
+    path.write_text(cluster_page(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.reference import cluster_page, keys_of
+from harness.simulator import Cluster, Simulation, load_cluster
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "reproductions" / "clusters").glob("*.toml"))
+PAGE = ROOT / "docs" / "clusters.md"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_published_cluster_can_be_simulated_at_its_full_size(path):
+    cluster = load_cluster(path)
+    assert cluster.workload is not None
+    simulation = Simulation(cluster, "parameter_server", cluster.workload)
+    timeline = simulation.advance(folds=2 * cluster.size)
+    assert math.isfinite(simulation.now_s)
+    assert simulation.now_s > 0.0
+    assert np.all(np.diff(timeline.folds.time_s) >= 0.0)
+    assert timeline.lag_s().min() > 0.0
+    assert len(timeline.in_flight()) == cluster.size - 1 or cluster.size == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_published_cluster_says_where_its_devices_figures_come_from(path):
+    assert all(device.source for device in load_cluster(path).devices.values())
+
+
+def test_the_page_on_cluster_files_tells_every_key_as_it_is():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == cluster_page(page), "python -m harness.reference docs/clusters.md"
+
+
+def test_every_key_has_a_meaning_and_a_place_on_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    for key in keys_of(Cluster):
+        assert key.meaning, key.dotted
+        assert f"| `{key.path[-1]}` | " in page
+
+
+def test_the_example_on_the_page_is_a_cluster(tmp_path):
+    example = PAGE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    path = tmp_path / "example.toml"
+    path.write_text(example)
+    cluster = load_cluster(path)
+    assert (cluster.size, cluster.workers[0].device) == (8, "A100")
