@@ -10,7 +10,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster, Jitter
-from harness.simulator.jit import kernel
+from harness.simulator.jit import kernel, part
 from harness.simulator.workload import Workload
 
 __all__ = ["Costs", "bare_throughput_per_s", "compute_seconds", "copy_seconds", "costs_of"]
@@ -114,8 +114,10 @@ def _factors(jitter: Jitter) -> np.ndarray:
 
 def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
     """[N] seconds of each worker, with its lasting speed."""
-    whole = [compute_seconds(cluster, workload, w) for w in range(min(workers, cluster.size))]
-    base = np.resize(np.array(whole), workers)
+    firsts = np.cumsum([0, *(group.count for group in cluster.workers[:-1])]).tolist()
+    each = [compute_seconds(cluster, workload, first) for first in firsts]
+    whole = np.repeat(each, [min(group.count, workers) for group in cluster.workers])
+    base = np.resize(whole, workers)
     if cluster.heterogeneity_cv == 0.0:
         return base
     key = laws.purpose_key(seed, "speed")
@@ -129,13 +131,13 @@ def computation_s(costs: Costs, worker: int, step: int) -> float:
     return jittered_s(costs, worker, step, jitter_of(costs, worker, step))
 
 
-@kernel
+@part
 def jitter_of(costs: Costs, worker: int, step: int) -> float:
     """The jitter of a worker's ``step``-th minibatch; it does not depend on the workload."""
     return laws.factor(costs.jitter_key, worker, step, costs.law, costs.cv, costs.values)
 
 
-@kernel
+@part
 def jittered_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
     """What `computation_s` gives, for a jitter that is known already."""
     seconds = costs.compute_s[worker] * jitter
@@ -146,7 +148,7 @@ def jittered_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
     return seconds
 
 
-@kernel
+@part
 def folding_s(costs: Costs, worker: int, step: int) -> float:
     """The duration of the fold of a worker's ``step``-th contribution."""
     if costs.fold_law == laws.CONSTANT:

@@ -236,9 +236,12 @@ def ended(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
 def _extended(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
     """``more`` below ``column``: in the room behind it if it is the start of a longer array."""
     base, size = column.base, len(column) + len(more)
-    if isinstance(base, np.ndarray) and base.ndim == 1 and base.dtype == column.dtype:
-        whole = cast(NDArray[Any], base)
-        if whole.ctypes.data == column.ctypes.data and len(whole) >= size:
-            whole[len(column) : size] = more
-            return whole[:size]
+    if (
+        isinstance(base, np.ndarray)
+        and (base.ndim, base.dtype) == (1, column.dtype)
+        and base.ctypes.data == column.ctypes.data
+        and len(base) >= size
+    ):
+        base[len(column) : size] = more
+        return base[:size]
     return np.concatenate([column, more])

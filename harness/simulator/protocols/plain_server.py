@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
 from harness.simulator.events import WHO, enter, new_tournament, scratch
-from harness.simulator.jit import kernel
+from harness.simulator.jit import kernel, part
 from harness.simulator.laws import CONSTANT
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
@@ -124,10 +124,10 @@ def _room_for(folds: int, spans: int) -> Record:
 def _spans(record: Record, folds: int, latency_s: float) -> Spans:
     """Fetch, compute, push and fold of each contribution; what took no time is left out."""
     room = 4 * folds
-    spans = Spans(*(np.empty(room, kind) for kind in (np.int32, np.int32, float, float)))
-    columns = (spans.worker, spans.kind, spans.start_s, spans.end_s)
-    busy = write_spans(record, folds, latency_s, *columns)
-    return Spans(*(column[:busy] for column in columns))
+    worker, kind = np.empty(room, np.int32), np.empty(room, np.int32)
+    start_s, end_s = np.empty(room), np.empty(room)
+    busy = write_spans(record, folds, latency_s, worker, kind, start_s, end_s)
+    return Spans(worker[:busy], kind[:busy], start_s[:busy], end_s[:busy])
 
 
 @kernel
@@ -140,7 +140,7 @@ def write_spans(
         instant_s = record.read_at_s[place]
         copy_s = record.copy_s[place]
         for stage in range(4):
-            if stage == FETCH or stage == PUSH:
+            if stage in (FETCH, PUSH):
                 until_s = instant_s + copy_s + latency_s
             elif stage == COMPUTE:
                 until_s = instant_s + record.compute_s[place]
@@ -230,7 +230,7 @@ def shortest_fold_s(state: PlainState, costs: Costs) -> float:
     return shortest_s
 
 
-@kernel
+@part
 def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> None:
     """Put what folded into the columns."""
     record.folded_s[row] = end_s
@@ -240,7 +240,7 @@ def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> No
     record.first_step[row] = task.first_step
 
 
-@kernel
+@part
 def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
     """Put what spans are made of into the columns."""
     record.copy_s[row] = task.copy_s
@@ -258,7 +258,7 @@ def queue_reader(state: PlainState, who: int) -> None:
     state.tasks[who].phase = ABOUT_TO_READ
 
 
-@kernel
+@part
 def next_reader(state: PlainState) -> int:
     """The worker that reads now; it leaves the ring."""
     clock, readers = state.clock[0], state.readers
@@ -268,7 +268,7 @@ def next_reader(state: PlainState) -> int:
     return who
 
 
-@kernel
+@part
 def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
     """Take the snapshot and the next minibatch; or stay idle if there is none."""
     clock, task = state.clock[0], state.tasks[who]
