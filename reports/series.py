@@ -20,19 +20,28 @@ PAPER_LABEL = "printed in the paper"
 def curves(axes: Axes, exhibit: Exhibit) -> None:
     """One line a label over the columns as x, with its interval as a band.
 
-    ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names) and
-    ``x_ticks`` (the values to mark).
+    ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names), and ``x_ticks``
+    and ``y_ticks`` (the values to mark).
     """
     for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
-    for name, change in (("x_scale", axes.set_xscale), ("y_scale", axes.set_yscale)):
-        if name in exhibit.draw:
-            change(exhibit.draw[name])
-    if "x_ticks" in exhibit.draw:
-        ticks = exhibit.draw["x_ticks"]
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+    for name, axis, change in (
+        ("x", axes.xaxis, axes.set_xscale),
+        ("y", axes.yaxis, axes.set_yscale),
+    ):
+        if scale := exhibit.draw.get(f"{name}_scale"):
+            change(scale)
+            axis.set_major_formatter(plain)  # powers of ten would be set as mathematics
+        if ticks := exhibit.draw.get(f"{name}_ticks"):
+            axis.set_ticks(ticks, [plain(tick) for tick in ticks])
+            axis.set_ticks([], minor=True)
     _legend(axes, exhibit.rows)
+
+
+def plain(value: float, position: int = 0) -> str:
+    """A tick's label in digits; the position is matplotlib's and does not matter."""
+    del position
+    return f"{value:g}"
 
 
 def bars(axes: Axes, exhibit: Exhibit) -> None:
