@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from harness.seeds import stream
 from harness.simulator import laws
 
 DRAWS = 20_000
@@ -77,18 +74,3 @@ def test_streams_of_two_workers_are_uncorrelated():
     key = laws.purpose_key(0, "jitter")
     table = np.array([[laws.normal(key, w, s, 0) for s in range(5000)] for w in range(2)])
     assert abs(np.corrcoef(table)[0, 1]) < 4 / np.sqrt(5000)
-
-
-def test_timing_draws_move_no_other_generator(simulate):
-    training = stream(0, "order", 0)
-    expected = stream(0, "order", 0).random(3).tolist()
-    before = (random.getstate(), np.random.get_state()[1].tolist())
-    simulate(jitter=laws_jitter()).advance(folds=100)
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-    assert training.random(3).tolist() == expected
-
-
-def laws_jitter():
-    from harness.simulator import Jitter
-
-    return Jitter("gamma", 0.5)

@@ -28,11 +28,6 @@ def sequence(timeline):
     return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
 
 
-def test_one_worker_is_never_stale(simulate):
-    timeline = simulate(1, copy_s=0.1, fold_s=0.1, jitter=LOGNORMAL).advance(folds=500)
-    assert set(timeline.staleness().tolist()) == {0}
-
-
 @pytest.mark.parametrize("workers", [1, 2, 4, 33])
 def test_a_cluster_without_costs_is_serial(cluster, free_job, workers):
     simulation = Simulation(cluster(workers), "parameter_server", free_job, workers)
@@ -71,14 +66,6 @@ def test_the_time_of_each_stage_is_the_one_calculated_by_hand(simulate):
     assert timeline.lag_s().tolist() == [2.25, 2.75, 2.25]
 
 
-def test_times_are_not_rounded_to_whole_seconds(simulate):
-    assert simulate(1, compute_s=0.1).advance(folds=3).folds.time_s.tolist() == [
-        0.1,
-        0.1 + 0.1,
-        0.1 + 0.1 + 0.1,
-    ]
-
-
 def test_a_worker_that_reads_at_the_instant_of_a_fold_sees_it(simulate):
     timeline = simulate(1).advance(folds=5)
     assert timeline.folded().read_version.tolist() == [0, 1, 2, 3, 4]
@@ -105,14 +92,6 @@ def test_the_server_is_the_limit_when_folds_are_slow(simulate):
     simulation = simulate(8, compute_s=1.0, fold_s=1.0)
     timeline = simulation.advance(folds=1000)
     assert np.all(np.diff(timeline.folds.time_s) == 1.0)
-
-
-def test_compute_time_holds_no_waiting(simulate):
-    """Eight workers queue for one link and one server, and still compute for one second."""
-    simulation = simulate(8, copy_s=0.5, fold_s=0.5, sharing="fifo")
-    spans = simulation.advance(folds=200).spans
-    lengths = {kind: (spans.end_s - spans.start_s)[spans.kind == kind] for kind in range(4)}
-    assert [set(lengths[kind].tolist()) for kind in range(4)] == [{0.5}, {1.0}, {0.5}, {0.5}]
 
 
 @pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])

@@ -156,13 +156,6 @@ def test_a_changed_workload_survives_a_restore(simulate):
     assert again.advance(folds=1).folds.time_s.tolist() == [3.0]
 
 
-@pytest.mark.parametrize("workers", [1, 4, 3000])
-def test_time_that_cannot_pass_is_an_error_and_not_an_endless_loop(cluster, free_job, workers):
-    simulation = Simulation(cluster(workers), "parameter_server", free_job, workers)
-    with pytest.raises(UserError, match="no time passes"):
-        simulation.advance(seconds=1.0)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"folds": 1, "seconds": 1.0}, {"folds": -1}, {"seconds": -1.0}, {"seconds": float("nan")}],

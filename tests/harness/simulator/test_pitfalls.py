@@ -1,0 +1,153 @@
+"""Bugs seen in other simulators of training: each has a test here that would catch it."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UserError
+from harness.seeds import stream
+from harness.simulator import Device, Host, Jitter, Simulation, concat, load_cluster
+from harness.simulator.events import before, new_heap, pop, push
+
+GAMMA = Jitter("gamma", 0.5)
+BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": GAMMA}
+
+
+def test_staleness_is_counted_before_the_fold_so_that_zero_appears(simulate):
+    alone = simulate(1, copy_s=0.1, fold_s=0.1, jitter=GAMMA).advance(folds=500)
+    assert set(alone.staleness().tolist()) == {0}
+    several = simulate(3, jitter=Jitter("shifted-exponential", 1.0)).advance(folds=2000)
+    assert several.staleness().min() == 0
+    assert np.mean(several.staleness()) == pytest.approx(2.0, abs=0.01)
+
+
+def test_timing_draws_take_nothing_from_the_generators_of_training(simulate):
+    training = stream(0, "order", 0)
+    expected = stream(0, "order", 0).random(3).tolist()
+    before_ = (random.getstate(), np.random.get_state()[1].tolist())
+    simulate(jitter=GAMMA).advance(folds=100)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before_
+    assert training.random(3).tolist() == expected
+
+
+def test_the_global_generators_are_neither_seeded_nor_listened_to(simulate):
+    traces = set()
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        simulation = simulate(4, **BUSY)
+        first = random.random()
+        traces.add(simulation.advance(folds=100).sha256())
+        random.seed(seed)
+        assert random.random() == first
+    assert len(traces) == 1
+
+
+def test_times_are_not_rounded_to_whole_seconds(simulate):
+    assert simulate(1, compute_s=0.1).advance(folds=3).folds.time_s.tolist() == [
+        0.1,
+        0.1 + 0.1,
+        0.1 + 0.1 + 0.1,
+    ]
+
+
+@pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
+def test_equal_times_are_ordered_by_rule_however_the_segments_are_cut(simulate, sharing):
+    """Eight equal workers do everything at the same instants."""
+    whole = simulate(8, copy_s=0.25, sharing=sharing).advance(folds=64)
+    parts = simulate(8, copy_s=0.25, sharing=sharing)
+    pieces = []
+    for folds in (1, 2, 3, 5, 8, 13, 32):
+        saved = parts.state()
+        parts = Simulation.restore(parts.cluster, "parameter_server", saved, 8)
+        pieces.append(parts.advance(folds=folds))
+    assert concat(pieces).sha256() == whole.sha256()
+    assert whole.folded().worker.tolist() == list(range(8)) * 8
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 4)), min_size=2))
+def test_the_heap_and_its_comparison_agree_on_one_total_order(pairs):
+    heap = new_heap(len(pairs))
+    for who, (time_s, priority) in enumerate(pairs):
+        push(heap, time_s, priority, who)
+    popped = []
+    while len(popped) < len(pairs):
+        event = heap.events[0].copy()
+        pop(heap)
+        popped.append(event)
+    for one, other in pairwise(popped):
+        assert before(one["time_s"], one["key"], other)
+        assert not before(other["time_s"], other["key"], one)
+
+
+def test_nothing_is_counted_in_a_class_so_simulations_do_not_leak_into_each_other(simulate):
+    alone = simulate(4, **BUSY).advance(folds=60).sha256()
+    one, other = simulate(4, **BUSY), simulate(4, seed=7, **BUSY)
+    pieces = []
+    for _ in range(6):
+        pieces.append(one.advance(folds=10))
+        other.advance(folds=7)
+    assert concat(pieces).sha256() == alone
+    assert pieces[0].contributions.first_step.min() == 0
+    assert (one.version, other.version) == (60, 42)
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        ("[workload]\nminibatch_frames = 1\nparameter_bytes = 1\n", "workload.flops_per_frame"),
+        ("[workload]\nminibatch_frames = 1\nflops_per_frame = 1\n", "workload.parameter_bytes"),
+        ("[workload]\nflops_per_frame = 1\nparameter_bytes = 1\n", "workload.minibatch_frames"),
+        ('[host]\nstaging = "pageable"\n', "host.staging_bytes_per_s"),
+        ('[jitter]\nlaw = "empirical"\n', "jitter.values"),
+        ("[link]\nlatency = 1\n", "latency_s"),
+    ],
+)
+def test_a_missing_duration_is_an_error_and_not_a_silent_zero(tmp_path, body, key):
+    path = tmp_path / "c.toml"
+    path.write_text('name = "n"\nworkers = [{count = 1, device = "K20"}]\n' + body)
+    with pytest.raises(UserError, match=key.replace(".", r"\.")):
+        load_cluster(path)
+
+
+def test_a_missing_duration_is_an_error_in_python_too():
+    with pytest.raises(UserError, match="achieved_flops_per_s: missing"):
+        Device(peak_flops_per_s=1e12)
+    with pytest.raises(UserError, match="staging_bytes_per_s: missing"):
+        Host(staging="pageable")
+
+
+@pytest.mark.parametrize("workers", [1, 4, 3000])
+def test_what_is_tried_again_and_again_at_one_instant_is_an_error_and_not_endless(
+    cluster, free_job, workers
+):
+    simulation = Simulation(cluster(workers), "parameter_server", free_job, workers)
+    with pytest.raises(UserError, match="no time passes"):
+        simulation.advance(seconds=1.0)
+
+
+def test_compute_time_holds_no_waiting(simulate):
+    """Eight workers queue for one link and one server, and still compute for one second."""
+    simulation = simulate(8, copy_s=0.5, fold_s=0.5, sharing="fifo")
+    spans = simulation.advance(folds=200).spans
+    lengths = {kind: (spans.end_s - spans.start_s)[spans.kind == kind] for kind in range(4)}
+    assert [set(lengths[kind].tolist()) for kind in range(4)] == [{0.5}, {1.0}, {0.5}, {0.5}]
+
+
+def test_what_was_pending_when_a_run_died_does_not_go_on_counting(simulate):
+    """A run that goes on from a saved state folds each contribution once, and no other."""
+    simulation = simulate(6, **BUSY)
+    before_ = simulation.advance(folds=50)
+    saved = simulation.state()
+    simulation.advance(folds=500)  # work that dies with the process
+    again = Simulation.restore(simulation.cluster, "parameter_server", saved, 6)
+    whole = concat([before_, again.advance(folds=50)])
+    assert sorted(whole.contributions.first_step.tolist()) == list(range(again.dispatched))
+    assert whole.sha256() == simulate(6, **BUSY).advance(folds=100).sha256()
