@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import SIZE, Heap, first_s, new_heap, pop, push
+from harness.simulator.events import SIZE, Heap, new_heap, pop, push
 from harness.simulator.jit import kernel
 from harness.simulator.topology import NO_LINK, Wiring, route
 
@@ -230,8 +230,16 @@ def fill(traffic: Traffic, share: float) -> int:
 @kernel
 def next_departure_s(traffic: Traffic, now_s: float) -> float:
     """When the next message departs at present rates, infinity if none is under way."""
-    if traffic.counts[STALE]:
+    while True:
+        departs_s = first_valid_s(traffic)
+        if departs_s <= now_s or not traffic.counts[STALE]:
+            return departs_s
         find_rates(traffic, now_s)
+
+
+@kernel
+def first_valid_s(traffic: Traffic) -> float:
+    """The first entry of the departures that is not void, infinity if there is none."""
     departures = traffic.departures
     while departures.counts[SIZE] > 0:
         event = departures.events[0]
@@ -239,7 +247,7 @@ def next_departure_s(traffic: Traffic, now_s: float) -> float:
         if flow.place >= 0 and flow.departs_s == event.time_s:
             return event.time_s
         pop(departures)
-    return first_s(departures)
+    return np.inf
 
 
 @kernel
@@ -263,7 +271,8 @@ def transfer(wiring: Wiring, sent_s: Any, source: Any, target: Any, size_bytes: 
     Args:
         wiring: the network.
         sent_s: [M] seconds.
-        source, target: [M] endpoints.
+        source: [M] endpoints.
+        target: [M] endpoints.
         size_bytes: [M].
 
     Returns:

@@ -56,13 +56,16 @@ class Network(Spec):
         levels: from the workers upwards.
         sharing: ``fair``, messages under way on a link have max-min fair parts of it;
             ``fifo``, a link carries one message at a time, in the order they were sent.
+        sending: ``rendezvous``, a message starts when its receiver waits for it too, as MPI
+            has it with long ones; ``buffered``, as soon as its sender has it ready.
         core_bandwidth_bytes_per_s: capacity of what joins the highest links; none is
             infinitely fast.
         server: the link of each shard of a server, which is joined to the core.
     """
 
-    levels: tuple[Level, ...] = setting(())  # noqa: RUF009
+    levels: tuple[Level, ...] = setting(())
     sharing: str = setting("fair", one_of=("fair", "fifo"))
+    sending: str = setting("rendezvous", one_of=("rendezvous", "buffered"))
     core_bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
     server: Level | None = setting(None)  # noqa: RUF009
 
@@ -85,6 +88,7 @@ class Wiring(NamedTuple):
     Attributes:
         workers: how many.
         fair: whether links are shared, or carry one message at a time.
+        rendezvous: whether a message waits for its receiver.
         group: [L] workers behind each link of a level.
         up, down: [L + 1] number of the first link of a level in either direction; the last
             entry is that of the shards.
@@ -95,6 +99,7 @@ class Wiring(NamedTuple):
 
     workers: int
     fair: bool
+    rendezvous: bool
     group: Any
     up: Any
     down: Any
@@ -125,6 +130,7 @@ def wire(network: Network, workers: int, shards: int = 0) -> Wiring:
     return Wiring(
         workers=workers,
         fair=network.sharing == "fair",
+        rendezvous=network.sending == "rendezvous",
         group=np.array([level.workers_per_link for level in network.levels], np.int64),
         up=np.array(up, np.int64),
         down=np.array(down, np.int64),

@@ -1,0 +1,194 @@
+"""All-reduce algorithms as tables of messages: who sends which part to whom, round by round.
+
+A model of equal parts is summed over all workers, and everyone gets the sum. In a round a
+worker sends at most one message and receives at most one. Sources: Thakur, Rabenseifner and
+Gropp, "Optimization of collective communication operations in MPICH" (2005) for recursive
+doubling, Rabenseifner's algorithm, the binomial tree and worker counts that are not powers
+of two; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009) for the ring.
+
+With N workers, latency α, m bytes and β = 1 / bandwidth, an all-reduce on idle links takes,
+where a message waits for its receiver,
+
+- ring: 2 (N − 1) (α + β m / N);
+- recursive doubling (the butterfly): log₂ N (α + β m);
+- Rabenseifner: 2 log₂ N · α + 2 (N − 1) / N · β m;
+- binomial tree: 2 log₂ N (α + β m);
+- naive gather and broadcast: N α + 2 (N − 1) β m;
+
+for the second to fourth with N a power of two; the second and third take 2 (α + β m) more
+if it is not, with the next lower power in the place of N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import unknown
+
+__all__ = ["ALGORITHMS", "Schedule", "schedule"]
+
+Ints = Any
+MESSAGE = np.dtype(
+    [(name, np.int32) for name in ("round", "source", "target", "first", "count")]
+    + [("adds", np.bool_)]
+)
+
+
+class Schedule(NamedTuple):
+    """The messages of one all-reduce.
+
+    Attributes:
+        workers: N.
+        parts: equal parts the model is divided into.
+        messages: [M] of `MESSAGE`, by round: the parts from ``first`` on, ``count`` of them,
+            go from ``source`` to ``target``, which adds them to its own or puts them in
+            their place.
+    """
+
+    workers: int
+    parts: int
+    messages: Any
+
+
+def schedule(algorithm: str, workers: int, group: int = 1) -> Schedule:
+    """The messages of an algorithm.
+
+    Args:
+        algorithm: a key of `ALGORITHMS`.
+        workers: how many take part.
+        group: for ``hierarchical``, how many workers are near each other.
+
+    Raises:
+        UserError: there is no such algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("collective", algorithm, ALGORITHMS)
+    return _schedule(algorithm, workers, group if algorithm == "hierarchical" else 1)
+
+
+@lru_cache(maxsize=8)
+def _schedule(algorithm: str, workers: int, group: int) -> Schedule:
+    parts, rounds = ALGORITHMS[algorithm](workers, group)
+    for number, messages in enumerate(rounds):
+        messages["round"] = number
+    rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
+    return Schedule(workers, parts, rows[np.lexsort((rows["source"], rows["round"]))])
+
+
+def _round(source: Ints, target: Ints, first: Ints, count: int, adds: bool) -> Any:
+    """[n] messages of one round."""
+    messages = np.zeros(len(source), MESSAGE)
+    messages["source"], messages["target"] = source, target
+    messages["first"], messages["count"], messages["adds"] = first, count, adds
+    return messages
+
+
+Rounds = list[Any]
+
+
+def ring(workers: int, group: int) -> tuple[int, Rounds]:
+    """Everyone sends to the next: N − 1 rounds add a part up, N − 1 hand the sums round."""
+    who = np.arange(workers)
+    after = (who + 1) % workers
+    steps = range(workers - 1)
+    up = [_round(who, after, (who - step) % workers, 1, True) for step in steps]
+    around = [_round(who, after, (who + 1 - step) % workers, 1, False) for step in steps]
+    return workers, up + around
+
+
+def doubling(workers: int, group: int) -> tuple[int, Rounds]:
+    """Pairs at distance 1, 2, 4 … exchange everything they have summed so far."""
+    power, rank, before, after = _power_of_two(workers, 1)
+    who = np.arange(power)
+    distances = [1 << k for k in range(power.bit_length() - 1)]
+    rounds = [_round(rank, rank[who ^ d], 0, 1, True) for d in distances]
+    return 1, before + rounds + after
+
+
+def rabenseifner(workers: int, group: int) -> tuple[int, Rounds]:
+    """Pairs exchange halves, quarters … of the sum, then gather them in the opposite order."""
+    power, _, _, _ = _power_of_two(workers, 1)
+    _, rank, before, after = _power_of_two(workers, power)
+    who = np.arange(power)
+    distances = [1 << k for k in range(power.bit_length() - 1)]
+    halve = [_round(rank, rank[who ^ d], (who ^ d) // d * d, d, True) for d in reversed(distances)]
+    gather = [_round(rank, rank[who ^ d], who // d * d, d, False) for d in distances]
+    return power, before + halve + gather + after
+
+
+def _power_of_two(workers: int, parts: int) -> tuple[int, Any, Rounds, Rounds]:
+    """The largest power of two P ≤ N; who takes part; what the N − P others do before and after.
+
+    Of the first 2 (N − P) workers the even ones hand their part to the odd ones, and get the
+    sum back at the end.
+    """
+    power = 1 << (workers.bit_length() - 1)
+    extra = workers - power
+    even = np.arange(0, 2 * extra, 2)
+    who = np.arange(power)
+    rank = np.where(who < extra, 2 * who + 1, who + extra)
+    if extra == 0:
+        return power, rank, [], []
+    before = [_round(even, even + 1, 0, parts, True)]
+    after = [_round(even + 1, even, 0, parts, False)]
+    return power, rank, before, after
+
+
+def tree(workers: int, group: int) -> tuple[int, Rounds]:
+    """A binomial tree: everything is summed towards worker 0, then handed down again."""
+    return 1, _tree_up(np.arange(workers)[None], 1) + _tree_down(np.arange(workers)[None], 1)
+
+
+def _tree_up(groups: Any, parts: int) -> Rounds:
+    """Reduce within each row of ``groups`` [G, n] to its first entry; −1 marks no worker."""
+    rounds: Rounds = []
+    for distance in _distances(groups.shape[1]):
+        source = groups[:, distance :: 2 * distance]
+        target = groups[:, :: 2 * distance][:, : source.shape[1]]
+        there = source >= 0
+        rounds.append(_round(source[there], target[there], 0, parts, True))
+    return rounds
+
+
+def _tree_down(groups: Any, parts: int) -> Rounds:
+    """Broadcast within each row of ``groups``: the way up, backwards."""
+    rounds = _tree_up(groups, parts)[::-1]
+    return [_round(m["target"], m["source"], 0, parts, False) for m in rounds]
+
+
+def _distances(count: int) -> Sequence[int]:
+    return [1 << k for k in range((count - 1).bit_length())]
+
+
+def naive(workers: int, group: int) -> tuple[int, Rounds]:
+    """Everyone sends to worker 0, which adds up and sends the sum to one after the other."""
+    others = [np.array([who]) for who in range(1, workers)]
+    root = np.array([0])
+    gather = [_round(who, root, 0, 1, True) for who in others]
+    return 1, gather + [_round(root, who, 0, 1, False) for who in others]
+
+
+def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
+    """Trees within groups, Rabenseifner's algorithm between their first workers."""
+    places = np.arange(-(-workers // group) * group).reshape(-1, group)
+    groups = np.where(places < workers, places, -1)
+    parts, between = rabenseifner(len(groups), 1)
+    for messages in between:
+        messages["source"] *= group
+        messages["target"] *= group
+    return parts, _tree_up(groups, parts) + between + _tree_down(groups, parts)
+
+
+ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
+    "ring": ring,
+    "recursive-doubling": doubling,
+    "rabenseifner": rabenseifner,
+    "binomial-tree": tree,
+    "naive": naive,
+    "hierarchical": hierarchical,
+}
+"""Every algorithm by its name."""

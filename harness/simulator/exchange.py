@@ -1,0 +1,341 @@
+"""A collective carried out message by message on a network.
+
+Each worker goes through its rounds in order. A round is over when its own message has
+departed and the one it waits for has arrived and, where that is to be added, been added. A
+message starts when its sender has entered the round and, where the network says so, its
+receiver too. So a straggler delays those who wait for it, those who wait for them, and no one
+else.
+
+On a ring with links in both directions no two messages ever meet on a link. Its times T then
+follow from a recurrence over rounds, without events: the message of worker i starts at
+S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
+T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.collectives import Schedule, schedule
+from harness.simulator.events import Heap, first_s, new_heap, pop, push
+from harness.simulator.jit import kernel
+from harness.simulator.network import (
+    Traffic,
+    depart,
+    new_traffic,
+    next_departure_s,
+    reserve,
+    start,
+)
+from harness.simulator.topology import Wiring, route
+
+__all__ = ["AllReduce", "Messages"]
+
+NONE = -1
+
+
+class Messages(NamedTuple):
+    """What was sent when.
+
+    Attributes:
+        rows: [M] of `harness.simulator.collectives.MESSAGE`.
+        size_bytes: [M].
+        sent_s: [M] when it began to move.
+        departed_s: [M] when its last byte left.
+        arrived_s: [M] when its last byte arrived.
+    """
+
+    rows: Any
+    size_bytes: Any
+    sent_s: Any
+    departed_s: Any
+    arrived_s: Any
+
+
+class Program(NamedTuple):
+    """The rounds of each worker.
+
+    Attributes:
+        first: [N + 1] where each worker's rounds begin among all E of them.
+        sends, receives: [E] number of the message, or `NONE`.
+    """
+
+    first: Any
+    sends: Any
+    receives: Any
+
+
+class Desk(NamedTuple):
+    """Where the workers stand.
+
+    Attributes:
+        heap: when each worker enters its next round.
+        place: [N] the round each is in or about to enter.
+        entered_s: [N] when each entered its latest round.
+        waiting: [N] whether each is in that round, and its end not known yet.
+        sending: [N] the message each has under way.
+        agreed: [M] how many of its two ends have entered a message's round.
+    """
+
+    heap: Heap
+    place: Any
+    entered_s: Any
+    waiting: Any
+    sending: Any
+    agreed: Any
+
+
+class AllReduce:
+    """One algorithm on one network, to be run as often as needed.
+
+    Args:
+        algorithm: a name among `harness.simulator.collectives.ALGORITHMS`.
+        wiring: the network, idle whenever a run begins.
+        group: for ``hierarchical``, how many workers are near each other.
+
+    Raises:
+        UserError: no such algorithm.
+    """
+
+    def __init__(self, algorithm: str, wiring: Wiring, group: int = 1) -> None:
+        self.algorithm = algorithm
+        self.wiring = wiring
+        self._group = group
+        self._by_recurrence = algorithm == "ring" and wiring.full_duplex
+        self._plan: tuple[Schedule, Program] | None = None
+        if not self._by_recurrence:
+            self._planned()
+
+    def ends_s(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Any:
+        """When each worker has the sum.
+
+        Args:
+            ready_s: [N] when each takes part.
+            size_bytes: of the model.
+            add_s_per_byte: time it takes to add what has been received.
+
+        Returns:
+            [N] seconds.
+        """
+        ready = np.asarray(ready_s, np.float64)
+        if self._by_recurrence:
+            return _ring_ends_s(self.wiring, ready, size_bytes, add_s_per_byte)
+        return self._run(ready, size_bytes, add_s_per_byte)[0]
+
+    def messages(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Messages:
+        """Every message of one run; the arguments are those of `ends_s`."""
+        return self._run(np.asarray(ready_s, np.float64), size_bytes, add_s_per_byte)[1]
+
+    def _planned(self) -> tuple[Schedule, Program]:
+        if self._plan is None:
+            plan = schedule(self.algorithm, self.wiring.workers, self._group)
+            self._plan = plan, program(plan)
+        return self._plan
+
+    def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
+        plan, rounds = self._planned()
+        workers, count = plan.workers, len(plan.messages)
+        desk = Desk(
+            heap=new_heap(workers),
+            place=rounds.first[:-1].copy(),
+            entered_s=np.zeros(workers),
+            waiting=np.zeros(workers, np.bool_),
+            sending=np.full(workers, NONE, np.int64),
+            agreed=np.zeros(count, np.int8),
+        )
+        times = np.full((3, count), np.inf)
+        messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
+        end_s = np.zeros(workers)
+        traffic = new_traffic(self.wiring, workers)
+        carry_out(traffic, rounds, desk, messages, ready, add_s_per_byte, end_s)
+        return end_s, messages
+
+
+def program(plan: Schedule) -> Program:
+    """Each worker's rounds, in order."""
+    rows = plan.messages
+    rounds = int(rows["round"].max(initial=0)) + 1
+    keys = [rows[end].astype(np.int64) * rounds + rows["round"] for end in ("source", "target")]
+    entries, place = np.unique(np.concatenate(keys), return_inverse=True)
+    numbers = np.arange(len(rows))
+    sends, receives = (np.full(len(entries), NONE, np.int64) for _ in range(2))
+    sends[place[: len(rows)]] = numbers
+    receives[place[len(rows) :]] = numbers
+    first = np.searchsorted(entries, np.arange(plan.workers + 1) * rounds)
+    return Program(first.astype(np.int64), sends, receives)
+
+
+@kernel
+def carry_out(
+    traffic: Traffic,
+    rounds: Program,
+    desk: Desk,
+    messages: Messages,
+    ready_s: Any,
+    add_s_per_byte: float,
+    end_s: Any,
+) -> None:
+    """Run the whole collective; fills the times of ``messages`` and ``end_s``."""
+    for who in range(len(ready_s)):
+        push(desk.heap, ready_s[who], 0, who)
+    now_s = -np.inf
+    while True:
+        enters_s, departs_s = first_s(desk.heap), np.inf
+        if traffic.wiring.fair and enters_s > now_s:
+            departs_s = next_departure_s(traffic, now_s)
+        now_s = min(enters_s, departs_s)
+        if now_s == np.inf:
+            break
+        if departs_s < enters_s:
+            who = depart(traffic)
+            latency_s = traffic.flows[who].latency_s
+            sent(rounds, desk, messages, who, now_s, now_s + latency_s, add_s_per_byte)
+        else:
+            _, _, who = pop(desk.heap)
+            enter(traffic, rounds, desk, messages, who, now_s, add_s_per_byte, end_s)
+
+
+@kernel
+def enter(
+    traffic: Traffic,
+    rounds: Program,
+    desk: Desk,
+    messages: Messages,
+    who: int,
+    now_s: float,
+    add_s_per_byte: float,
+    end_s: Any,
+) -> None:
+    """A worker enters its next round, or has been through all of them."""
+    place = desk.place[who]
+    if place == rounds.first[who + 1]:
+        end_s[who] = now_s
+        return
+    desk.entered_s[who] = now_s
+    desk.waiting[who] = True
+    out, into = rounds.sends[place], rounds.receives[place]
+    if out != NONE:
+        agree(traffic, rounds, desk, messages, out, now_s, add_s_per_byte)
+    if into != NONE and traffic.wiring.rendezvous:
+        agree(traffic, rounds, desk, messages, into, now_s, add_s_per_byte)
+    if desk.waiting[who] and desk.place[who] == place:
+        settle(rounds, desk, messages, who, add_s_per_byte)
+
+
+@kernel
+def agree(
+    traffic: Traffic,
+    rounds: Program,
+    desk: Desk,
+    messages: Messages,
+    message: int,
+    now_s: float,
+    add_s_per_byte: float,
+) -> None:
+    """One end of a message is there; the message starts if that was the last one needed."""
+    desk.agreed[message] += 1
+    if traffic.wiring.rendezvous and desk.agreed[message] < 2:
+        return
+    who, target = messages.rows[message].source, messages.rows[message].target
+    size = messages.size_bytes[message]
+    desk.sending[who] = message
+    if traffic.wiring.fair:
+        messages.sent_s[message] = now_s
+        start(traffic, who, who, target, size, now_s)
+    else:
+        times = reserve(traffic, who, who, target, size, now_s)
+        messages.sent_s[message] = times[0]
+        sent(rounds, desk, messages, who, times[1], times[2], add_s_per_byte)
+
+
+@kernel
+def sent(
+    rounds: Program,
+    desk: Desk,
+    messages: Messages,
+    who: int,
+    departed_s: float,
+    arrived_s: float,
+    add_s_per_byte: float,
+) -> None:
+    """It is known when a worker's message departs and arrives: tell both ends."""
+    message = desk.sending[who]
+    messages.departed_s[message] = departed_s
+    messages.arrived_s[message] = arrived_s
+    target = messages.rows[message].target
+    if desk.waiting[who] and rounds.sends[desk.place[who]] == message:
+        settle(rounds, desk, messages, who, add_s_per_byte)
+    if desk.waiting[target] and rounds.receives[desk.place[target]] == message:
+        settle(rounds, desk, messages, target, add_s_per_byte)
+
+
+@kernel
+def settle(
+    rounds: Program, desk: Desk, messages: Messages, who: int, add_s_per_byte: float
+) -> None:
+    """If it is known when a worker's round ends, note when it enters the next one."""
+    place = desk.place[who]
+    out, into = rounds.sends[place], rounds.receives[place]
+    over_s = desk.entered_s[who]  # a buffered message may have been there before
+    if out != NONE:
+        over_s = max(over_s, messages.departed_s[out])
+    if into != NONE:
+        over_s = max(over_s, messages.arrived_s[into])
+        if messages.rows[into].adds:
+            over_s += messages.size_bytes[into] * add_s_per_byte
+    if over_s < np.inf:
+        desk.place[who] += 1
+        desk.waiting[who] = False
+        push(desk.heap, over_s, 0, who)
+
+
+def _ring_ends_s(wiring: Wiring, ready: Any, size_bytes: float, add_s_per_byte: float) -> Any:
+    """`AllReduce.ends_s` of a ring on which no two messages meet."""
+    workers = len(ready)
+    part = size_bytes / workers
+    copy_s, latency_s = np.zeros((2, workers))
+    way = np.zeros(wiring.longest, np.int64)
+    ring_links(wiring, part, copy_s, latency_s, way)
+    end_s, departed_s = ready.copy(), np.zeros(workers)
+    add_s = part * add_s_per_byte
+    ring_rounds(end_s, departed_s, copy_s, latency_s, add_s, wiring.rendezvous)
+    return end_s
+
+
+@kernel
+def ring_links(wiring: Wiring, part: float, copy_s: Any, latency_s: Any, way: Any) -> None:
+    """Seconds that the copy of one part from each worker to the next takes, and its latency."""
+    workers = len(copy_s)
+    for who in range(workers):
+        latency_s[who] = route(wiring, who, (who + 1) % workers, way)
+        rate = np.inf
+        for link in way:
+            if link < 0:
+                break
+            rate = min(rate, wiring.rate[link])
+        copy_s[who] = part / rate
+
+
+@kernel
+def ring_rounds(
+    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, add_s: float, rendezvous: bool
+) -> None:
+    """All 2 (N − 1) rounds; ``now_s`` [N] is when each worker is ready, then when it ends."""
+    workers = len(now_s)
+    last = workers - 1
+    for number in range(2 * last):
+        extra_s = add_s if number < last else 0.0
+        for who in range(workers):
+            departed_s[who] = now_s[who]
+        if rendezvous:
+            for who in range(last):
+                departed_s[who] = max(now_s[who], now_s[who + 1])
+            departed_s[last] = max(now_s[last], now_s[0])
+        for who in range(workers):
+            departed_s[who] += copy_s[who]
+        now_s[0] = max(departed_s[0], departed_s[last] + latency_s[last]) + extra_s
+        for who in range(1, workers):
+            arrived_s = departed_s[who - 1] + latency_s[who - 1]
+            now_s[who] = max(departed_s[who], arrived_s) + extra_s

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator.collectives import ALGORITHMS, schedule
+from harness.simulator.exchange import AllReduce
+from harness.simulator.topology import Level, Network, wire
+
+ALPHA, BETA, SIZE = 0.5, 0.25, 64.0
+"""Dyadic, so that sums of them are exact."""
+
+
+def switched(workers, sharing="fair", sending="rendezvous", duplex="full"):
+    return wire(Network((Level(1, 1.0 / BETA, ALPHA, duplex),), sharing, sending), workers)
+
+
+def carried_out(plan, values):
+    """Follow the table on real numbers: ``values`` [N, parts] become what each worker holds."""
+    held = np.array(values, float)
+    for number in sorted(set(plan.messages["round"].tolist())):
+        before = held.copy()
+        for message in plan.messages[plan.messages["round"] == number]:
+            part = slice(message["first"], message["first"] + message["count"])
+            old = held[message["target"], part] if message["adds"] else 0.0
+            held[message["target"], part] = old + before[message["source"], part]
+    return held
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 23, 33])
+def test_every_worker_ends_with_the_sum_over_all(algorithm, workers):
+    plan = schedule(algorithm, workers, group=3)
+    values = np.random.default_rng(workers).integers(0, 100, (workers, plan.parts))
+    held = carried_out(plan, values)
+    assert (held == values.sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("workers", [2, 5, 8, 12, 33])
+def test_nobody_sends_or_receives_two_messages_in_a_round(algorithm, workers):
+    rows = schedule(algorithm, workers, group=4).messages
+    for end in ("source", "target"):
+        assert len(set(zip(rows["round"].tolist(), rows[end].tolist(), strict=True))) == len(rows)
+    assert (rows["source"] != rows["target"]).all()
+
+
+def exact_s(algorithm, workers):
+    """The closed forms in the docstring of `harness.simulator.collectives`."""
+    power = 2 ** int(math.log2(workers))
+    whole, levels = ALPHA + BETA * SIZE, int(math.log2(workers))
+    extra = 0.0 if power == workers else 2 * whole
+    return {
+        "ring": 2 * (workers - 1) * (ALPHA + BETA * SIZE / workers),
+        "recursive-doubling": levels * whole + extra,
+        "rabenseifner": 2 * levels * ALPHA + 2 * (power - 1) / power * BETA * SIZE + extra,
+        "binomial-tree": 2 * levels * whole,
+        "naive": workers * ALPHA + 2 * (workers - 1) * BETA * SIZE,
+    }[algorithm]
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+@pytest.mark.parametrize(
+    ("algorithm", "counts"),
+    [
+        ("ring", (2, 4, 8, 16, 64)),
+        ("recursive-doubling", (2, 3, 4, 6, 7, 8, 13, 16, 100)),
+        ("rabenseifner", (2, 3, 4, 6, 7, 8, 13, 16, 100)),
+        ("binomial-tree", (2, 4, 8, 16, 64)),
+        ("naive", (2, 3, 4, 7, 8)),
+    ],
+)
+def test_times_on_idle_links_are_the_closed_forms(algorithm, counts, sharing):
+    for workers in counts:
+        ends_s = AllReduce(algorithm, switched(workers, sharing)).ends_s(np.zeros(workers), SIZE)
+        assert ends_s.max() == exact_s(algorithm, workers)
+
+
+def test_a_ring_of_any_length_takes_its_closed_form():
+    for workers in (3, 5, 6, 7, 100):
+        ends_s = AllReduce("ring", switched(workers)).ends_s(np.zeros(workers), SIZE)
+        assert ends_s == pytest.approx([exact_s("ring", workers)] * workers, rel=1e-12)
+
+
+def test_adding_takes_time_in_the_rounds_that_add_and_in_no_other():
+    whole = {"ring": 3 / 4, "recursive-doubling": 2.0, "rabenseifner": 3 / 4, "binomial-tree": 2.0}
+    for algorithm, models in whole.items():
+        reduce = AllReduce(algorithm, switched(4))
+        free, slow = (reduce.ends_s(np.zeros(4), SIZE, cost).max() for cost in (0.0, 1.0))
+        assert slow - free == models * SIZE
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_bytes_sent_are_those_of_theory(workers):
+    levels, share = int(math.log2(workers)), 2 * (workers - 1) / workers
+    each = {"ring": share, "recursive-doubling": levels, "rabenseifner": share}
+    total = {"binomial-tree": 2 * (workers - 1), "naive": 2 * (workers - 1)}
+    for algorithm, models in (each | total).items():
+        messages = AllReduce(algorithm, switched(workers)).messages(np.zeros(workers), SIZE)
+        by_worker = np.bincount(messages.rows["source"], messages.size_bytes, workers)
+        if algorithm in each:
+            assert by_worker.tolist() == [models * SIZE] * workers
+        assert by_worker.sum() == models * SIZE * (workers if algorithm in each else 1)
+
+
+def delayed(algorithm, workers, straggler, sending="rendezvous", group=1):
+    """For each round, the workers that end it later because one was late from the start."""
+    reduce = AllReduce(algorithm, switched(workers, sending=sending), group)
+    late = np.zeros(workers)
+    late[straggler] = 1000.0
+    plain, held_up = (reduce.messages(ready, SIZE) for ready in (np.zeros(workers), late))
+    slower = held_up.arrived_s > plain.arrived_s
+    rows = plain.rows
+    return [
+        {int(worker) for end in ("source", "target") for worker in rows[end][slower & here]}
+        for here in (rows["round"] == number for number in range(int(rows["round"].max()) + 1))
+    ]
+
+
+def test_in_recursive_doubling_a_straggler_delays_its_pair_then_its_four_then_its_eight():
+    assert delayed("recursive-doubling", 16, 5)[:3] == [
+        {4, 5},
+        {4, 5, 6, 7},
+        {0, 1, 2, 3, 4, 5, 6, 7},
+    ]
+
+
+def test_in_a_rabenseifner_exchange_the_same_holds_from_the_farthest_pair_on():
+    assert delayed("rabenseifner", 8, 5)[:3] == [{1, 5}, {1, 3, 5, 7}, set(range(8))]
+
+
+def test_in_a_buffered_ring_a_straggler_delays_one_more_worker_downstream_each_round():
+    def downstream(rounds):
+        return {(2 + step) % 8 for step in range(rounds + 1)}
+
+    hit = delayed("ring", 8, 2, "buffered")
+    assert hit[:7] == [downstream(number + 1) for number in range(7)]
+
+
+def test_in_a_ring_of_rendezvous_it_delays_one_more_on_either_side():
+    hit = delayed("ring", 16, 5)
+    assert hit[:3] == [{5 + step for step in range(-k, k + 1)} for k in (1, 2, 3)]
+
+
+def test_in_a_tree_a_straggler_delays_its_ancestors_on_the_way_up_and_all_on_the_way_down():
+    buffered, agreed = (delayed("binomial-tree", 8, 5, way) for way in ("buffered", "rendezvous"))
+    assert buffered[:3] == [{4, 5}, set(), {0, 4}]
+    assert agreed[:3] == [{4, 5}, {4, 6}, {0, 4}]  # 6 waits for 4 to be there
+    assert set.union(*buffered[3:]) == set.union(*agreed[3:]) == set(range(8))
+
+
+def test_in_a_naive_gather_a_straggler_delays_those_whose_turn_comes_after_it():
+    hit = delayed("naive", 5, 2)
+    assert hit[:4] == [set(), {0, 2}, {0, 3}, {0, 4}]
+
+
+def test_in_a_hierarchy_a_straggler_delays_only_its_own_node_until_the_nodes_meet():
+    hit = delayed("hierarchical", 16, 6, group=4)
+    assert set.union(*hit[:2]) == {4, 6, 7}  # 4 waits for its sum, 7 to hand over its own
+    assert set.union(*hit) == set(range(16))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_straggler_delays_nobody_before_it_is_late(algorithm):
+    ready = np.zeros(8)
+    ready[3] = ALPHA * BETA / 1e6
+    reduce = AllReduce(algorithm, switched(8), 2)
+    assert (reduce.ends_s(ready, SIZE) - reduce.ends_s(np.zeros(8), SIZE)).max() <= ready[3]
+
+
+@pytest.mark.parametrize("sending", ["rendezvous", "buffered"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 12])
+def test_the_rings_recurrence_equals_its_messages_to_the_last_bit(workers, sharing, sending):
+    levels = (Level(1, 7.0, 0.1), Level(4, 3.0, 0.3))
+    reduce = AllReduce("ring", wire(Network(levels, sharing, sending), workers))
+    ready = np.random.default_rng(workers).exponential(3.0, workers)
+    messages = reduce.messages(ready, 10.0, 0.01)
+    assert reduce._by_recurrence
+    assert (reduce.ends_s(ready, 10.0, 0.01) == reduce._run(ready, 10.0, 0.01)[0]).all()
+    assert messages.arrived_s.max(initial=0.0) <= reduce.ends_s(ready, 10.0, 0.01).max()
+
+
+def test_neighbours_of_a_ring_on_half_duplex_links_share_them():
+    full, half = (AllReduce("ring", switched(8, duplex=d)) for d in ("full", "half"))
+    copying = exact_s("ring", 8) - 14 * ALPHA
+    assert full.ends_s(np.zeros(8), SIZE).max() == exact_s("ring", 8)
+    assert half.ends_s(np.zeros(8), SIZE).max() == exact_s("ring", 8) + copying
+
+
+def test_workers_of_one_node_share_its_port_and_a_hierarchy_spares_it():
+    levels = (Level(1, 1000.0), Level(8, 1.0))
+    wiring = wire(Network(levels), 16)
+    flat, nested = (
+        AllReduce(algorithm, wiring, 8).ends_s(np.zeros(16), SIZE).max()
+        for algorithm in ("recursive-doubling", "hierarchical")
+    )
+    assert flat == pytest.approx(3 * SIZE / 1000 + 8 * SIZE)
+    assert nested == pytest.approx(6 * SIZE / 1000 + SIZE)
+
+
+def test_one_worker_has_the_sum_at_once():
+    for algorithm in ALGORITHMS:
+        assert AllReduce(algorithm, switched(1)).ends_s(np.array([2.5]), SIZE).tolist() == [2.5]
+
+
+def test_a_misspelt_algorithm_is_named_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'ring'"):
+        AllReduce("rign", switched(2)).ends_s(np.zeros(2), SIZE)
