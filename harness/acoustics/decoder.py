@@ -1,0 +1,306 @@
+"""Beam search over a decoding graph: token passing, frame by frame.
+
+A layer's tokens are the states that survive the beam and the junctions reached from them.
+Only tokens are touched, so a frame costs what survives, not what the graph holds; a
+junction's arcs are tried heaviest first and left when no later one can enter the beam.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from harness.acoustics.graph import Graph
+from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
+from harness.errors import UserError
+
+EXHAUSTIVE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Beam:
+    """What a search keeps.
+
+    Args:
+        width: nats below the best token of a frame at which others are dropped.
+        max_active: how many states survive a frame at most (more if they tie).
+        lattice: nats below the best path at which a lattice's arcs are dropped.
+    """
+
+    width: float = 14.0
+    max_active: int = 5000
+    lattice: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not (self.width > 0 and self.lattice > 0 and self.max_active > 0):
+            raise UserError(f"{self}: every one of them must be positive")
+
+
+EVERYTHING = Beam(math.inf, EXHAUSTIVE, math.inf)
+
+
+def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Recognised:
+    """The best path the search finds.
+
+    Where no token reaches the graph's end, the best token's beginning of a path is
+    returned, and marked as not complete.
+
+    Args:
+        graph: from ``decoding_graph``, perhaps ``penalised``.
+        scores: float [T, K], scaled acoustic scores κ (log p(s|x_t) - log p(s)).
+        beam: what to keep; by default ``Beam()``.
+
+    Raises:
+        ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
+            is -inf.
+    """
+    tokens = _Tokens(*_search(*_arguments(graph, scores, beam or Beam())))
+    last = tokens.last_layer
+    at = len(tokens.node) - 1
+    if not tokens.reached(graph.end, len(scores)):
+        at = int(last[np.argmax(tokens.score[last])])
+    score, path = float(tokens.score[at]), list[int]()
+    while tokens.came[at] >= 0:
+        path.append(int(tokens.arc[at]))
+        at = int(tokens.came[at])
+    return read_path(graph, np.array(path[::-1], np.int64), score)
+
+
+def lattice(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Lattice:
+    """All arcs between tokens that survive, then those within the lattice beam.
+
+    Empty where no token reaches the graph's end.
+
+    Args:
+        graph: from ``decoding_graph`` or ``transcript_graph``.
+        scores: float [T, K], scaled acoustic scores.
+        beam: what to keep; by default ``Beam()``.
+
+    Raises:
+        ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
+            is -inf.
+    """
+    beam = beam or Beam()
+    arguments = _arguments(graph, scores, beam)
+    tokens = _Tokens(*_search(*arguments))
+    if not tokens.reached(graph.end, len(scores)):
+        return _no_lattice(graph, len(scores))
+    layer_first, node = tokens.layer_first, tokens.node
+    links = _link(arguments[0], layer_first, node, *_arcs(graph), graph.states)
+    layer = np.repeat(np.arange(len(layer_first) - 1, dtype=np.int32), np.diff(layer_first))
+    return pruned(Lattice(graph, len(scores), layer, node, *links), beam.lattice)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Every surviving token: its node, score, best predecessor and the arc from there."""
+
+    node: np.ndarray
+    score: np.ndarray
+    came: np.ndarray
+    arc: np.ndarray
+    layer_first: np.ndarray
+
+    @property
+    def last_layer(self) -> np.ndarray:
+        """The tokens of the last layer that has any."""
+        layer = int(np.flatnonzero(np.diff(self.layer_first))[-1])
+        return np.arange(int(self.layer_first[layer]), len(self.node))
+
+    def reached(self, end: int, frames: int) -> bool:
+        """Whether a path ends after the last frame; the end, of the highest level, comes last."""
+        return self.layer_first[frames] < len(self.node) and int(self.node[-1]) == end
+
+
+def _arguments(graph: Graph, scores: np.ndarray, beam: Beam) -> tuple[Any, ...]:
+    check_scores(scores)
+    rest = graph.level, graph.start, float(beam.width), beam.max_active
+    return (np.ascontiguousarray(scores), *_arcs(graph), *rest)
+
+
+def _arcs(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    return graph.target, graph.first, graph.split, graph.to, graph.weight
+
+
+def check_scores(scores: np.ndarray) -> None:
+    """Refuse scores no search can use.
+
+    Raises:
+        ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
+            is -inf.
+    """
+    if scores.ndim != 2 or not len(scores):
+        raise ValueError(f"scores of shape {scores.shape}; [frames, targets] is needed")
+    if not np.isfinite(scores.max(axis=1)).all():  # NaN and +inf win a maximum
+        raise ValueError("a frame's scores hold NaN or +inf, or nothing above -inf")
+
+
+def _no_lattice(graph: Graph, frames: int) -> Lattice:
+    none = np.zeros(0, np.int32)
+    return Lattice(graph, frames, none, none, np.zeros(1, np.int64), none, none, np.zeros(0))
+
+
+@njit(cache=True, nogil=True)
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    """The array, or a copy twice as long if ``size`` elements do not fit."""
+    if size <= len(array):
+        return array
+    grown = np.empty(max(size, 2 * len(array)), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+@njit(cache=True, nogil=True)
+def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
+    """The lowest score that survives among a layer's states."""
+    if len(values) == 0:
+        return -np.inf
+    lowest = values.max() - width
+    if len(values) > max_active:
+        at = len(values) - max_active
+        lowest = max(lowest, np.partition(values, at)[at])
+    return lowest
+
+
+@njit(cache=True, nogil=True)
+def _advance(
+    row: np.ndarray,
+    tokens: range,
+    node: np.ndarray,
+    score: np.ndarray,
+    target: np.ndarray,
+    first: np.ndarray,
+    split: np.ndarray,
+    to: np.ndarray,
+    weight: np.ndarray,
+    width: float,
+    value: np.ndarray,
+    came: np.ndarray,
+    via: np.ndarray,
+    found: np.ndarray,
+) -> int:
+    """Let tokens enter the states of the next frame; returns how many states were found."""
+    count, best, top = 0, -np.inf, row.max()
+    for i in tokens:
+        for a in range(first[node[i]], split[node[i]]):
+            if score[i] + weight[a] + top < best - width:
+                break  # the arcs after it weigh less
+            d = to[a]
+            entered = score[i] + weight[a] + row[target[d]]
+            if entered > value[d]:
+                if value[d] == -np.inf:
+                    found[count] = d
+                    count += 1
+                value[d], came[d], via[d] = entered, i, a
+                best = max(best, entered)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _search(
+    scores: np.ndarray,
+    target: np.ndarray,
+    first: np.ndarray,
+    split: np.ndarray,
+    to: np.ndarray,
+    weight: np.ndarray,
+    level: np.ndarray,
+    start: int,
+    width: float,
+    max_active: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Node, score, predecessor and arc of all tokens, and where each layer begins."""
+    frames, states, nodes = len(scores), len(target), len(split)
+    value = np.full(nodes, -np.inf)  # the layer under construction, by node
+    came, via = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+    found = np.empty(nodes, np.int64)
+    layer_first = np.zeros(frames + 2, np.int64)
+    node, score = np.empty(1024, np.int32), np.empty(1024)
+    origin, arc = np.empty(1024, np.int64), np.empty(1024, np.int64)
+    levels = level.max() + 1
+    value[start], came[start], via[start], found[0] = 0.0, -1, -1, start
+    size, count = 0, 1
+    for layer in range(frames + 1):
+        lowest = -np.inf
+        if layer > 0:
+            tokens = range(layer_first[layer - 1], size)
+            count = _advance(
+                scores[layer - 1], tokens, node, score, target, first, split, to, weight, width,
+                value, came, via, found,
+            )  # fmt: skip
+            lowest = _threshold(value[found[:count]], width, max_active)
+        entered = count if layer > 0 else 0
+        most = size + count + nodes - states
+        node, score = _longer(node, most), _longer(score, most)
+        origin, arc = _longer(origin, most), _longer(arc, most)
+        # What the last frame leads to is not pruned: an end may be dear and still the only one.
+        floor = lowest if layer < frames else -np.inf
+        for wave in range(-1, levels):  # states first, then junctions in topological order
+            i = 0 if wave < 0 else entered
+            while i < (entered if wave < 0 else count):
+                n = found[i]
+                i += 1
+                if wave >= 0 and level[n] != wave:
+                    continue
+                if value[n] < (lowest if wave < 0 else floor):
+                    continue
+                node[size], score[size], origin[size], arc[size] = n, value[n], came[n], via[n]
+                for a in range(split[n], first[n + 1]):
+                    d = to[a]
+                    if value[n] + weight[a] > value[d]:
+                        if value[d] == -np.inf:
+                            found[count] = d
+                            count += 1
+                        value[d], came[d], via[d] = value[n] + weight[a], size, a
+                size += 1
+        for i in range(count):
+            value[found[i]] = -np.inf
+        layer_first[layer + 1] = size
+    return node[:size], score[:size], origin[:size], arc[:size], layer_first
+
+
+@njit(cache=True, nogil=True)
+def _link(
+    scores: np.ndarray,
+    layer_first: np.ndarray,
+    node: np.ndarray,
+    target: np.ndarray,
+    first: np.ndarray,
+    split: np.ndarray,
+    to: np.ndarray,
+    weight: np.ndarray,
+    states: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Every arc of the graph between surviving tokens: first, to, arc, score of a lattice."""
+    place = np.full(len(split), -1, np.int64)  # the token of a state one layer on, or a junction
+    starts = np.zeros(len(node) + 1, np.int64)
+    end, arc = np.empty(4096, np.int32), np.empty(4096, np.int32)
+    gain = np.empty(4096)
+    size, layers = 0, len(layer_first) - 1
+    for layer in range(layers):
+        here = range(layer_first[layer], layer_first[layer + 1])
+        ahead = range(here.stop, layer_first[min(layer + 2, layers)])
+        for i in here:
+            place[node[i]] = i if node[i] >= states else -1
+        for i in ahead:
+            if node[i] < states:
+                place[node[i]] = i
+        for i in here:
+            most = size + int(first[node[i] + 1] - first[node[i]])
+            end, arc, gain = _longer(end, most), _longer(arc, most), _longer(gain, most)
+            for a in range(first[node[i]], first[node[i] + 1]):
+                there = place[to[a]]
+                if there < 0:
+                    continue
+                end[size], arc[size], gain[size] = there, a, weight[a]
+                if to[a] < states:
+                    gain[size] += scores[layer, target[to[a]]]
+                size += 1
+            starts[i + 1] = size
+        for i in range(here.start, ahead.stop):
+            place[node[i]] = -1
+    return starts, end[:size], arc[:size], gain[:size]

@@ -1,0 +1,244 @@
+"""Lattices: every path a beam search kept, with what can be asked of all of them at once.
+
+A node is a graph node at a layer; layer k holds the states that consumed frame k-1 and the
+junctions reached after it, so layer 0 holds junctions only. Nodes are in topological order.
+Nothing is determinised: one alignment a word sequence would not sum to what the graph does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from harness.acoustics.graph import NO_WORD, Graph
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A best path read out.
+
+    Attributes:
+        words: what was said.
+        start, end: each word's first frame, and the frame after its last.
+        targets: int32 [T], the target of each frame.
+        score: log weight of the path, acoustic scores included.
+        complete: False if no path reached the graph's end, and this is the best beginning.
+    """
+
+    words: tuple[str, ...]
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    targets: np.ndarray
+    score: float
+    complete: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """Paths from the first node to the last; empty if no path reached the graph's end.
+
+    Attributes:
+        graph: what was searched.
+        frames: T.
+        layer: int32 [n], nodes ascend in it.
+        node: int32 [n], the graph's node.
+        first: int64 [n+1], the arcs of node i are ``first[i] … first[i+1]-1``.
+        to: int32 [a], a node of the lattice.
+        arc: int32 [a], the graph's arc.
+        score: float64 [a], the graph's weight plus the scaled acoustic score of what is
+            entered.
+    """
+
+    graph: Graph
+    frames: int
+    layer: np.ndarray
+    node: np.ndarray
+    first: np.ndarray
+    to: np.ndarray
+    arc: np.ndarray
+    score: np.ndarray
+
+    @property
+    def empty(self) -> bool:
+        """Whether no path reached the end."""
+        return len(self.node) == 0
+
+
+def pruned(lattice: Lattice, beam: float = math.inf) -> Lattice:
+    """Only the arcs on paths within ``beam`` nats of the best; infinite keeps all whole paths."""
+    if lattice.empty:
+        return lattice
+    forward, _ = _best_forward(lattice.first, lattice.to, lattice.score)
+    backward = _best_backward(lattice.first, lattice.to, lattice.score)
+    source = np.repeat(np.arange(len(lattice.node)), np.diff(lattice.first))
+    through = forward[source] + lattice.score + backward[lattice.to]
+    # A rounding error must not cut the best path itself, or any path off an infinite beam.
+    keep = through >= backward[0] - beam - 1e-9 * abs(backward[0])
+    keep &= through > -math.inf
+    nodes = np.unique(np.concatenate([source[keep], lattice.to[keep]]))
+    counts = np.bincount(source[keep], minlength=len(lattice.node))[nodes]
+    return Lattice(
+        lattice.graph,
+        lattice.frames,
+        lattice.layer[nodes],
+        lattice.node[nodes],
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.searchsorted(nodes, lattice.to[keep]).astype(np.int32),
+        lattice.arc[keep],
+        lattice.score[keep],
+    )
+
+
+def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
+    """Forward-backward in the log semiring.
+
+    Args:
+        lattice: from ``decoder.lattice``.
+        n_targets: K.
+
+    Returns:
+        log Z, the log of the summed weights of all paths, and the occupancies
+        γ [T, K]: the share of it that passes through each target in each frame, float64.
+        An empty lattice has log Z = -inf and no occupancy at all.
+    """
+    if lattice.empty:
+        return -math.inf, np.zeros((lattice.frames, n_targets))
+    arcs = lattice.first, lattice.to, lattice.score
+    alpha, beta = _sum_forward(*arcs), _sum_backward(*arcs)
+    state = lattice.node < lattice.graph.states
+    target = lattice.graph.target[lattice.node[state]]
+    share = np.exp(alpha[state] + beta[state] - beta[0])
+    cell = (lattice.layer[state].astype(np.int64) - 1) * n_targets + target
+    gamma = np.bincount(cell, share, lattice.frames * n_targets)
+    return float(beta[0]), gamma.reshape(lattice.frames, n_targets)
+
+
+def best_path(lattice: Lattice) -> Recognised:
+    """The heaviest path.
+
+    Raises:
+        ValueError: the lattice is empty.
+    """
+    if lattice.empty:
+        raise ValueError("an empty lattice has no best path")
+    best, came = _best_forward(lattice.first, lattice.to, lattice.score)
+    source = np.repeat(np.arange(len(lattice.node)), np.diff(lattice.first))
+    path: list[int] = []
+    at = len(lattice.node) - 1
+    while at:
+        path.append(int(came[at]))
+        at = int(source[came[at]])
+    return read_path(lattice.graph, lattice.arc[path[::-1]], float(best[-1]))
+
+
+def read_path(graph: Graph, arcs: np.ndarray, score: float) -> Recognised:
+    """Words, times and targets of a path given as the graph's arcs in order."""
+    to, label = graph.to[arcs], graph.label[arcs]
+    enters = to < graph.states
+    after = np.cumsum(enters)  # frames consumed once each arc is taken
+    begins = np.flatnonzero(label != NO_WORD)
+    junctions = np.flatnonzero(~enters)
+    # A path cut short inside a word ends that word where it ends itself.
+    leaves = np.append(after[junctions], after[-1:])[np.searchsorted(junctions, begins)]
+    return Recognised(
+        tuple(graph.words[i] for i in label[begins].tolist()),
+        tuple((after[begins] - 1).tolist()),
+        tuple(leaves.tolist()),
+        graph.target[to[enters]],
+        score,
+        len(to) > 0 and int(to[-1]) == graph.end,
+    )
+
+
+def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
+    """The fewest word errors of any path: what no rescoring of the lattice can fall below.
+
+    An empty lattice counts every word of the reference as deleted.
+    """
+    number = {word: i for i, word in enumerate(lattice.graph.words)}
+    said = np.array([number.get(word, len(number)) for word in reference], np.int64)
+    if lattice.empty:
+        return len(said)
+    return int(_fewest_edits(lattice.first, lattice.to, lattice.graph.label[lattice.arc], said))
+
+
+@njit(cache=True, nogil=True)
+def _best_forward(
+    first: np.ndarray, to: np.ndarray, score: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    best = np.full(len(first) - 1, -np.inf)
+    came = np.full(len(best), -1, np.int64)
+    best[0] = 0.0
+    for i in range(len(best)):
+        for a in range(first[i], first[i + 1]):
+            through = best[i] + score[a]
+            if through > best[to[a]]:
+                best[to[a]] = through
+                came[to[a]] = a
+    return best, came
+
+
+@njit(cache=True, nogil=True)
+def _best_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
+    best = np.full(len(first) - 1, -np.inf)
+    best[-1] = 0.0
+    for i in range(len(best) - 1, -1, -1):
+        for a in range(first[i], first[i + 1]):
+            best[i] = max(best[i], score[a] + best[to[a]])
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
+    alpha = np.full(len(first) - 1, -np.inf)
+    alpha[0] = 0.0
+    for i in range(len(alpha)):
+        for a in range(first[i], first[i + 1]):
+            x, y = alpha[to[a]], alpha[i] + score[a]
+            more, less = max(x, y), min(x, y)
+            if less > -np.inf:
+                more += np.log1p(np.exp(less - more))
+            alpha[to[a]] = more
+    return alpha
+
+
+@njit(cache=True, nogil=True)
+def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
+    beta = np.full(len(first) - 1, -np.inf)
+    beta[-1] = 0.0
+    for i in range(len(beta) - 2, -1, -1):
+        most = -np.inf
+        for a in range(first[i], first[i + 1]):
+            most = max(most, score[a] + beta[to[a]])
+        if most > -np.inf:
+            total = 0.0
+            for a in range(first[i], first[i + 1]):
+                total += np.exp(score[a] + beta[to[a]] - most)
+            beta[i] = most + np.log(total)
+    return beta
+
+
+@njit(cache=True, nogil=True)
+def _fewest_edits(first: np.ndarray, to: np.ndarray, label: np.ndarray, said: np.ndarray) -> int:
+    """Levenshtein's recursion over (node, words of the reference accounted for)."""
+    words = len(said)
+    cost = np.full((len(first) - 1, words + 1), 1 << 30, np.int32)
+    cost[0, 0] = 0
+    for i in range(len(cost)):
+        for j in range(words):
+            cost[i, j + 1] = min(cost[i, j + 1], cost[i, j] + 1)
+        for a in range(first[i], first[i + 1]):
+            there = cost[to[a]]
+            for j in range(words + 1):
+                if label[a] == NO_WORD:
+                    there[j] = min(there[j], cost[i, j])
+                else:
+                    there[j] = min(there[j], cost[i, j] + 1)
+                    if j < words:
+                        same = label[a] == said[j]
+                        there[j + 1] = min(there[j + 1], cost[i, j] + (0 if same else 1))
+    return cost[-1, words]

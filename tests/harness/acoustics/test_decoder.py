@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+from harness.errors import UserError
+from harness.seeds import stream
+
+
+def random_task(words=30, frames=60, order=2, seed=0):
+    """A task too large to enumerate, with two-phone words that are easily confused."""
+    draw = stream(seed, "random task")
+    names = [f"w{i:02d}" for i in range(words)]
+    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(200)]
+    chains = {w: (tuple(draw.integers(1, 12, 4).tolist()),) for w in names}
+    lexicon = Lexicon(chains, (0,), stay=np.full(12, 0.6))
+    graph = decoding_graph(train(text, order, vocabulary=names), lexicon)
+    return graph, 3 * draw.normal(size=(frames, 12))
+
+
+def test_the_best_path_is_the_best_of_all_paths(task):
+    found, best = decode(task.graph, task.scores, EVERYTHING), task.best
+    assert found.complete
+    assert found.words == best.words
+    assert tuple(zip(found.start, found.end, strict=True)) == best.times
+    assert tuple(found.targets.tolist()) == best.targets
+    assert found.score == pytest.approx(best.weight, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_path_is_the_best_of_all_paths_of_other_scores(task_of, seed):
+    task = task_of(2, (0,), 5, seed)
+    found = decode(task.graph, task.scores)
+    assert (found.words, found.score) == (task.best.words, pytest.approx(task.best.weight))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_no_beam_finds_a_better_path_than_the_exhaustive_search(order):
+    graph, scores = random_task(order=order)
+    best = decode(graph, scores, EVERYTHING).score
+    for beam in (Beam(2.0), Beam(8.0), Beam(30.0), Beam(30.0, max_active=5)):
+        assert decode(graph, scores, beam).score <= best + 1e-9
+    assert decode(graph, scores, Beam(60.0)).score == best
+
+
+def test_a_path_scores_what_its_frames_and_arcs_add_up_to():
+    graph, scores = random_task()
+    found = decode(graph, scores, EVERYTHING)
+    shifted = scores + np.arange(60)[:, None]
+    assert decode(graph, shifted, EVERYTHING).words == found.words
+    assert decode(graph, shifted, EVERYTHING).score == pytest.approx(found.score + 59 * 30)
+
+
+def test_single_precision_scores_give_the_same_words():
+    graph, scores = random_task()
+    single = decode(graph, scores.astype(np.float32))
+    assert single.words == decode(graph, scores).words
+    assert single.score == pytest.approx(decode(graph, scores).score, rel=1e-6)
+
+
+def test_a_tight_limit_on_states_still_ends_in_a_path():
+    graph, scores = random_task()
+    assert decode(graph, scores, Beam(1000.0, max_active=8)).targets.shape == (60,)
+
+
+def too_short():
+    """Two frames for words of four states, without silence: the end cannot be reached."""
+    model = train([("a",), ("a", "a")], 1, vocabulary=("a", "b"))
+    lexicon = Lexicon({"a": ((0, 1, 2, 3),), "b": ((3, 2, 1, 0),)})
+    scores = np.array([[0.0, 0, 0, -1], [0, 0, -1, -1.0]])
+    return decoding_graph(model, lexicon), scores
+
+
+def test_without_a_token_at_the_end_the_best_beginning_is_returned_as_incomplete():
+    found = decode(*too_short())
+    assert not found.complete
+    assert found.words == ("a",)
+    assert (found.start, found.end) == ((0,), (2,))
+    assert found.targets.tolist() in ([0, 0], [0, 1])
+
+
+def test_without_a_token_at_the_end_the_lattice_is_empty():
+    assert lattice(*too_short()).empty
+
+
+def test_frames_that_no_path_survives_cut_the_beginning_short():
+    graph, scores = too_short()
+    blocked = np.vstack([scores, [[-math.inf, -math.inf, -math.inf, 0.0]]])
+    blocked[1, 2] = -math.inf  # so no path is in 2 when only 3 is possible
+    found = decode(graph, blocked, EVERYTHING)
+    assert not found.complete
+    assert len(found.targets) <= 3
+    assert lattice(graph, blocked, EVERYTHING).empty
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_scores_that_are_not_numbers_are_refused(bad):
+    graph, scores = random_task(frames=3)
+    scores[1, 2] = bad
+    for search in (decode, lattice):
+        with pytest.raises(ValueError, match="NaN"):
+            search(graph, scores)
+    with pytest.raises(ValueError, match="shape"):
+        decode(graph, scores[:0])
+
+
+def test_a_beam_that_keeps_nothing_is_refused():
+    with pytest.raises(UserError, match="positive"):
+        Beam(width=0)

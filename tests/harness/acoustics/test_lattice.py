@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
+from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+from harness.acoustics.lattice import best_path, oracle_errors, posteriors, pruned
+from harness.seeds import stream
+
+
+def random_task(order=1, frames=50):
+    draw = stream(3, "lattice task")
+    names = [f"w{i:02d}" for i in range(20)]
+    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(100)]
+    chains = {w: (tuple(draw.integers(1, 10, 4).tolist()),) for w in names}
+    lexicon = Lexicon(chains, (0,), stay=np.full(10, 0.6))
+    graph = decoding_graph(train(text, order, vocabulary=names), lexicon)
+    return graph, 2 * draw.normal(size=(frames, 10))
+
+
+def lattice_paths(lat):
+    """Every path of a lattice by walking it: (score, words, arcs)."""
+
+    def onwards(i):
+        if i == len(lat.node) - 1:
+            yield 0.0, (), ()
+        for a in range(lat.first[i], lat.first[i + 1]):
+            label = lat.graph.label[lat.arc[a]]
+            word = () if label < 0 else (lat.graph.words[label],)
+            for score, words, arcs in onwards(lat.to[a]):
+                yield lat.score[a] + score, word + words, (a, *arcs)
+
+    return list(onwards(0))
+
+
+def edits(a, b):
+    """Levenshtein distance by its definition."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(edits(a[1:], b) + 1, edits(a, b[1:]) + 1, edits(a[1:], b[1:]) + (a[0] != b[0]))
+
+
+def test_an_unpruned_lattice_holds_exactly_the_paths_of_the_enumeration(task):
+    found = sorted(
+        (score, words)
+        for score, words, _ in lattice_paths(lattice(task.graph, task.scores, EVERYTHING))
+    )
+    expected = sorted((p.weight, p.words) for p in task.paths)
+    assert [w for _, w in found] == [w for _, w in expected]
+    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], atol=1e-12)
+
+
+def test_log_z_and_occupancies_equal_the_sums_over_all_paths(task):
+    log_z, gamma = posteriors(lattice(task.graph, task.scores, EVERYTHING), 6)
+    assert log_z == pytest.approx(task.log_z, abs=1e-12)
+    np.testing.assert_allclose(gamma, task.gamma, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_with_an_infinite_beam_posteriors_equal_the_full_forward_backward(order):
+    graph, scores = random_task(order)
+    log_z, gamma = posteriors(lattice(graph, scores, EVERYTHING), 10)
+    full_z, full = occupancies(graph, scores)
+    assert log_z == pytest.approx(full_z, abs=1e-10)
+    np.testing.assert_allclose(gamma, full, atol=1e-10)
+
+
+@pytest.mark.parametrize("beam", [1.0, 3.0, math.inf])
+def test_pruning_keeps_what_lies_on_a_path_within_the_beam_and_nothing_else(task, beam):
+    whole = lattice(task.graph, task.scores, EVERYTHING)
+    best = max(score for score, *_ in lattice_paths(whole))
+    near = [p for p in lattice_paths(whole) if p[0] >= best - beam]
+    kept = pruned(whole, beam)
+    assert len(kept.arc) == len({a for *_, arcs in near for a in arcs})
+    scores = sorted(score for score, *_ in lattice_paths(kept))
+    near_scores = sorted(score for score, *_ in near)
+    np.testing.assert_allclose([s for s in scores if s >= best - beam], near_scores, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_wider_beam_never_lowers_log_z_nor_exceeds_the_full_graph(order):
+    graph, scores = random_task(order)
+    full = occupancies(graph, scores)[0]
+    beams = [Beam(w, 10**6, lat) for w, lat in ((4, 2), (8, 2), (8, 6), (15, 6), (30, 12))]
+    found = [posteriors(lattice(graph, scores, beam), 10)[0] for beam in beams]
+    assert found == sorted(found)
+    assert found[-1] <= full + 1e-10
+    assert found[-1] > full - 0.1
+
+
+@pytest.mark.parametrize("beam", [Beam(5.0), Beam(12.0, 50, 4.0), EVERYTHING])
+def test_occupancies_of_every_frame_sum_to_one(beam):
+    graph, scores = random_task(2)
+    _, gamma = posteriors(lattice(graph, scores, beam), 10)
+    np.testing.assert_allclose(gamma.sum(axis=1), 1.0, atol=1e-12)
+
+
+def test_the_lattices_best_path_is_the_decoders(task):
+    direct = decode(task.graph, task.scores, EVERYTHING)
+    through = best_path(lattice(task.graph, task.scores, EVERYTHING))
+    assert (through.words, through.start, through.end) == (direct.words, direct.start, direct.end)
+    assert through.targets.tolist() == direct.targets.tolist()
+    assert through.score == pytest.approx(direct.score, abs=1e-12)
+    assert through.complete
+
+
+def test_oracle_errors_are_the_fewest_of_any_path(task):
+    lat = lattice(task.graph, task.scores, Beam(6.0, 1000, 1.5))
+    said = {words for _, words, _ in lattice_paths(lat)}
+    for reference in ((), ("a",), ("b", "c"), ("c", "c", "a"), ("never", "a", "b", "b")):
+        fewest = min(edits(words, reference) for words in said)
+        assert oracle_errors(lat, reference) == fewest
+
+
+def test_an_empty_lattice_has_no_weight_no_occupancy_no_path_and_deletes_everything():
+    model = train([("a",)], 1)
+    graph = decoding_graph(model, Lexicon({"a": ((0, 1, 2),)}))
+    lat = lattice(graph, np.zeros((2, 3)), EVERYTHING)
+    log_z, gamma = posteriors(pruned(lat), 3)
+    assert log_z == -math.inf
+    assert gamma.shape == (2, 3)
+    assert not gamma.any()
+    assert oracle_errors(lat, ("a", "a")) == 2
+    with pytest.raises(ValueError, match="no best path"):
+        best_path(lat)
