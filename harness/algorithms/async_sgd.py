@@ -5,9 +5,11 @@ Dean et al. 2012 (Downpour SGD); paper 1, section 2.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Gradient, Minibatch, Server
@@ -34,17 +36,38 @@ class AsyncSgd:
         return Server(model.clone())
 
     def contribute(
-        self, gradient: Gradient, replicas: Tensor, minibatch: Minibatch, out: Tensor
+        self,
+        gradient: Gradient,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
     ) -> Tensor:
-        """Each worker's summed gradient at its replica, into ``out [W, P]``; losses ``[W]``."""
-        return gradient(replicas, *minibatch, out)
+        """Each worker's gradient summed over its minibatches, into ``out [W, P]``; losses ``[W]``.
 
-    def fold(self, server: Server, contribution: Tensor, *, staleness: int, rate: float) -> None:
-        """Take one step along ``contribution [P]``; staleness does not matter here."""
+        Between minibatches the replica descends on its own (Downpour's n_push > 1).
+        """
+        losses = gradient(replicas, *minibatches[0], out)
+        latest = out
+        for minibatch in minibatches[1:]:
+            self._step(replicas, latest, rate)
+            latest = torch.empty_like(out)
+            losses = losses + gradient(replicas, *minibatch, latest)
+            out += latest
+        return losses
+
+    def fold(
+        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+    ) -> None:
+        """Take one step along each of ``contributions [W, P]``; staleness does not matter here."""
         del staleness
-        if self.scaling == "plain":
-            server.model.sub_(contribution, alpha=rate)
-        else:
-            size = contribution.square().add_(self.k).sqrt_()
-            server.model.addcdiv_(contribution, size, value=-rate)
+        for contribution in contributions:
+            self._step(server.model, contribution, rate)
         server.version += 1
+
+    def _step(self, model: Tensor, gradient: Tensor, rate: float) -> None:
+        if self.scaling == "plain":
+            model.sub_(gradient, alpha=rate)
+        else:
+            size = gradient.square().add_(self.k).sqrt_()
+            model.addcdiv_(gradient, size, value=-rate)

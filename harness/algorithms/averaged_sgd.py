@@ -5,6 +5,7 @@ Polyak and Juditsky 1992; Xu 2011 (arXiv 1107.2490); paper 1, sections 2.3 and 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,14 +38,21 @@ class AveragedSgd:
         return server
 
     def contribute(
-        self, gradient: Gradient, replicas: Tensor, minibatch: Minibatch, out: Tensor
+        self,
+        gradient: Gradient,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
     ) -> Tensor:
         """As the descent contributes."""
-        return self.descent.contribute(gradient, replicas, minibatch, out)
+        return self.descent.contribute(gradient, replicas, minibatches, out, rate)
 
-    def fold(self, server: Server, contribution: Tensor, *, staleness: int, rate: float) -> None:
+    def fold(
+        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+    ) -> None:
         """Move theta, then draw the average towards it."""
-        self.descent.fold(server, contribution, staleness=staleness, rate=rate)
+        self.descent.fold(server, contributions, staleness, rate)
         averaged = server.numbers["averaged"]
         weight = self.eta
         if averaged:

@@ -9,11 +9,10 @@ Shape letters: W contributions at once, P parameters, B frames, D inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -57,21 +56,32 @@ class Algorithm(Protocol):
         ...
 
     def contribute(
-        self, gradient: Gradient, replicas: Tensor, minibatch: Minibatch, out: Tensor
+        self,
+        gradient: Gradient,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
     ) -> Tensor:
         """Fill ``out [W, P]`` with the contributions of W workers from their stale replicas.
 
-        Returns the losses ``[W]``, summed over each minibatch, in nats.
+        Args:
+            gradient: the model's summed gradient.
+            replicas: ``[W, P]``, what each worker read; may be overwritten.
+            minibatches: one for each local step, each with W minibatches of B frames.
+            out: the contributions.
+            rate: of local steps.
+
+        Returns:
+            The losses ``[W]``, summed over all frames, in nats.
         """
         ...
 
-    def fold(self, server: Server, contribution: Tensor, *, staleness: int, rate: float) -> None:
-        """Enter one contribution ``[P]`` into the server, in place; its version grows by one."""
+    def fold(
+        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+    ) -> None:
+        """Enter the contributions ``[W, P]`` of one fold into the server, in place.
+
+        The server's version grows by one, however many contributions there are.
+        """
         ...
-
-
-@torch.no_grad()
-def copy_server(server: Server) -> Server:
-    """An independent copy of a server's state."""
-    vectors = {name: vector.clone() for name, vector in server.vectors.items()}
-    return Server(server.model.clone(), server.version, vectors, dict(server.numbers))

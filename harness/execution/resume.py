@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.execution.simulated import StaleReplay
+from harness.execution.simulated import Pending, StaleReplay
 from harness.simulator.timeline import Contributions, Folds, Spans, Timeline
 
 Arrays = dict[str, np.ndarray]
@@ -23,7 +23,7 @@ def capture_replay(replay: StaleReplay) -> tuple[Arrays, Facts]:
         "version": server.version,
         "numbers": dict(server.numbers),
         "in_flight": [[*key, slot] for key, slot in replay.in_flight.items()],
-        "waiting": list(replay.waiting),
+        "pending": list(replay.pending),
         "batches": replay.batches,
     }
     return arrays, facts
@@ -35,7 +35,7 @@ def reinstate_replay(replay: StaleReplay, arrays: Arrays, facts: Facts) -> None:
         tensor.copy_(torch.from_numpy(arrays[name]))
     replay.server.version, replay.server.numbers = facts["version"], facts["numbers"]
     replay.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
-    replay.waiting = [(slot, step) for slot, step in facts["waiting"]]
+    replay.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
     replay.batches = facts["batches"]
 
 

@@ -7,8 +7,10 @@ batch over the replica stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +21,17 @@ from harness.simulator import Timeline
 Key = tuple[int, int]
 """A contribution's name: (worker, first_step)."""
 
+MinibatchOf = Callable[[Sequence[Key]], Minibatch]
+"""The frames of several workers' local steps, each named by (worker, step)."""
+
+
+class Pending(NamedTuple):
+    """A contribution that was read and is not computed yet."""
+
+    steps: int
+    slot: int
+    key: Key
+
 
 @dataclass
 class StaleReplay:
@@ -28,19 +41,19 @@ class StaleReplay:
         algorithm: contributes and folds.
         gradient: the model's gradient.
         server: changed in place.
-        minibatches: gives the frames of W global steps, in order.
+        minibatch_of: gives the frames of local steps.
         slots: how many contributions can be in flight at once.
     """
 
     algorithm: Algorithm
     gradient: Gradient
     server: Server
-    minibatches: Callable[[list[int]], Minibatch]
+    minibatch_of: MinibatchOf
     slots: int
     replicas: Tensor = field(init=False)
     contributions: Tensor = field(init=False)
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
-    waiting: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    pending: list[Pending] = field(default_factory=list[Pending])
     loss: Tensor = field(init=False)
     batches: int = 0
 
@@ -59,72 +72,85 @@ class StaleReplay:
         """
         reads = _reads_by_version(segment, self.in_flight)
         self._read(reads)
-        for fold, key, read_version in _folds(segment):
+        for fold, entering in _folds(segment):
             if fold != self.server.version:
                 raise ValueError(f"fold {fold} meets version {self.server.version}")
-            slot = self.in_flight.pop(key)
-            if any(slot == waiting for waiting, _ in self.waiting):
-                self._compute()
-            self.algorithm.fold(
-                self.server, self.contributions[slot], staleness=fold - read_version, rate=rate
-            )
+            slots = [self.in_flight.pop(key) for key, _ in entering]
+            if any(waiting.slot in slots for waiting in self.pending):
+                self._compute(rate)
+            staleness = [fold - read_version for _, read_version in entering]
+            self.algorithm.fold(self.server, self._rows(self.contributions, slots), staleness, rate)
             self._read(reads)
 
-    def _read(self, reads: dict[int, list[Key]]) -> None:
+    def _read(self, reads: dict[int, list[tuple[Key, int]]]) -> None:
         """Copy the model to every worker that reads the present version."""
-        for key in reads.pop(self.server.version, ()):
+        for key, steps in reads.pop(self.server.version, ()):
             taken = self.in_flight.values()
             slot = next(i for i in range(self.slots) if i not in taken)
             self.replicas[slot].copy_(self.server.model)
             self.in_flight[key] = slot
-            self.waiting.append((slot, key[1]))
+            self.pending.append(Pending(steps, slot, key))
 
-    def _compute(self) -> None:
-        """Compute all contributions that have been read and not computed, as one batch."""
-        self.waiting.sort()
-        slots = [slot for slot, _ in self.waiting]
-        minibatch = self.minibatches([step for _, step in self.waiting])
-        low, high = slots[0], slots[-1] + 1
-        if high - low == len(slots):
-            losses = self.algorithm.contribute(
-                self.gradient, self.replicas[low:high], minibatch, self.contributions[low:high]
-            )
-        else:
-            index = torch.tensor(slots, device=self.replicas.device)
-            replicas = self.replicas[index]
-            out = torch.empty_like(replicas)
-            losses = self.algorithm.contribute(self.gradient, replicas, minibatch, out)
-            self.contributions[index] = out
+    def _compute(self, rate: float) -> None:
+        """Compute all that has been read and not computed: one batch for each number of steps."""
+        for steps, group in groupby(sorted(self.pending), lambda waiting: waiting.steps):
+            self._compute_batch(steps, list(group), rate)
+        self.pending.clear()
+
+    def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
+        slots = [waiting.slot for waiting in batch]
+        minibatches = [
+            self.minibatch_of([(worker, first + k) for _, _, (worker, first) in batch])
+            for k in range(steps)
+        ]
+        replicas, out = self._rows(self.replicas, slots), self._rows(self.contributions, slots)
+        losses = self.algorithm.contribute(self.gradient, replicas, minibatches, out, rate)
+        if not _together(slots):
+            self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1
-        self.waiting.clear()
+
+    def _rows(self, stack: Tensor, slots: list[int]) -> Tensor:
+        """The rows ``slots`` of a stack: a view where they lie together, else a copy."""
+        if _together(slots):
+            return stack[slots[0] : slots[-1] + 1]
+        return stack[torch.tensor(slots, device=stack.device)]
 
 
-def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[Key]]:
-    """The contributions first read in this segment, by the version they read, in read order."""
+def _together(slots: list[int]) -> bool:
+    return all(b == a + 1 for a, b in pairwise(slots))
+
+
+def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[tuple[Key, int]]]:
+    """What is first read in this segment, by the version read, in the order of reading.
+
+    Each entry is a contribution's key and how many local steps it takes.
+    """
     rows = segment.contributions
-    reads: dict[int, list[tuple[float, Key]]] = {}
-    for worker, step, version, time in zip(
+    reads: dict[int, list[tuple[float, Key, int]]] = {}
+    for worker, step, version, time, steps in zip(
         rows.worker.tolist(),
         rows.first_step.tolist(),
         rows.read_version.tolist(),
         rows.read_time_s.tolist(),
+        rows.steps.tolist(),
         strict=True,
     ):
         if (worker, step) not in known:
-            reads.setdefault(version, []).append((time, (worker, step)))
-    return {version: [key for _, key in sorted(keys)] for version, keys in reads.items()}
+            reads.setdefault(version, []).append((time, (worker, step), steps))
+    return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 
 
-def _folds(segment: Timeline) -> Iterator[tuple[int, Key, int]]:
-    """``(fold, key, read_version)`` of every contribution that is folded, in fold order."""
+def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int]]]]:
+    """Each fold with the ``(key, read_version)`` of the contributions that enter it, by worker."""
     rows = segment.contributions
-    folded = zip(
+    every = zip(
         rows.fold.tolist(),
         rows.worker.tolist(),
         rows.first_step.tolist(),
         rows.read_version.tolist(),
         strict=True,
     )
-    for fold, worker, step, version in sorted(row for row in folded if row[0] >= 0):
-        yield fold, (worker, step), version
+    folded = sorted(row for row in every if row[0] >= 0)
+    for fold, entering in groupby(folded, lambda row: row[0]):
+        yield fold, [((worker, step), version) for _, worker, step, version in entering]

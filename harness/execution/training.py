@@ -9,7 +9,7 @@ a rate search and the end of a stage wait until everybody is idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -32,7 +32,7 @@ from harness.execution import checkpoint, resume
 from harness.execution.config import RunConfig, Stage
 from harness.execution.frames import Frames, Order
 from harness.execution.observe import Examiner, Progress, Watch
-from harness.execution.simulated import StaleReplay
+from harness.execution.simulated import Key, StaleReplay
 from harness.seeds import stream_key
 from harness.simulator import Simulation, Timeline, Workload, compute_seconds, concat
 from harness.store import Run, RunWriter, Store
@@ -103,7 +103,7 @@ class Training:
             config.algorithm,
             self.net.gradient,
             config.algorithm.start(model),
-            self._minibatches,
+            self._minibatch_of,
             slots=config.workers,
         )
         self.position.rate = config.schedule.rate
@@ -237,7 +237,7 @@ class Training:
         steps = max(schedule.least_minibatches, round(schedule.sample * chunk))
         steps = min(steps, self.order.steps - self.position.step)
         first = self.position.steps_before + self.position.step
-        minibatches = (self._minibatches([step]) for step in range(first, first + steps))
+        minibatches = (self._minibatch_of([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.position.rate)
         losses = trial_losses(self.net.gradient, self.replay.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
@@ -277,8 +277,10 @@ class Training:
     def _workload(self, number: int) -> Workload:
         return Workload.of_network(self.config.timed_layers, self._stage(number).timed_minibatch)
 
-    def _minibatches(self, steps: list[int]) -> Minibatch:
-        rows = np.stack([self.order.rows(step - self.position.steps_before) for step in steps])
+    def _minibatch_of(self, keys: Sequence[Key]) -> Minibatch:
+        """The frames of steps dealt out to whichever worker asked next."""
+        before = self.position.steps_before
+        rows = np.stack([self.order.rows(step - before) for _, step in keys])
         return self.frames.gather(torch.from_numpy(rows).to(self.config.device))
 
     def _log(self, name: str, value: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,19 +20,19 @@ LAYOUT, FRAMES, WORKERS = Layout((440, 512, 512, 512, 1000)), 256, 4
 FOLDS = 24
 
 
-def minibatches(steps: list[int]) -> Minibatch:
+def minibatch_of(keys: Sequence[tuple[int, int]]) -> Minibatch:
     """The same drawn frames for every step: what is timed is not the drawing."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(1, FRAMES, LAYOUT.sizes[0], generator=draw)
     targets = torch.randint(0, LAYOUT.sizes[-1], (1, FRAMES), generator=draw)
-    return Minibatch(x.expand(len(steps), -1, -1), targets.expand(len(steps), -1))
+    return Minibatch(x.expand(len(keys), -1, -1), targets.expand(len(keys), -1))
 
 
 def bare_loop(net: Dnn, model: torch.Tensor) -> None:
     """The gradients of as many minibatches, one after another, and nothing else."""
     stack, out = model.unsqueeze(0), torch.empty(1, LAYOUT.parameters)
     for step in range(FOLDS):
-        net.gradient(stack, *minibatches([step]), out)
+        net.gradient(stack, *minibatch_of([(0, step)]), out)
 
 
 def simulated(net: Dnn, model: torch.Tensor) -> None:
@@ -41,7 +42,7 @@ def simulated(net: Dnn, model: torch.Tensor) -> None:
     simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)
     algorithm = AveragedSgd()
     server = algorithm.start(model)
-    replay = StaleReplay(algorithm, net.gradient, server, minibatches, WORKERS)
+    replay = StaleReplay(algorithm, net.gradient, server, minibatch_of, WORKERS)
     replay.run(simulation.advance(folds=FOLDS, drain=True), 1e-4)
 
 

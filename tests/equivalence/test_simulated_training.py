@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,8 +13,16 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
+from harness.algorithms.model_averaging import ModelAveraging
 from harness.execution.simulated import StaleReplay
-from harness.simulator import Simulation, Timeline, Workload, load_cluster
+from harness.simulator import (
+    Contributions,
+    Folds,
+    Simulation,
+    Timeline,
+    Workload,
+    load_cluster,
+)
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)
@@ -50,9 +60,9 @@ def simulate(text: str, folder: Path, folds: int, workers: int = 5) -> Timeline:
     return simulation.advance(folds=folds, drain=True)
 
 
-def minibatches(steps: list[int]) -> Minibatch:
+def minibatch_of(keys: Sequence[tuple[int, int]]) -> Minibatch:
     x, y = [], []
-    for step in steps:
+    for _, step in keys:
         draw = torch.Generator().manual_seed(step)
         x.append(torch.randn(6, 4, dtype=torch.float64, generator=draw))
         y.append(torch.randint(0, 3, (6,), generator=draw))
@@ -66,7 +76,7 @@ def start() -> torch.Tensor:
 
 def replayed(*segments: Timeline) -> StaleReplay:
     algorithm = AsyncSgd()
-    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), minibatches, slots=5)
+    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), minibatch_of, slots=5)
     for segment in segments:
         replay.run(segment, 0.05)
     return replay
@@ -77,7 +87,7 @@ def test_a_cluster_where_nothing_costs_time_is_serial_sgd_parameter_by_parameter
     theta = start().unsqueeze(0)
     for step in range(40):
         gradient = torch.empty_like(theta)
-        NET.gradient(theta, *minibatches([step]), gradient)
+        NET.gradient(theta, *minibatch_of([(0, step)]), gradient)
         theta.sub_(gradient, alpha=0.05)
     assert timeline.staleness().tolist() == [0] * 40
     assert torch.equal(replayed(timeline).server.model, theta[0])
@@ -94,7 +104,7 @@ def test_serial_sgd_of_the_harness_is_torch_optim_sgd(tmp_path):
     model = torch.nn.Sequential(linear[0], torch.nn.Sigmoid(), linear[1])
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(40):
-        x, y = minibatches([step])
+        x, y = minibatch_of([(0, step)])
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(model(x[0]), y[0], reduction="sum").backward()
         optimiser.step()
@@ -110,7 +120,7 @@ def test_stale_training_keeps_every_version_and_uses_the_one_that_was_read(tmp_p
     for fold in range(60):
         read, step = int(rows.read_version[fold]), int(rows.first_step[fold])
         gradient = torch.empty(1, LAYOUT.parameters, dtype=torch.float64)
-        NET.gradient(versions[read].unsqueeze(0), *minibatches([step]), gradient)
+        NET.gradient(versions[read].unsqueeze(0), *minibatch_of([(0, step)]), gradient)
         versions.append(versions[-1] - 0.05 * gradient[0])
     # Batched and single products may round differently, hence not torch.equal.
     torch.testing.assert_close(
@@ -142,3 +152,32 @@ def test_a_segment_that_does_not_follow_is_refused(tmp_path):
     replay = replayed(timeline)
     with pytest.raises(ValueError, match="meets version 10"):
         replay.run(timeline, 0.05)
+
+
+def test_a_round_of_many_contributions_and_steps_is_executed_as_the_timeline_says():
+    workers, steps, rounds = 3, 4, 2
+    rows = [(k, w, k, 0.0, steps * k, steps) for k in range(rounds) for w in range(workers)]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    timeline = Timeline(
+        Folds(np.arange(rounds), np.arange(rounds, dtype=float)), Contributions(*columns)
+    )
+    algorithm = ModelAveraging()
+
+    def frames_of(keys: Sequence[tuple[int, int]]) -> Minibatch:
+        return minibatch_of([(w, 100 * w + step) for w, step in keys])
+
+    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), frames_of, workers)
+    replay.run(timeline, 0.05)
+    theta = start()
+    for k in range(rounds):
+        ends = []
+        for worker in range(workers):
+            local = theta.unsqueeze(0).clone()
+            for step in range(steps * k, steps * (k + 1)):
+                gradient = torch.empty_like(local)
+                NET.gradient(local, *frames_of([(worker, step)]), gradient)
+                local.sub_(gradient, alpha=0.05)
+            ends.append(local[0])
+        theta = torch.stack(ends).mean(0)
+    torch.testing.assert_close(replay.server.model, theta, rtol=1e-12, atol=1e-13)
+    assert replay.batches == rounds

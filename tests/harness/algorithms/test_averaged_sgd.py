@@ -8,7 +8,7 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 
 def fold(algorithm, server, values, rate=0.5):
     for value in values:
-        algorithm.fold(server, torch.tensor([value], dtype=torch.float64), staleness=0, rate=rate)
+        algorithm.fold(server, torch.tensor([[value]], dtype=torch.float64), [0], rate)
 
 
 def start(algorithm, value=0.0):

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Minibatch
+from harness.algorithms.model_averaging import ModelAveraging
+
+LAYOUT = Layout((4, 5, 3))
+NET = Dnn(LAYOUT)
+RATE = 0.05
+
+
+def problem(workers: int, steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
+    draw = torch.Generator().manual_seed(workers * 10 + steps)
+    model = torch.randn(LAYOUT.parameters, dtype=torch.float64, generator=draw)
+    minibatches = [
+        Minibatch(
+            torch.randn(workers, 6, 4, dtype=torch.float64, generator=draw),
+            torch.randint(0, 3, (workers, 6), generator=draw),
+        )
+        for _ in range(steps)
+    ]
+    return model, minibatches
+
+
+def one_round(algorithm, model, minibatches):
+    workers = len(minibatches[0].x)
+    server = algorithm.start(model)
+    out = torch.empty(workers, LAYOUT.parameters, dtype=torch.float64)
+    replicas = model.repeat(workers, 1)
+    algorithm.contribute(NET.gradient, replicas, minibatches, out, RATE)
+    algorithm.fold(server, out, [0] * workers, RATE)
+    return server
+
+
+def gradient(model, minibatch, worker):
+    out = torch.empty(1, LAYOUT.parameters, dtype=torch.float64)
+    NET.gradient(
+        model.unsqueeze(0), minibatch.x[worker, None], minibatch.targets[worker, None], out
+    )
+    return out[0]
+
+
+def test_averaging_after_every_step_is_gradient_averaging():
+    model, minibatches = problem(workers=4, steps=1)
+    server = one_round(ModelAveraging(), model, minibatches)
+    mean = sum(gradient(model, minibatches[0], w) for w in range(4)) / 4
+    torch.testing.assert_close(server.model, model - RATE * mean, rtol=0, atol=1e-15)
+    assert server.version == 1
+
+
+def test_averaging_is_the_mean_of_workers_that_trained_alone():
+    model, minibatches = problem(workers=3, steps=4)
+    server = one_round(ModelAveraging(), model, minibatches)
+    ends = []
+    for worker in range(3):
+        theta = model
+        for minibatch in minibatches:
+            theta = theta - RATE * gradient(theta, minibatch, worker)
+        ends.append(theta)
+    torch.testing.assert_close(server.model, sum(ends) / 3, rtol=0, atol=1e-14)
+
+
+def test_several_local_steps_of_async_sgd_hand_in_the_sum_of_their_gradients():
+    model, minibatches = problem(workers=1, steps=3)
+    server = one_round(AsyncSgd(), model, minibatches)
+    theta = model
+    for minibatch in minibatches:
+        theta = theta - RATE * gradient(theta, minibatch, 0)
+    torch.testing.assert_close(server.model, theta, rtol=0, atol=1e-14)
+
+
+def test_async_contributions_of_one_fold_add_up():
+    model, minibatches = problem(workers=3, steps=1)
+    server = one_round(AsyncSgd(), model, minibatches)
+    total = sum(gradient(model, minibatches[0], w) for w in range(3))
+    torch.testing.assert_close(server.model, model - RATE * total, rtol=0, atol=1e-14)
+    assert server.version == 1
