@@ -1,0 +1,91 @@
+"""Recognising whole sets, and tuning what only a development set may decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.decoder import Beam, decode
+from harness.acoustics.graph import Graph
+from harness.acoustics.lattice import Recognised
+from harness.acoustics.scoring import character_errors, word_errors
+
+SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+INSERTIONS = (-4.0, -2.0, 0.0, 2.0, 4.0)
+UNITS = {"words": word_errors, "characters": character_errors}
+
+
+def recognise(
+    graph: Graph, scores: Iterable[np.ndarray], scale: float, beam: Beam | None = None
+) -> list[Recognised]:
+    """The best path of every utterance.
+
+    Args:
+        graph: from ``decoding_graph``, perhaps ``penalised``.
+        scores: for each utterance ``[T, K]``: log p(s | x_t) - log prior(s).
+        scale: κ, what these are multiplied with.
+        beam: what to keep; by default ``Beam()``.
+    """
+    return [decode(graph, scale * each, beam) for each in scores]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting: acoustic scale κ, insertion penalty in nats, and its error rate."""
+
+    scale: float
+    insertion: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best trial, and all of them in the order made."""
+
+    best: Trial
+    trials: tuple[Trial, ...]
+
+
+def tune(
+    corpus: Corpus,
+    scores_of: Callable[[Utterances], Iterable[np.ndarray]],
+    graph: Graph,
+    *,
+    scales: Sequence[float] = SCALES,
+    insertions: Sequence[float] = INSERTIONS,
+    unit: Literal["words", "characters"] = "words",
+    beam: Beam | None = None,
+) -> Tuned:
+    """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
+
+    Only the split ``dev`` is ever asked for; test sets cannot leak in. Of equally good
+    settings the first tried is kept.
+
+    Args:
+        corpus: whose development set decides.
+        scores_of: gives ``[T, K]`` log p(s | x_t) - log prior(s) of each utterance.
+        graph: what to search.
+        scales: values of κ to try.
+        insertions: penalties to try, in nats a word; less than 0 favours more words.
+        unit: what the error rate counts.
+        beam: what the search keeps.
+
+    Raises:
+        ValueError: there is no scale to try.
+    """
+    dev = corpus.split("dev")
+    scores = list(scores_of(dev))
+
+    def trial(scale: float, insertion: float) -> Trial:
+        found = recognise(graph.penalised(insertion), scores, scale, beam)
+        rate = UNITS[unit](dev.words, [each.words for each in found]).rate
+        return Trial(scale, insertion, rate)
+
+    trials = [trial(scale, 0.0) for scale in scales]
+    scale = min(trials, key=lambda t: t.rate).scale
+    trials += [trial(scale, insertion) for insertion in insertions if insertion != 0.0]
+    return Tuned(min(trials, key=lambda t: t.rate), tuple(trials))

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import jiwer
+import kaldialign
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.acoustics.scoring import (
+    Edits,
+    character_errors,
+    characters,
+    edits,
+    isolated_word_errors,
+    word_errors,
+)
+from harness.judge import bootstrap_rate_ci, rate_ci
+from harness.seeds import stream
+
+SENTENCES = st.lists(st.sampled_from("abc"), max_size=6)
+
+
+def every_alignment(reference, hypothesis):
+    """The edits of every way to align two sentences."""
+    if not reference and not hypothesis:
+        yield 0, 0, 0
+    if reference and hypothesis:
+        wrong = int(reference[0] != hypothesis[0])
+        for s, i, d in every_alignment(reference[1:], hypothesis[1:]):
+            yield s + wrong, i, d
+    if hypothesis:
+        for s, i, d in every_alignment(reference, hypothesis[1:]):
+            yield s, i + 1, d
+    if reference:
+        for s, i, d in every_alignment(reference[1:], hypothesis):
+            yield s, i, d + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(SENTENCES.filter(lambda s: len(s) < 4), SENTENCES.filter(lambda s: len(s) < 4))
+def test_edits_are_the_fewest_of_every_alignment_with_most_substitutions(reference, hypothesis):
+    best = min(every_alignment(reference, hypothesis), key=lambda e: (sum(e), -e[0]))
+    assert edits(reference, hypothesis) == best
+
+
+@settings(max_examples=100, deadline=None)
+@given(SENTENCES, SENTENCES)
+def test_kaldialign_and_jiwer_count_as_many(reference, hypothesis):
+    total = sum(edits(reference, hypothesis))
+    assert kaldialign.edit_distance(reference, hypothesis)["total"] == total
+    if reference:
+        rate = jiwer.wer(" ".join(reference), " ".join(hypothesis))
+        assert word_errors([reference], [hypothesis]).rate == pytest.approx(rate, rel=1e-14)
+
+
+def test_each_kind_of_edit_is_told_apart():
+    said = ["the", "cat", "sat"]
+    assert edits(said, ["the", "cat", "sat"]) == Edits(0, 0, 0)
+    assert edits(said, ["the", "hat", "sat"]) == Edits(1, 0, 0)
+    assert edits(said, ["the", "cat", "he", "sat"]) == Edits(0, 1, 0)
+    assert edits(said, ["the", "sat"]) == Edits(0, 0, 1)
+    assert edits(said, []) == Edits(0, 0, 3)
+    assert edits([], said) == Edits(0, 3, 0)
+
+
+def test_counts_of_a_set_go_into_the_judges_intervals():
+    said = [("a", "b"), ("c",), ("a", "a", "b")]
+    heard = [("a", "b"), ("c", "c"), ("b",)]
+    found = word_errors(said, heard)
+    assert found.errors.tolist() == [0, 1, 2]
+    assert found.lengths.tolist() == [2, 1, 3]
+    assert found.rate == 0.5
+    assert rate_ci(found.errors[None], found.lengths).estimate == 0.5
+    assert bootstrap_rate_ci(found.errors, found.lengths, stream(0, "b")).estimate == 0.5
+
+
+def test_character_errors_cut_words_up():
+    assert characters(("ab", "c")) == ("a", "b", "c")
+    assert characters(("ab", "c"), " ") == ("a", "b", " ", "c")
+    found = character_errors([("ab", "c"), ("d",)], [("a", "bc"), ("e",)])
+    assert found.errors.tolist() == [0, 1]
+    assert found.lengths.tolist() == [3, 1]
+    # "ab c" against "a bc": the space in front of b, and none before c.
+    assert character_errors([("ab", "c")], [("a", "bc")], " ").errors.tolist() == [2]
+
+
+def test_every_reference_needs_its_hypothesis():
+    with pytest.raises(ValueError, match="zip"):
+        word_errors([("a",)], [])
+
+
+def test_single_words_are_recognised_by_their_chains():
+    scores = np.full((6, 4), -5.0)
+    scores[:3, 0] = scores[3:, 1] = 0.0
+    lexicon = {"one": (0, 1), "two": (2, 3)}
+    assert isolated_word_errors([scores, scores], ["one", "two"], lexicon).tolist() == [0, 1]

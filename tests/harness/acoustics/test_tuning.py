@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+from harness.acoustics.tuning import recognise, tune
+from harness.seeds import stream
+
+LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
+TEXT = [("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes")]
+
+
+def corpus_of(splits):
+    """Sentences of frames that sit in each target three times; features number the frames."""
+    words = [w for w, _ in splits]
+    targets = [np.repeat([t for w in ws for t in LEXICON[w]], 3) for ws in words]
+    frames = np.array([len(t) for t in targets])
+    table = Utterances(
+        id=np.array([str(i) for i in range(len(words))]),
+        speaker=np.full(len(words), "s"),
+        split=np.array([split for _, split in splits]),
+        start=np.cumsum(frames) - frames,
+        frames=frames,
+        words=tuple(words),
+    )
+    every = np.concatenate(targets).astype(np.int32)
+    features = np.arange(len(every), dtype=np.float32)[:, None]
+    return Corpus("tiny", features, every, table, LEXICON)
+
+
+def noisy(corpus, noise):
+    """Log posteriors minus priors that know the target, under noise."""
+
+    def scores_of(utterances):
+        for start, frames in zip(utterances.start, utterances.frames, strict=True):
+            rows = corpus.targets[start : start + frames]
+            draw = stream(5, "noise", int(start)).normal(size=(frames, 4))
+            yield 3.0 * np.eye(4)[rows] + noise * draw
+
+    return scores_of
+
+
+GRAPH = decoding_graph(train(TEXT, 2), Lexicon.of(LEXICON))
+CORPUS = corpus_of([(words, "dev") for words in TEXT * 6] + [(("no",), "clean")])
+
+
+def test_clean_scores_are_recognised_without_error_and_with_their_times():
+    dev = CORPUS.split("dev")
+    found = recognise(GRAPH, noisy(CORPUS, 0.0)(dev), 1.0)
+    assert [f.words for f in found] == list(dev.words)
+    assert found[0].start == (0, 6)
+    assert found[0].end == (6, 12)
+
+
+def test_the_best_setting_is_the_best_of_those_tried():
+    tuned = tune(CORPUS, noisy(CORPUS, 4.0), GRAPH, scales=(0.05, 0.3, 3.0), insertions=(-3, 3))
+    assert [(t.scale, t.insertion) for t in tuned.trials[:3]] == [(0.05, 0), (0.3, 0), (3.0, 0)]
+    assert len(tuned.trials) == 5
+    assert tuned.best.rate == min(t.rate for t in tuned.trials)
+    rates = {t.rate for t in tuned.trials}
+    assert len(rates) > 1
+
+
+def test_tuning_asks_for_nothing_but_the_development_set():
+    asked = []
+
+    def scores_of(utterances):
+        asked.append(set(utterances.split.tolist()))
+        return noisy(CORPUS, 1.0)(utterances)
+
+    tune(CORPUS, scores_of, GRAPH, scales=(1.0,), insertions=())
+    assert asked == [{"dev"}]
+
+
+def test_characters_can_be_what_is_counted():
+    tuned = tune(CORPUS, noisy(CORPUS, 6.0), GRAPH, scales=(1.0,), insertions=(), unit="characters")
+    words = tune(CORPUS, noisy(CORPUS, 6.0), GRAPH, scales=(1.0,), insertions=())
+    assert 0 < tuned.best.rate != words.best.rate
+
+
+def test_nothing_to_try_is_refused():
+    with pytest.raises(ValueError, match="empty"):
+        tune(CORPUS, noisy(CORPUS, 0.0), GRAPH, scales=())
