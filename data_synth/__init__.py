@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from data_synth import parametric
+from data_synth import parametric, presets
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import fsdd
 from harness.errors import UserError, unknown
 
-CORPORA: dict[str, Callable[..., Corpus]] = {"parametric": parametric.make, "fsdd": fsdd.make}
+CORPORA: dict[str, Callable[..., Corpus]] = {
+    "parametric": parametric.make,
+    **{name: presets.maker_of(name) for name in presets.PRESETS},
+    "fsdd": fsdd.make,
+}
 FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch}
 SCALES = ("smoke", "laptop", "gpu", "paper")
 
@@ -31,7 +35,8 @@ def load_corpus(
     """A corpus by name, made on first use and kept.
 
     Args:
-        name: ``"parametric"`` (synthetic) or ``"fsdd"`` (recorded digits).
+        name: one of ``CORPORA``: ``"parametric"`` (synthetic words), one of
+            ``presets.PRESETS`` (synthetic sentences), or a recorded corpus.
         scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
         cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
         seed: what is random about the corpus follows from it.

@@ -1,0 +1,279 @@
+"""Synthetic sentences with known truth: continuous speech of tied states in context.
+
+Words come from an invented bigram (``text``), are said as phones whose states are tied by
+their neighbours (``senones``), and sound by the same physics as isolated words
+(``invented``, ``articulation``). A test set is a condition: who speaks, how fast, into
+what, and how loud the background is.
+
+Utterance i of a split is a pure function of (recipe, split, i): a corpus can be made in
+chunks of any size, and none of it need be stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data_synth import invented
+from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
+from data_synth.cache import cached, recipe_key
+from data_synth.corpus import Corpus, Utterances
+from data_synth.features import normalised, with_deltas
+from data_synth.invented import SILENCE_STATES, STATES_A_PHONE, Voice, phone_name
+from data_synth.senones import tie
+from data_synth.storage import Card, Chunk, write_chunks
+from data_synth.text import Manner, invent_bigram
+from data_synth.tree import expanded
+from harness.seeds import stream
+
+MAKERS = (
+    "continuous.py",
+    "text.py",
+    "senones.py",
+    "tree.py",
+    "invented.py",
+    "articulation.py",
+    "features.py",
+    "storage.py",
+)
+FIRST_CHARACTER = 0x4E00  # where the common Chinese characters begin in Unicode
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a set of utterances differs from the recipe's training speech.
+
+    Attributes:
+        name: of the split.
+        utterances: how many.
+        snr_db: (least, most) signal over background.
+        speaker: factor on ``Recipe.speaker_spread``; ``channel`` on ``channel_spread``.
+        hurry: factor on the speed of speaking.
+        speech_of: another split whose utterances these are, in other surroundings.
+    """
+
+    name: str
+    utterances: int
+    snr_db: tuple[float, float] = (15.0, 30.0)
+    speaker: float = 1.0
+    channel: float = 1.0
+    hurry: float = 1.0
+    speech_of: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe(invented.Recipe):
+    """The knobs of a continuous corpus: those of isolated words, and these.
+
+    ``test`` and ``noise_snr_db`` are not used: ``conditions`` say it.
+
+    Attributes:
+        manner: how words follow each other.
+        families, pull: groups of neighbours that change a phone's ends, and how far.
+        homophones: share of words that sound like another word.
+        characters: words are written as Chinese characters, not as their sounds.
+        pause: probability of silence between two words; ``pause_frames`` (least, most).
+        lm_sentences: text for a language model, apart from everything spoken.
+        conditions: the test sets.
+    """
+
+    manner: Manner = field(default_factory=Manner)
+    families: int = 4
+    pull: float = 0.35
+    homophones: float = 0.0
+    characters: bool = False
+    pause: float = 0.1
+    pause_frames: tuple[int, int] = (4, 12)
+    lm_sentences: int = 5000
+    conditions: tuple[Condition, ...] = (Condition("test", 200),)
+
+    def splits(self) -> tuple[Condition, ...]:
+        """All splits in order: train, dev, and the test sets."""
+        return (
+            Condition("train", self.train, self.snr_db),
+            Condition("dev", self.dev, self.snr_db),
+            *self.conditions,
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """Utterances in each split."""
+        return {c.name: c.utterances for c in self.splits()}
+
+
+def invent_lexicon(recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """Words and their phones; homophones share the phones of an earlier word."""
+    distinct = max(1, round(recipe.words * (1.0 - recipe.homophones)))
+    said = invented.invent_words(dataclasses.replace(recipe, words=distinct))
+    rng = stream(recipe.seed, "homophones")
+    stems = list(said)
+    for number in range(recipe.words - distinct):
+        stem = stems[int(rng.integers(distinct))]
+        said[f"{stem}'{number}"] = said[stem]
+    if not recipe.characters:
+        return said
+    return {chr(FIRST_CHARACTER + i): phones for i, phones in enumerate(said.values())}
+
+
+class Maker:
+    """Makes any utterance of a recipe; see the module's first lines for how."""
+
+    def __init__(self, recipe: Recipe, name: str = "continuous") -> None:
+        self.recipe, self.name = recipe, name
+        self.language = invented.invent_language(recipe)
+        self.senones = tie(recipe, self.language.places, recipe.families, recipe.pull)
+        self.phones = invent_lexicon(recipe)
+        self.words = tuple(self.phones)
+        self.pronunciations = {w: tuple(map(phone_name, p)) for w, p in self.phones.items()}
+        self.lexicon = expanded(self.pronunciations, self.senones.tree)
+        self.text = invent_bigram(recipe.seed, len(self.words), recipe.manner)
+        self.conditions = {c.name: c for c in recipe.splits()}
+        self.voices: dict[tuple[int, float], Voice] = {}
+
+    def card(self) -> Card:
+        """All of the corpus but its utterances."""
+        return Card(
+            name=self.name,
+            lexicon=self.lexicon,
+            silence=tuple(range(SILENCE_STATES)),
+            tests=tuple(c.name for c in self.recipe.conditions),
+            pronunciations=self.pronunciations,
+            tree=self.senones.tree,
+            lm_text=tuple(self.lm_sentence(i) for i in range(self.recipe.lm_sentences)),
+        )
+
+    def lm_sentence(self, index: int) -> tuple[str, ...]:
+        """A sentence nobody says, for a language model."""
+        numbers = self.text.sentence(stream(self.recipe.seed, "text", index))
+        return tuple(self.words[w] for w in numbers)
+
+    def voice(self, speaker: int, spread: float) -> Voice:
+        """The voice of a speaker, drawn once; ``spread`` is a factor on how odd it is."""
+        if (speaker, spread) not in self.voices:
+            odd = dataclasses.replace(
+                self.recipe, speaker_spread=spread * self.recipe.speaker_spread
+            )
+            self.voices[speaker, spread] = invented.invent_voice(odd, speaker)
+        return self.voices[speaker, spread]
+
+    def speaker(self, speech: str, rng: np.random.Generator) -> int:
+        """One of the people of a split: every split has its own."""
+        r = self.recipe
+        if speech == "train":
+            return int(rng.integers(r.speakers))
+        place = [c.name for c in r.splits()].index(speech) - 1
+        return r.speakers + place * r.test_speakers + int(rng.integers(r.test_speakers))
+
+    def aims(
+        self, words: tuple[int, ...], hurry: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the articulators are aimed in every frame of a sentence, and its targets.
+
+        Returns:
+            float64 [frames, articulation + 1] and int32 [frames].
+        """
+        r = self.recipe
+        pauses = [r.silence_frames if rng.random() < r.pause else (0, 0) for _ in words[1:]]
+        pauses = [
+            r.silence_frames,
+            *(r.pause_frames if p[1] else p for p in pauses),
+            r.silence_frames,
+        ]
+        states: list[np.ndarray] = [np.arange(SILENCE_STATES)]
+        stays = [_three_parts(int(rng.integers(pauses[0][0], pauses[0][1] + 1)))]
+        shifts = [np.zeros((SILENCE_STATES, r.articulation + 1))]
+        for word, (least, most) in zip(words, pauses[1:], strict=True):
+            name = self.words[word]
+            phones = self.phones[name]
+            said = self.language.variants[phones, rng.integers(r.variants, size=len(phones))]
+            states.append(np.array(self.lexicon[name]))
+            stays.append(rng.geometric(min(1.0, hurry / r.mean_state_frames), size=len(states[-1])))
+            shifts.append(np.repeat(said, STATES_A_PHONE, axis=0))
+            if most:
+                states.append(np.arange(SILENCE_STATES))
+                stays.append(_three_parts(int(rng.integers(least, most + 1))))
+                shifts.append(np.zeros((SILENCE_STATES, r.articulation + 1)))
+        targets, stay = np.concatenate(states), np.concatenate(stays)
+        places = self.senones.places[targets] + np.concatenate(shifts)
+        places += r.jitter * rng.normal(size=places.shape)
+        return np.repeat(places, stay, axis=0), np.repeat(targets, stay).astype(np.int32)
+
+    def utterance(
+        self, split: str, index: int
+    ) -> tuple[np.ndarray, np.ndarray, int, tuple[int, ...]]:
+        """Utterance ``index`` of a split.
+
+        Returns:
+            Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker, words.
+        """
+        r, lang, here = self.recipe, self.language, self.conditions[split]
+        speech_of = here.speech_of or split
+        rng = stream(r.seed, f"continuous {speech_of}", index)
+        words, speaker = self.text.sentence(rng), self.speaker(speech_of, rng)
+        voice = self.voice(speaker, here.speaker)
+        aims, targets = self.aims(words, here.hurry, rng)
+        path = smear_and_wobble(aims, rng.normal(size=aims.shape), r.smear, r.wobble, r.wobble_pole)
+        colour = voice.colour + ripple(rng, here.channel * r.channel_spread, r.bands)
+        mouth_bias = lang.mouth_bias + voice.hidden
+        speech = sound(path, voice.turn, voice.shift, lang.mouth, mouth_bias, lang.spectrum, colour)
+        least, most = here.snr_db
+        snr_nepers = (least + (most - least) * rng.random()) * np.log(10) / 10
+        hum = ripple(rng, here.channel * r.channel_spread, r.bands)
+        noise = r.band_noise * rng.normal(size=speech.shape)
+        static = cepstra(speech, colour.mean() - snr_nepers + hum, noise, lang.cosines)
+        return normalised(with_deltas(static)), targets, speaker, words
+
+    def chunk(self, split: str, first: int, last: int) -> Chunk:
+        """Utterances ``first`` to ``last - 1`` of a split."""
+        made = [self.utterance(split, i) for i in range(first, last)]
+        features, targets, speakers, words = zip(*made, strict=True)
+        frames = np.array([len(t) for t in targets], np.int64)
+        table = Utterances(
+            id=np.array([f"{split}-{i:07d}" for i in range(first, last)]),
+            speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
+            split=np.full(len(made), split),
+            start=np.cumsum(frames) - frames,
+            frames=frames,
+            words=tuple(tuple(self.words[w] for w in said) for said in words),
+        )
+        return Chunk(np.concatenate(features), np.concatenate(targets), table)
+
+
+def _three_parts(frames: int) -> np.ndarray:
+    return np.array([frames // 3, frames - 2 * (frames // 3), frames // 3])
+
+
+def chunks(maker: Maker, utterances: int = 200) -> Iterator[Chunk]:
+    """All of a corpus, ``utterances`` at a time; the cut changes no byte."""
+    for split, count in maker.recipe.sizes().items():
+        for first in range(0, count, utterances):
+            yield maker.chunk(split, first, min(first + utterances, count))
+
+
+def make(
+    name: str,
+    recipe: Recipe,
+    scale: str,
+    *,
+    cache: Path,
+    progress: Callable[[str], None],
+) -> Corpus:
+    """The corpus of a recipe, from the cache or newly made."""
+    key = recipe_key(dataclasses.asdict(recipe), MAKERS)
+
+    def fill(folder: Path) -> None:
+        maker = Maker(recipe, name)
+        write_chunks(folder, maker.card(), _reported(maker, progress))
+
+    return cached(cache / "corpora" / f"{name}-{scale}-{key}", fill)
+
+
+def _reported(maker: Maker, progress: Callable[[str], None]) -> Iterator[Chunk]:
+    total, done = sum(maker.recipe.sizes().values()), 0
+    for chunk in chunks(maker):
+        yield chunk
+        done += len(chunk.utterances)
+        progress(f"{maker.name} corpus: {done} of {total} utterances made")
