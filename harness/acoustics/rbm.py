@@ -1,0 +1,285 @@
+"""Restricted Boltzmann machines that give a sigmoid network its first weights.
+
+Each hidden layer is trained as a machine on the activations of the layer below (Hinton,
+Osindero and Teh 2006) by one step of contrastive divergence (Hinton 2002), all replicas at
+once. The input layer's visible units are Gaussian with unit variance, the others are binary:
+
+    E(v, h) = |v - a|² / 2 - b·h - h·Wv      (Gaussian)
+    E(v, h) = -a·v - b·h - h·Wv              (Bernoulli)
+
+Letters as in ``stack``; here V visible and H hidden units. The recipe is that of Kaldi's
+nnet1, which paper 2 used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from harness.acoustics.dnn import Dnn
+from harness.seeds import stream
+
+Kind = Literal["gaussian", "bernoulli"]
+CLIP = 1e-4
+"""Mean activations are kept this far from 0 and 1 before their logit is taken."""
+SHRINK = 0.9
+"""What a diverging machine's rate is multiplied with."""
+MEAN_OVER = 100
+"""Minibatches that mean activations are taken over."""
+
+
+class Machine(NamedTuple):
+    """R machines: weights ``[R, H, V]``, hidden biases ``[R, H]``, visible ones ``[R, V]``."""
+
+    weight: Tensor
+    hidden: Tensor
+    visible: Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How machines are trained.
+
+    Args:
+        gaussian_rate, bernoulli_rate: learning rates a frame, before ``1 - momentum``.
+        gaussian_epochs, bernoulli_epochs: passes over the frames.
+        momentum: at the first and at the last minibatch of a layer, linear in between.
+        decay: λ of the weights' L2 penalty.
+        spread: standard deviation of the first weights.
+    """
+
+    gaussian_rate: float = 0.01
+    bernoulli_rate: float = 0.4
+    gaussian_epochs: int = 2
+    bernoulli_epochs: int = 1
+    momentum: tuple[float, float] = (0.5, 0.9)
+    decay: float = 2e-4
+    spread: float = 0.1
+
+    def of(self, kind: Kind) -> tuple[float, int]:
+        """Rate and epochs of a kind of machine."""
+        if kind == "gaussian":
+            return self.gaussian_rate, self.gaussian_epochs
+        return self.bernoulli_rate, self.bernoulli_epochs
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """The outcome.
+
+    Attributes:
+        stack: parameters ``[R, P]`` of the network, its output layer still random.
+        reconstruction: for each hidden layer float64 ``[epochs, R]``, the mean squared
+            error of a reconstructed visible unit.
+    """
+
+    stack: Tensor
+    reconstruction: list[Tensor]
+
+
+def hidden_mean(machine: Machine, v: Tensor) -> Tensor:
+    """p(h = 1 | v) = σ(Wv + b) ``[R, B, H]`` of visible units ``[R, B, V]``."""
+    return torch.sigmoid(_pre(machine, v))
+
+
+def visible_mean(machine: Machine, h: Tensor, kind: Kind) -> Tensor:
+    """The visible units' mean ``[R, B, V]`` given hidden ones ``[R, B, H]``; no noise is added."""
+    mean = torch.baddbmm(machine.visible.unsqueeze(1), h, machine.weight)
+    return mean if kind == "gaussian" else torch.sigmoid(mean)
+
+
+def free_energy(machine: Machine, v: Tensor, kind: Kind) -> Tensor:
+    """F(v) = -log Σ_h exp(-E(v, h)), ``[R, B]``, of visible units ``[R, B, V]``."""
+    a = machine.visible.unsqueeze(1)
+    own = ((v - a) ** 2).sum(2) / 2 if kind == "gaussian" else -(v * a).sum(2)
+    return own - softplus(_pre(machine, v)).sum(2)
+
+
+def statistics(machine: Machine, v: Tensor, kind: Kind) -> Machine:
+    """-∂F/∂(W, b, a), summed over the B frames ``[R, B, V]``: what both phases collect."""
+    return _collected(machine, v, hidden_mean(machine, v), kind)
+
+
+def contrast(machine: Machine, v: Tensor, uniforms: Tensor, kind: Kind) -> tuple[Machine, Tensor]:
+    """CD-1: the statistics of the frames minus those of their reconstruction.
+
+    Args:
+        machine: R machines.
+        v: visible units ``[R, B, V]``.
+        uniforms: uniform draws ``[R, B, H]``; a hidden unit is on where its draw is below p.
+        kind: which sort of visible units.
+
+    Returns:
+        The summed difference, in which hidden units count with their probabilities, not
+        their samples; and the reconstruction ``[R, B, V]``.
+    """
+    p = hidden_mean(machine, v)
+    again = visible_mean(machine, (uniforms < p).to(v.dtype), kind)
+    kept, lost = _collected(machine, v, p, kind), statistics(machine, again, kind)
+    return Machine(*(x - y for x, y in zip(kept, lost, strict=True))), again
+
+
+def step_(
+    machine: Machine,
+    velocity: Machine,
+    rate: Tensor,
+    momentum: float,
+    decay: float,
+    v: Tensor,
+    uniforms: Tensor,
+    kind: Kind,
+) -> Tensor:
+    """One minibatch, in place: M ← m M + (ε/N) (kept - lost) - ε λ W, then W ← W + M.
+
+    ε is the rate times ``1 - momentum``. A machine whose reconstruction spreads more than
+    twice as wide as its frames is about to diverge: its parameters are scaled by the ratio,
+    its rate shrinks, its velocity is cleared and the minibatch is skipped.
+
+    Args:
+        machine: R machines, changed.
+        velocity: M, of the same shapes, changed.
+        rate: ``[R]``, changed where a machine diverges.
+        momentum: m.
+        decay: λ, of the weights only.
+        v: visible units ``[R, B, V]``.
+        uniforms: uniform draws ``[R, B, H]``.
+        kind: which sort of visible units.
+
+    Returns:
+        ``[R]``: mean squared error of a reconstructed unit before the step.
+    """
+    gain, again = contrast(machine, v, uniforms, kind)
+    ratio = v.std((1, 2)) / again.std((1, 2)).clamp_min(torch.finfo(v.dtype).tiny)
+    wild = ratio < 0.5
+    pace = rate * (1.0 - momentum)
+    penalty = (decay * machine.weight, 0.0, 0.0)
+    for x, m, g, shrunk in zip(machine, velocity, gain, penalty, strict=True):
+        each = (-1,) + (1,) * (x.dim() - 1)
+        m.mul_(momentum).add_(pace.view(each) * (g / v.shape[1] - shrunk))
+        m.masked_fill_(wild.view(each), 0.0)
+        x.copy_(torch.where(wild.view(each), x * ratio.view(each), x + m))
+    rate.copy_(torch.where(wild, rate * SHRINK, rate))
+    return ((v - again) ** 2).mean((1, 2))
+
+
+@torch.no_grad()
+def pretrain(
+    net: Dnn,
+    inputs: Callable[[int, int], Tensor],
+    minibatches: int,
+    seeds: Sequence[int],
+    recipe: Recipe | None = None,
+) -> Pretrained:
+    """Train a machine a hidden layer and put their weights into networks.
+
+    Visible biases are dropped; the output layer is drawn as ``random_parameters`` draws it,
+    biases zero. Draws depend on the seed alone, not on the device or on other replicas.
+
+    Args:
+        net: a network of sigmoids.
+        inputs: (epoch, minibatch) -> frames ``[R, B, D]``, or ``[1, B, D]`` shared by all,
+            spliced and normalised to mean 0 and variance 1, on the device to train on.
+        minibatches: how many there are an epoch; the recipe expects about 100 frames in each.
+        seeds: one for each of the R replicas.
+        recipe: rates, epochs and the rest; by default ``Recipe()``.
+
+    Raises:
+        ValueError: the network's units are not sigmoids, or there is no minibatch.
+    """
+    if net.activation != "sigmoid" or minibatches < 1:
+        raise ValueError(f"{minibatches} minibatches for {net.activation} units; allowed: sigmoid")
+    first = inputs(0, 0)
+    stack = first.new_zeros(len(seeds), net.layout.parameters)
+    layers, reconstruction = net.layout.views(stack), list[Tensor]()
+    for depth, layer in enumerate(layers[:-1]):
+        below = layers[:depth]
+
+        def visible(epoch: int, number: int, below: Sequence = below) -> Tensor:
+            v = inputs(epoch, number).expand(len(seeds), -1, -1)
+            for w, b in below:
+                v = hidden_mean(Machine(w, b, b), v)
+            return v
+
+        machine, errors = _trained(depth, layer.bias.shape[1], visible, minibatches, seeds, recipe)
+        layer.weight.copy_(machine.weight)
+        layer.bias.copy_(machine.hidden)
+        reconstruction.append(errors)
+    k, m = layers[-1].weight.shape[1:]
+    layers[-1].weight.copy_(_normal(seeds, "rbm output", (k, m), first) * (2.0 / (m + k)) ** 0.5)
+    return Pretrained(stack, reconstruction)
+
+
+def _trained(
+    depth: int,
+    hidden: int,
+    visible: Callable[[int, int], Tensor],
+    minibatches: int,
+    seeds: Sequence[int],
+    recipe: Recipe | None,
+) -> tuple[Machine, Tensor]:
+    """The machines of one layer, and their reconstruction errors ``[epochs, R]``."""
+    recipe = recipe or Recipe()
+    kind: Kind = "bernoulli" if depth else "gaussian"
+    rate, epochs = recipe.of(kind)
+    machine = _start(depth, hidden, visible, minibatches, seeds, recipe.spread)
+    velocity = Machine(*map(torch.zeros_like, machine))
+    rates = machine.weight.new_full((len(seeds),), rate)
+    errors = torch.zeros(epochs, len(seeds), dtype=torch.float64, device=rates.device)
+    low, high = recipe.momentum
+    steps = epochs * minibatches
+    for step in range(steps):
+        epoch, number = divmod(step, minibatches)
+        v = visible(epoch, number)
+        momentum = low + (high - low) * step / max(1, steps - 1)
+        draws = _uniform(seeds, depth, step, (v.shape[1], hidden), v)
+        errors[epoch] += step_(machine, velocity, rates, momentum, recipe.decay, v, draws, kind)
+    return machine, errors / minibatches
+
+
+def _start(
+    depth: int,
+    hidden: int,
+    visible: Callable[[int, int], Tensor],
+    minibatches: int,
+    seeds: Sequence[int],
+    spread: float,
+) -> Machine:
+    """W ~ N(0, spread²), b = 0, a = 0 or the logit of each binary unit's mean activation."""
+    v = visible(0, 0)
+    weight = spread * _normal(seeds, f"rbm weights {depth}", (hidden, v.shape[2]), v)
+    a = v.new_zeros(len(seeds), v.shape[2])
+    if depth:
+        counted = min(minibatches, MEAN_OVER)
+        for number in range(counted):
+            a += visible(0, number).mean(1) / counted
+        a = torch.logit(a, CLIP)
+    return Machine(weight, v.new_zeros(len(seeds), hidden), a)
+
+
+def _pre(machine: Machine, v: Tensor) -> Tensor:
+    return torch.baddbmm(machine.hidden.unsqueeze(1), v, machine.weight.transpose(1, 2))
+
+
+def _collected(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> Machine:
+    count = v.shape[1] * machine.visible if kind == "gaussian" else 0.0
+    return Machine(torch.bmm(p.transpose(1, 2), v), p.sum(1), v.sum(1) - count)
+
+
+def _normal(seeds: Sequence[int], purpose: str, shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Standard normal draws ``[R, *shape]``: on the CPU, so that all devices get the same."""
+    drawn = np.stack([stream(seed, purpose).normal(size=shape) for seed in seeds])
+    return torch.from_numpy(drawn).to(like)
+
+
+def _uniform(
+    seeds: Sequence[int], depth: int, step: int, shape: tuple[int, int], like: Tensor
+) -> Tensor:
+    streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
+    drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
+    return torch.from_numpy(drawn).to(like)
