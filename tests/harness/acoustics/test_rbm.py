@@ -193,7 +193,7 @@ def test_networks_get_the_machines_weights_and_a_random_output_layer():
     assert NET.logits(done.stack, X).isfinite().all()
 
 
-def test_a_replica_is_the_same_bytes_alone_and_among_others():
+def test_the_same_seeds_give_the_same_bytes_and_replicas_do_not_disturb_each_other():
     together = pretrain(NET, inputs, 2, (1, 2)).stack
     again = pretrain(NET, inputs, 2, (1, 2)).stack
     assert torch.equal(together, again)
