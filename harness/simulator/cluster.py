@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.simulator.devices import Device, unknown_device, with_catalogue
 from harness.simulator.durations import with_durations
 from harness.simulator.quantities import duration, rate, ratio
+from harness.simulator.topology import Network
 from harness.simulator.workload import Workload
 from harness.spec import Spec, build, load_toml, setting
 
@@ -17,6 +18,7 @@ __all__ = [
     "Host",
     "Jitter",
     "Link",
+    "Parallel",
     "Server",
     "Stragglers",
     "WorkerGroup",
@@ -144,6 +146,28 @@ class Stragglers(Spec):
 
 
 @dataclass(frozen=True)
+class Parallel(Spec):
+    """What training in parallel costs a worker beside its minibatches and messages.
+
+    Attributes:
+        slowdown: a minibatch of the parallel program over one of a worker that is alone.
+        epoch_minibatches: minibatches in an epoch of all workers together; 0 if there are
+            no epochs.
+        epoch_s: fixed time at the start of each epoch, e.g. for going through the whole corpus.
+    """
+
+    slowdown: float = ratio()
+    epoch_minibatches: int = setting(0, at_least=0, at_most=2**50)
+    epoch_s: float = duration()
+
+    def trouble(self) -> tuple[str, str] | None:
+        """An epoch's cost needs a length of the epoch."""
+        if self.epoch_s > 0.0 and self.epoch_minibatches == 0:
+            return "epoch_minibatches", "missing; needed with epoch_s"
+        return None
+
+
+@dataclass(frozen=True)
 class Cluster(Spec):
     """Everything about the machine that timing depends on.
 
@@ -158,6 +182,9 @@ class Cluster(Spec):
         server: costs of a fold.
         jitter: variation from one computation to the next.
         stragglers: rare long computations.
+        network: between the workers, for protocols in which they send to each other; without
+            it what ``link`` says holds for them.
+        parallel: further costs of protocols in which workers send to each other.
         heterogeneity_cv: lasting differences: each worker's speed is drawn once from a
             lognormal law with mean 1 and this standard deviation.
         workload: the job `lagbench simulate` times when none is given.
@@ -171,6 +198,8 @@ class Cluster(Spec):
     server: Server = field(default=Server())
     jitter: Jitter = field(default=Jitter())
     stragglers: Stragglers = field(default=Stragglers())
+    network: Network | None = setting(None)  # noqa: RUF009
+    parallel: Parallel = field(default=Parallel())
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
     workload: Workload | None = setting(None)  # noqa: RUF009
 

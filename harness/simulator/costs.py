@@ -24,6 +24,7 @@ class Costs(NamedTuple):
         copy_s: time a parameter-sized copy occupies its link alone.
         latency_s: from the end of a copy's departure to its arrival.
         fold_s: of one contribution.
+        parameter_bytes: size of the model.
         law, cv, values: the jitter law (see `laws.factor`).
         straggle_probability, slowdown: the stragglers.
         fold_law, fold_cv, fold_values: the jitter law of folds.
@@ -34,6 +35,7 @@ class Costs(NamedTuple):
     copy_s: float
     latency_s: float
     fold_s: float
+    parameter_bytes: float
     law: int
     cv: float
     values: Any
@@ -88,6 +90,7 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
         copy_s=float(copy_seconds(cluster, workload.parameter_bytes)),
         latency_s=cluster.link.latency_s,
         fold_s=fold_seconds(cluster, workload),
+        parameter_bytes=workload.parameter_bytes,
         law=laws.LAW_CODES[cluster.jitter.law],
         cv=cluster.jitter.cv,
         values=_factors(cluster.jitter),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError, unknown
 from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.contract import FULL, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
@@ -21,7 +22,10 @@ from harness.simulator.workload import Workload
 
 __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 
-PROTOCOLS: dict[str, type[TimingProtocol]] = {"parameter_server": ParameterServer}
+PROTOCOLS: dict[str, type[TimingProtocol]] = {
+    "averaging": Averaging,
+    "parameter_server": ParameterServer,
+}
 """Every protocol by its name."""
 
 Array = NDArray[Any]

@@ -81,7 +81,7 @@ class Contributions(_Table):
         read_version: the version the worker read before it began.
         read_time_s: when.
         first_step: number of its first minibatch, counted over all workers in order of
-            reading.
+            reading; where each has its own part of the data, as in averaging, of its own.
         steps: minibatches in it.
         decode_version: in sequence training, the version its lattices were decoded with.
     """

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.jit import kernel
+from harness.simulator.quantities import duration, rate
 from harness.spec import Spec, setting
 
 __all__ = ["Level", "Network", "Wiring", "route", "wire"]
@@ -42,8 +43,8 @@ class Level(Spec):
     """
 
     workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
-    bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
-    latency_s: float = setting(0.0, at_least=0.0)
+    bandwidth_bytes_per_s: float | None = rate()
+    latency_s: float = duration()
     duplex: str = setting("full", one_of=("full", "half"))
     name: str = setting("")
 
@@ -66,7 +67,7 @@ class Network(Spec):
     levels: tuple[Level, ...] = setting(())
     sharing: str = setting("fair", one_of=("fair", "fifo"))
     sending: str = setting("rendezvous", one_of=("rendezvous", "buffered"))
-    core_bandwidth_bytes_per_s: float | None = setting(None, above=0.0)
+    core_bandwidth_bytes_per_s: float | None = rate()
     server: Level | None = setting(None)  # noqa: RUF009
 
     def trouble(self) -> tuple[str, str] | None:
@@ -148,11 +149,11 @@ def _numbered(
     down: list[int] = []
     rates: list[float] = []
     for level, count in zip(levels, counts, strict=True):
-        rate = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
+        speed = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
         up.append(len(rates))
-        rates += [rate] * count
+        rates += [speed] * count
         down.append(up[-1] if level.duplex == "half" else len(rates))
-        rates += [rate] * (len(rates) - up[-1] if level.duplex == "full" else 0)
+        rates += [speed] * (count if level.duplex == "full" else 0)
     return up, down, rates
 
 

@@ -1,0 +1,324 @@
+"""Model averaging: rounds of minibatches on everyone's own, then all-reduces of the parameters.
+
+Every worker computes ``every`` minibatches and hands in its parameters; when each has the
+average of all, the fold is complete. Handing in costs a copy to host memory where buffers are
+pageable, the all-reduce, and the copy back. A worker alone has nobody to wait for: it pays
+for its minibatches and epochs only.
+
+With a barrier all read the new version at the instant of the fold and go on. Overlapped, a
+worker goes on at once, from the newest version that is complete, while its parameters travel;
+there is one all-reduce at a time, so the next one starts after the fold of the last, and a
+contribution is one fold stale. Of events at one instant a fold comes before reads.
+
+Minibatches are counted by each worker for itself: all share the data, each has a part of its
+own. An epoch ends with a shorter round if ``every`` does not divide a worker's minibatches.
+What a contribution's computation costs is settled when it is read; what the all-reduce costs,
+when its last contribution has been read and the fold before it is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.cluster import Cluster
+from harness.simulator.collectives import ALGORITHMS
+from harness.simulator.costs import Costs, computation_s
+from harness.simulator.exchange import AllReduce
+from harness.simulator.jit import kernel
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    KINDS,
+    SERVER,
+    Contributions,
+    Folds,
+    Spans,
+    Timeline,
+    concat,
+)
+from harness.simulator.topology import Level, Network, wire
+from harness.spec import Spec, setting
+
+__all__ = ["Averaging"]
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *(("standing", np.int64), ("begun", np.int64), ("later_begun", np.int64)),
+        *(("step", np.int64), ("fold_s", np.float64)),
+    ]
+)
+"""Besides the contract's fields (``dispatched`` counts rounds): events in a row at one instant,
+whether the present and the next round have begun, the minibatches each worker has been handed,
+and when the present round's fold will be complete."""
+
+TASK = np.dtype(
+    [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
+    + [
+        (name, np.float64)
+        for name in (
+            *("read_at_s", "start_s", "compute_end_s"),
+            *("join_s", "pushed_s", "reduced_s", "fetched_s"),
+        )
+    ]
+)
+"""A worker's part in one round: what it has read and been handed, and the instants of its life."""
+
+EPOCH, REDUCE = "epoch", "all-reduce"
+SPAN_KINDS = (*KINDS, EPOCH, REDUCE)
+
+
+class State(NamedTuple):
+    """Everything that moves, and the network it moves on.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        tasks: [N] of `TASK`, the present round.
+        later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
+        machine: the cluster.
+        collective: the all-reduce on its network.
+    """
+
+    clock: Any
+    tasks: Any
+    later: Any
+    machine: Cluster
+    collective: AllReduce
+
+
+@dataclass(frozen=True)
+class Averaging(Spec):
+    """Timing of model averaging.
+
+    Attributes:
+        every: minibatches between two averages.
+        overlap: whether workers go on while their parameters are averaged.
+        collective: the all-reduce algorithm.
+    """
+
+    name = "averaging"
+    every: int = setting(10, at_least=1, at_most=2**30)
+    overlap: bool = setting(False)
+    collective: str = setting("ring", one_of=tuple(ALGORITHMS))
+
+    def start(self, cluster: Cluster, workers: int) -> State:
+        """All workers idle at time 0, version 0."""
+        network = network_of(cluster)
+        group = next((x.workers_per_link for x in network.levels if x.workers_per_link > 1), 1)
+        clock = np.zeros(1, CLOCK)
+        clock["fold_s"] = np.inf
+        return State(
+            clock=clock,
+            tasks=np.zeros(workers, TASK),
+            later=np.zeros(workers, TASK),
+            machine=cluster,
+            collective=AllReduce(self.collective, wire(network, workers), group),
+        )
+
+    def wake(self, state: State) -> None:
+        """Idle workers are about to read, at the present time."""
+        state.clock[0]["busy"] = len(state.tasks)
+
+    def advance(
+        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        clock, parts = state.clock[0], list[Timeline]()
+        why = DONE
+        while clock["version"] < limits.version:
+            if len(parts) == room:
+                why = FULL
+                break
+            if not clock["begun"] and not self._begin(state, costs, limits):
+                break
+            if self.overlap:
+                self._go_on(state, costs, limits)
+            if clock["fold_s"] > limits.time_s:
+                clock["now_s"] = limits.time_s
+                break
+            clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
+            if clock["standing"] > limits.standing:
+                why = STUCK
+                break
+            parts.append(self._fold(state, costs, spans))
+        return why, concat(parts)
+
+    def in_flight(self, state: State) -> Contributions:
+        """Contributions read and not yet folded, by first step."""
+        clock = state.clock[0]
+        present = state.tasks[: len(state.tasks) if clock["begun"] else 0]
+        later = state.later[: len(state.later) if clock["later_begun"] else 0]
+        rows = [_contributions(IN_FLIGHT, tasks) for tasks in (present, later)]
+        read = np.concatenate([present["is_read"], later["is_read"]]) == 1
+        columns = zip(*(part.columns().items() for part in rows), strict=True)
+        joined = {name: np.concatenate([one, two])[read] for (name, one), (_, two) in columns}
+        return Contributions(**joined)
+
+    def _begin(self, state: State, costs: Costs, limits: Limits) -> bool:
+        """All workers read and begin a round, unless there is none for them; whether they do."""
+        clock = state.clock[0]
+        if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
+            clock["busy"] = 0
+            return False
+        self._hand_out(state, state.tasks)
+        clock["begun"] = 1
+        state.tasks["read_at_s"] = clock["now_s"]
+        everyone = np.ones(len(state.tasks), np.bool_)
+        _read(state, costs, state.tasks, everyone)
+        _plan(state, costs, state.tasks["compute_end_s"])
+        return True
+
+    def _hand_out(self, state: State, tasks: Any) -> None:
+        """A new round for everyone: the next minibatches of each."""
+        clock, workers = state.clock[0], len(tasks)
+        steps = self.every
+        whole = state.machine.parallel.epoch_minibatches
+        if whole:
+            each = math.ceil(whole / workers)
+            steps = min(steps, each - int(clock["step"]) % each)
+        tasks["is_read"] = 0
+        tasks["first_step"] = clock["step"]
+        tasks["steps"] = steps
+        clock["step"] += steps
+        clock["dispatched"] += 1
+
+    def _go_on(self, state: State, costs: Costs, limits: Limits) -> None:
+        """Workers that have handed in read the newest version and begin the next round."""
+        clock, later = state.clock[0], state.later
+        join_s = state.tasks["join_s"]
+        due = (join_s <= limits.time_s) & (join_s < clock["fold_s"])
+        if not due.any():
+            return
+        if not clock["later_begun"]:
+            if clock["dispatched"] >= limits.dispatch or join_s.min() > limits.dispatch_s:
+                return
+            self._hand_out(state, later)
+            clock["later_begun"] = 1
+        due &= later["is_read"] == 0
+        later["read_at_s"][due] = join_s[due]
+        _read(state, costs, later, due)
+
+    def _fold(self, state: State, costs: Costs, spans: bool) -> Timeline:
+        """The fold is complete: record it, and let the next round go on."""
+        clock, done = state.clock[0], state.tasks.copy()
+        clock["now_s"] = clock["fold_s"]
+        fold = int(clock["version"])
+        clock["version"] += 1
+        clock["begun"] = clock["later_begun"]
+        clock["fold_s"] = np.inf
+        if clock["later_begun"]:
+            late = state.later["is_read"] == 0
+            state.later["read_at_s"][late] = clock["now_s"]
+            _read(state, costs, state.later, late)
+            state.tasks[:] = state.later
+            clock["later_begun"] = 0
+            _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+        return Timeline(
+            folds=Folds(np.array([fold], np.int64), np.array([float(clock["now_s"])])),
+            contributions=_contributions(fold, done),
+            spans=_spans(done, self.overlap) if spans else Spans(),
+            kinds=SPAN_KINDS,
+        )
+
+
+def network_of(cluster: Cluster) -> Network:
+    """The cluster's network; without one, what its link says of workers and server holds for all.
+
+    A link of one's own carries one message at a time in each direction; a link that all
+    share carries every message.
+    """
+    if cluster.network is not None:
+        return cluster.network
+    link = cluster.link
+    if link.sharing == "none":
+        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, link.duplex)
+        return Network((level,), sharing="fifo")
+    return Network(
+        (Level(latency_s=link.latency_s),),
+        sharing=link.sharing,
+        core_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+    )
+
+
+def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
+    """Workers that are ``due`` [N] read the present version and begin to compute."""
+    parallel, workers = state.machine.parallel, len(tasks)
+    tasks["read_version"][due] = state.clock[0]["version"]
+    tasks["is_read"][due] = 1
+    slowdown = parallel.slowdown if workers > 1 else 1.0
+    each = math.ceil(parallel.epoch_minibatches / workers)
+    compute(costs, tasks, due, parallel.epoch_s, each, slowdown)
+
+
+@kernel
+def compute(costs: Costs, tasks: Any, due: Any, epoch_s: float, each: int, slowdown: float) -> None:
+    """When the workers that are ``due`` will have computed their minibatches."""
+    for who in range(len(tasks)):
+        if due[who]:
+            task = tasks[who]
+            time_s = task.read_at_s
+            if each > 0 and task.first_step % each == 0:
+                time_s += epoch_s
+            task.start_s = time_s
+            for step in range(task.first_step, task.first_step + task.steps):
+                time_s += computation_s(costs, who, step) * slowdown
+            task.compute_end_s = time_s
+
+
+def _plan(state: State, costs: Costs, join_s: Any) -> None:
+    """When each worker takes part in the all-reduce and has the average, and so the fold."""
+    tasks, host = state.tasks, state.machine.host
+    size, stage_s, add_s_per_byte = costs.parameter_bytes, 0.0, 0.0
+    if host.staging == "pageable" and host.staging_bytes_per_s and len(tasks) > 1:
+        stage_s = size / host.staging_bytes_per_s
+    if host.memory_bytes_per_s is not None:
+        add_s_per_byte = state.machine.server.fold_traffic / host.memory_bytes_per_s
+    tasks["join_s"] = join_s
+    tasks["pushed_s"] = join_s + stage_s
+    tasks["reduced_s"] = state.collective.ends_s(tasks["pushed_s"], size, add_s_per_byte)
+    tasks["fetched_s"] = tasks["reduced_s"] + stage_s
+    state.clock[0]["fold_s"] = tasks["fetched_s"].max()
+
+
+def _contributions(fold: int, tasks: Any) -> Contributions:
+    return Contributions(
+        fold=np.full(len(tasks), fold, np.int64),
+        worker=np.arange(len(tasks), dtype=np.int32),
+        read_version=tasks["read_version"].copy(),
+        read_time_s=tasks["read_at_s"].copy(),
+        first_step=tasks["first_step"].copy(),
+        steps=tasks["steps"].astype(np.int32),
+    )
+
+
+def _spans(tasks: Any, overlap: bool) -> Spans:
+    """What each worker was busy with in a round; what took no time is left out.
+
+    Overlapped, a worker computes while its parameters travel, so the all-reduce is shown
+    with the server: it is what folds.
+    """
+    stages = [(EPOCH, "read_at_s", "start_s"), ("compute", "start_s", "compute_end_s")]
+    if not overlap:
+        stages += [
+            ("push", "join_s", "pushed_s"),
+            (REDUCE, "pushed_s", "reduced_s"),
+            ("fetch", "reduced_s", "fetched_s"),
+        ]
+    workers = len(tasks)
+    who = np.repeat(np.arange(workers, dtype=np.int32), len(stages))
+    kind = np.tile(np.array([SPAN_KINDS.index(name) for name, *_ in stages], np.int32), workers)
+    start_s = np.stack([tasks[start] for _, start, _ in stages], axis=1).reshape(-1)
+    end_s = np.stack([tasks[end] for *_, end in stages], axis=1).reshape(-1)
+    if overlap:
+        who, kind = (
+            np.append(who, np.int32(SERVER)),
+            np.append(kind, np.int32(SPAN_KINDS.index(REDUCE))),
+        )
+        start_s = np.append(start_s, tasks["join_s"].min())
+        end_s = np.append(end_s, tasks["fetched_s"].max())
+    busy = end_s > start_s
+    return Spans(who[busy], kind[busy], start_s[busy], end_s[busy])
