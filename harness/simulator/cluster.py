@@ -22,6 +22,7 @@ __all__ = [
     "Server",
     "Stragglers",
     "WorkerGroup",
+    "cluster_from",
     "load_cluster",
 ]
 
@@ -233,13 +234,25 @@ class Cluster(Spec):
 def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster file.
 
-    Devices of the catalogue that it names are written into it, and so are the durations of
-    the files it refers to: a `Cluster` is complete in itself.
-
     Raises:
         UserError: the file cannot be read, or any setting in it is wrong.
     """
-    table = load_toml(path)
-    with_durations(table, Path(path))
+    return cluster_from(load_toml(path), Path(path))
+
+
+def cluster_from(table: dict[str, object], path: Path) -> Cluster:
+    """The cluster that the tables of a file describe.
+
+    Devices of the catalogue that it names are written into it, and so are the durations of
+    the files it refers to: a `Cluster` is complete in itself.
+
+    Args:
+        table: what the file holds; completed in place.
+        path: the file, for messages and for the folder that names in it are relative to.
+
+    Raises:
+        UserError: any setting in it is wrong.
+    """
+    with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))
