@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.simulator.devices import Device, unknown_device, with_catalogue
 from harness.simulator.durations import with_durations
+from harness.simulator.faults import Fault
 from harness.simulator.quantities import duration, rate, ratio
 from harness.simulator.topology import Network
 from harness.simulator.workload import Workload
@@ -189,6 +190,7 @@ class Cluster(Spec):
         heterogeneity_cv: lasting differences: each worker's speed is drawn once from a
             lognormal law with mean 1 and this standard deviation.
         workload: the job `lagbench simulate` times when none is given.
+        faults: what goes wrong, in the protocols that say so.
     """
 
     name: str = setting()
@@ -203,6 +205,7 @@ class Cluster(Spec):
     parallel: Parallel = field(default=Parallel())
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
     workload: Workload | None = setting(None)  # noqa: RUF009
+    faults: tuple[Fault, ...] = ()
 
     def trouble(self) -> tuple[str, str] | None:
         """Every group names a device that exists, and there are some workers, not too many."""
@@ -214,6 +217,9 @@ class Cluster(Spec):
             if group.device not in self.devices:
                 key = f"workers[{place}].device"
                 return key, unknown_device(group.device, self.devices)
+        kinds = [fault.kind for fault in self.faults]
+        if max(kinds.count("message"), kinds.count("server")) > 1:
+            return "faults", "allowed: at most one table of kind 'message', and one of 'server'"
         return None
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster, Jitter
+from harness.simulator.faults import Faults, faults_of
 from harness.simulator.jit import kernel, part
 from harness.simulator.workload import Workload
 
@@ -29,6 +30,7 @@ class Costs(NamedTuple):
         straggle_probability, slowdown: the stragglers.
         fold_law, fold_cv, fold_values: the jitter law of folds.
         jitter_key, straggler_key, fold_key: of the random streams.
+        faults: what goes wrong.
     """
 
     compute_s: Any
@@ -47,6 +49,7 @@ class Costs(NamedTuple):
     jitter_key: Any
     straggler_key: Any
     fold_key: Any
+    faults: Faults
 
 
 def compute_seconds(cluster: Cluster, workload: Workload, worker: int = 0) -> float:
@@ -102,6 +105,7 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
         jitter_key=laws.purpose_key(seed, "jitter"),
         straggler_key=laws.purpose_key(seed, "straggler"),
         fold_key=laws.purpose_key(seed, "fold"),
+        faults=faults_of(cluster.faults, workers, seed),
     )
     durations = [costs.compute_s.max(), costs.copy_s, costs.fold_s]
     if not np.isfinite(durations).all():

@@ -15,7 +15,7 @@ from harness.errors import UserError, unknown
 from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.contract import FULL, STUCK, Limits, TimingProtocol
+from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 from harness.simulator.workload import Workload
@@ -83,6 +83,8 @@ class Simulation:
         if not 1 <= self.workers <= MOST_WORKERS:
             allowed = f"a whole number from 1 to {MOST_WORKERS}"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
+        if cluster.faults and not getattr(self.protocol, "endures_faults", False):
+            raise UserError(f"protocol {self.protocol.name!r}: faults are not simulated in it")
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 
@@ -104,6 +106,12 @@ class Simulation:
     def dispatched(self) -> int:
         """Minibatches handed out so far."""
         return int(self._clock["dispatched"])
+
+    @property
+    def _promised(self) -> int:
+        """Folds there will have been when what is under way is folded."""
+        counted = "under_way" in self._clock.dtype.names
+        return self.version + int(self._clock["under_way"]) if counted else self.dispatched
 
     @property
     def drained(self) -> bool:
@@ -207,8 +215,8 @@ class Simulation:
         if folds is not None:
             _check_amount("folds", folds)
             goal = self.version + folds
-            if drain and goal < self.dispatched:
-                raise ValueError(f"{self.dispatched - self.version} contributions are under way")
+            if drain and goal < self._promised:
+                raise ValueError(f"{self._promised - self.version} contributions are under way")
             if drain:
                 return Limits(_NEVER, math.inf, goal, math.inf, standing)
             return Limits(goal, math.inf, _NEVER, math.inf, standing)
@@ -230,6 +238,8 @@ class Simulation:
             grown = min(2 * grown, _MOST_ROOM)
             why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
             yield part
+        if why == GONE and self.version < limits.version < _NEVER:
+            raise UserError(f"cluster {self.cluster.name!r}: every worker is gone for good")
         if why == STUCK:
             raise UserError(
                 f"cluster {self.cluster.name!r}: nothing costs time, so no time passes;"

@@ -9,6 +9,13 @@ columns say what happened:
   holds. It appears again, with its fold, in the segment where it folds;
 - spans: who was busy with what. A worker counts from 0, the server is −1 (a further shard
   s is −1 − s). A worker's spans appear in the segment where its contribution folds.
+
+Where there is something to say, two more do:
+
+- restarts: when the server failed and went on from a checkpoint;
+- decodes: in sequence training, with which parameters each utterance was decoded.
+
+A contribution that a failure destroyed is a row whose fold is −2, in the segment of its loss.
 """
 
 from __future__ import annotations
@@ -22,9 +29,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IN_FLIGHT", "SERVER", "Contributions", "Folds", "Spans", "Timeline", "concat", "ended"]
+__all__ = [
+    "IN_FLIGHT",
+    "LOST",
+    "SERVER",
+    "Contributions",
+    "Decodes",
+    "Folds",
+    "Restarts",
+    "Spans",
+    "Timeline",
+    "concat",
+    "ended",
+]
 
-IN_FLIGHT = -1
+IN_FLIGHT, LOST = -1, -2
 SERVER = -1
 KINDS = ("fetch", "compute", "push", "fold")
 """Span kinds every timeline starts with; others are added after them."""
@@ -73,17 +92,18 @@ class Folds(_Table):
 
 @dataclass(frozen=True, eq=False)
 class Contributions(_Table):
-    """[C] contributions in the order they folded, then those in flight by first step.
+    """[C] contributions: folded, in that order; lost, in that order; in flight, by first step.
 
     Attributes:
-        fold: the fold that took it in, or `IN_FLIGHT`.
+        fold: the fold that took it in, `LOST` or `IN_FLIGHT`.
         worker: whose it is.
         read_version: the version the worker read before it began.
         read_time_s: when.
         first_step: number of its first minibatch, counted over all workers in order of
             reading; where each has its own part of the data, as in averaging, of its own.
         steps: minibatches in it.
-        decode_version: in sequence training, the version its lattices were decoded with.
+        decode_version: in sequence training, the oldest version that one of its utterances
+            was decoded with.
     """
 
     fold: Ints = field(default_factory=_ints)
@@ -106,6 +126,45 @@ class Spans(_Table):
 
 
 @dataclass(frozen=True, eq=False)
+class Restarts(_Table):
+    """[R] restarts of the server from a checkpoint.
+
+    Attributes:
+        time_s: when the server is there again.
+        version: the folds there had been when it failed; versions go on from there.
+        restored_version: the model of version ``version`` is that of this version; the folds
+            between are undone.
+    """
+
+    time_s: Floats = field(default_factory=_floats)
+    version: Ints = field(default_factory=_ints)
+    restored_version: Ints = field(default_factory=_ints)
+
+
+@dataclass(frozen=True, eq=False)
+class Decodes(_Table):
+    """[D] utterances in the order they entered a minibatch.
+
+    Attributes:
+        worker: whose decoder.
+        slot: the row of the worker's minibatch that it fills.
+        utterance: number, counted over all workers in order of decoding.
+        decode_version: the version it was decoded with.
+        decode_time_s: when that version was read.
+        first_step: the worker's own count of minibatches at its first frame.
+        steps: frames that were kept, one a minibatch.
+    """
+
+    worker: SmallInts = field(default_factory=_small_ints)
+    slot: SmallInts = field(default_factory=_small_ints)
+    utterance: Ints = field(default_factory=_ints)
+    decode_version: Ints = field(default_factory=_ints)
+    decode_time_s: Floats = field(default_factory=_floats)
+    first_step: Ints = field(default_factory=_ints)
+    steps: SmallInts = field(default_factory=_small_ints)
+
+
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """What a simulation, or a real run, did during one segment.
 
@@ -114,26 +173,41 @@ class Timeline:
         contributions: what they took in, and what was in flight at the end.
         spans: who was busy when.
         kinds: names of the span kinds.
+        restarts: restarts of the server.
+        decodes: decoded utterances.
     """
 
     folds: Folds = field(default_factory=Folds)
     contributions: Contributions = field(default_factory=Contributions)
     spans: Spans = field(default_factory=Spans)
     kinds: tuple[str, ...] = KINDS
+    restarts: Restarts = field(default_factory=Restarts)
+    decodes: Decodes = field(default_factory=Decodes)
 
     def tables(self) -> dict[str, _Table]:
-        """The three tables by name."""
-        return {
-            "folds": self.folds,
-            "contributions": self.contributions,
-            "spans": self.spans,
-        }
+        """The tables by name; the last two where they have rows."""
+        always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
+        seldom = {"restarts": self.restarts, "decodes": self.decodes}
+        return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
 
     def folded(self) -> Contributions:
-        """The contributions that were folded, without those in flight."""
-        if len(self.contributions) == 0 or self.contributions.fold.min() != IN_FLIGHT:
+        """The contributions that were folded, without those lost or in flight."""
+        if len(self.contributions) == 0 or self.contributions.fold.min() >= 0:
             return self.contributions
-        return self.contributions.where(self.contributions.fold != IN_FLIGHT)
+        return self.contributions.where(self.contributions.fold >= 0)
+
+    def kept(self) -> Contributions:
+        """The folded contributions that no restart of the server in this segment undid."""
+        rows = self.folded()
+        undone = np.zeros(len(rows), np.bool_)
+        edges = zip(self.restarts.restored_version, self.restarts.version, strict=True)
+        for restored, version in edges:
+            undone |= (rows.fold >= restored) & (rows.fold < version)
+        return rows.where(~undone) if len(self.restarts) else rows
+
+    def lost(self) -> Contributions:
+        """The contributions that a failure destroyed before they were folded."""
+        return self.contributions.where(self.contributions.fold == LOST)
 
     def in_flight(self) -> Contributions:
         """The contributions under way at the end of the segment."""
@@ -195,12 +269,15 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
         return Timeline()
     kinds = tuple(dict.fromkeys(kind for part in segments for kind in part.kinds))
     last = segments[-1]
-    rows = [part.folded() for part in segments] + [last.in_flight()]
+    rows = [part.folded() for part in segments]
+    rows += [part.lost() for part in segments] + [last.in_flight()]
     return Timeline(
         folds=_stack([part.folds for part in segments]),
         contributions=_stack(rows),
         spans=_stack([_renamed(part, kinds) for part in segments]),
         kinds=kinds,
+        restarts=_stack([part.restarts for part in segments]),
+        decodes=_stack([part.decodes for part in segments]),
     )
 
 

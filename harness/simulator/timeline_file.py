@@ -3,7 +3,7 @@
 # pyright: reportUnknownParameterType=false
 """A timeline as one Parquet file.
 
-The three tables lie below one another in one long table whose column ``table`` names them;
+The tables lie below one another in one long table whose column ``table`` names them;
 columns a table lacks are null. So any Parquet reader can filter and use it, and rows can be
 appended while a simulation runs. The metadata holds the span kinds and the SHA-256.
 """
@@ -20,11 +20,17 @@ import pyarrow.parquet as pq
 
 from harness.errors import UserError
 from harness.simulator.output import written_whole
-from harness.simulator.timeline import Contributions, Folds, Spans, Timeline
+from harness.simulator.timeline import Contributions, Decodes, Folds, Restarts, Spans, Timeline
 
 __all__ = ["load", "save"]
 
-_TABLES: dict[str, Any] = {"folds": Folds, "contributions": Contributions, "spans": Spans}
+_TABLES: dict[str, Any] = {
+    "folds": Folds,
+    "contributions": Contributions,
+    "spans": Spans,
+    "restarts": Restarts,
+    "decodes": Decodes,
+}
 _TYPES = {
     "fold": pa.int64(),
     "time_s": pa.float64(),
@@ -37,6 +43,11 @@ _TYPES = {
     "kind": pa.int32(),
     "start_s": pa.float64(),
     "end_s": pa.float64(),
+    "version": pa.int64(),
+    "restored_version": pa.int64(),
+    "slot": pa.int32(),
+    "utterance": pa.int64(),
+    "decode_time_s": pa.float64(),
 }
 _SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
 
@@ -44,7 +55,7 @@ _SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
 def save(timeline: Timeline, path: Path) -> str:
     """Write ``timeline`` atomically; returns its SHA-256."""
     digest = timeline.sha256()
-    notes = {"kinds": json.dumps(timeline.kinds), "sha256": digest, "format": "lagbench timeline 1"}
+    notes = {"kinds": json.dumps(timeline.kinds), "sha256": digest, "format": "lagbench timeline 2"}
     schema = _SCHEMA.with_metadata(notes)
     with (
         written_whole(path, "the timeline") as draft,

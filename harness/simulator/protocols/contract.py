@@ -16,7 +16,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["CLOCK_FIELDS", "DONE", "FULL", "STUCK", "Limits", "TimingProtocol"]
+__all__ = ["CLOCK_FIELDS", "DONE", "FULL", "GONE", "STUCK", "Limits", "TimingProtocol"]
 
 CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
@@ -25,8 +25,9 @@ CLOCK_FIELDS = (
 """What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
 workers that are not idle."""
 
-DONE, FULL, STUCK = range(3)
-"""Why `advance` returned: a limit is reached, the room is used up, time does not move on."""
+DONE, FULL, STUCK, GONE = range(4)
+"""Why `advance` returned: a limit is reached, the room is used up, time does not move on, no
+worker is left."""
 
 
 class Limits(NamedTuple):
@@ -35,7 +36,7 @@ class Limits(NamedTuple):
     Attributes:
         version: stop when it is reached.
         time_s: stop before the first event after this.
-        dispatch: hand out no minibatch with this number or a later one.
+        dispatch: hand out no minibatch once so many contributions are folded or under way.
         dispatch_s: hand out no minibatch after this instant.
         standing: so many events at one instant mean that time will not move on.
     """

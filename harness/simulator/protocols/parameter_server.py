@@ -17,290 +17,167 @@ settled when it is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator import link
+from harness.errors import UserError
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import Heap, first_s, new_heap, pop, push
-from harness.simulator.jit import kernel
-from harness.simulator.protocols import plain_server
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.costs import Costs
+from harness.simulator.protocols import asynchronous, plain_server
+from harness.simulator.protocols.asynchronous import Rules
+from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.timeline import (
     IN_FLIGHT,
+    LOST,
     SERVER,
     Contributions,
     Folds,
+    Restarts,
     Spans,
     Timeline,
 )
-from harness.spec import Spec
+from harness.spec import Spec, setting
 
 __all__ = ["ParameterServer"]
 
-FOLDED, PUSHED, COMPUTED, FETCHED, READ = range(5)
-"""Event kinds; the number is the priority at equal times."""
-
-PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
-"""Phases of a worker."""
-
-CLOCK = np.dtype([*CLOCK_FIELDS, ("server_free_s", np.float64), ("standing", np.int64)])
-
-INTEGERS = ("worker", "phase", "step", "read_version", "first_step")
-COSTS = ("copy_s", "compute_s", "fold_s")
-INSTANTS = (
-    *("read_at_s", "fetch_start_s", "fetch_end_s", "compute_end_s"),
-    *("push_start_s", "push_end_s", "fold_start_s", "fold_end_s"),
-)
-TASK = np.dtype(
-    [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
-)
-"""A worker and its contribution: minibatches it has read so far, what the contribution costs,
-and the instants of its life."""
-
-
-class State(NamedTuple):
-    """Everything that moves.
-
-    Attributes:
-        clock: [1] of `CLOCK`: the time, the counters, when the server has folded all that is
-            queued, and how many events in a row were at one instant.
-        heap: pending events, at most one a worker.
-        channels: the link.
-        tasks: [N] of `TASK`.
-    """
-
-    clock: Any
-    heap: Heap
-    channels: link.Channels
-    tasks: Any
+_State = PlainState | asynchronous.State
 
 
 @dataclass(frozen=True)
 class ParameterServer(Spec):
-    """Asynchronous SGD's timing: one server, first come first served, a fold a gradient."""
+    """Asynchronous SGD's timing: one server, first come first served.
+
+    Attributes:
+        push_every: minibatches whose gradients, all at the same parameters, are one
+            contribution (n_push of Dean et al., "Large scale distributed deep networks", 2012).
+        fetch_every: minibatches between two fetches (their n_fetch); a multiple of
+            ``push_every``.
+        bound: a worker begins no contribution while it has folded more than so many more than
+            the slowest worker: the staleness of Ho et al., "More effective distributed ML via
+            a stale synchronous parallel parameter server" (2013). None is no bound.
+        queue: places at the server. A contribution takes one when its copy begins and gives it
+            back when it is folded; without a free one it waits at its worker. None is no limit.
+        depth: contributions a worker may have under way. With 1 it waits for its fold before it
+            reads again; with more it goes on as soon as it has computed.
+    """
 
     name = "parameter_server"
+    endures_faults = True
 
-    def start(self, cluster: Cluster, workers: int) -> State | plain_server.PlainState:
-        """All workers idle at time 0, version 0."""
-        if cluster.link.sharing == "none":
-            return plain_server.start(workers)
-        return general_start(cluster, workers)
+    push_every: int = setting(1, at_least=1, at_most=1_000_000)
+    fetch_every: int = setting(1, at_least=1, at_most=1_000_000)
+    bound: int | None = setting(None, at_least=0, at_most=1_000_000_000)
+    queue: int | None = setting(None, at_least=1, at_most=1_000_000_000)
+    depth: int = setting(1, at_least=1, at_most=64)
 
-    def wake(self, state: State | plain_server.PlainState) -> None:
-        """Idle workers are about to read, at the present time."""
-        if isinstance(state, plain_server.PlainState):
-            plain_server.wake(state)
-        else:
-            wake(state)
+    def trouble(self) -> tuple[str, str] | None:
+        """A contribution is computed at one version."""
+        if self.fetch_every % self.push_every and self.fetch_every != 1:
+            allowed = f"1 or a multiple of push_every, which is {self.push_every}"
+            return "fetch_every", f"{self.fetch_every} is not allowed; allowed: {allowed}"
+        return None
 
-    def advance(
-        self,
-        state: State | plain_server.PlainState,
-        costs: Costs,
-        limits: Limits,
-        room: int,
-        spans: bool,
-    ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
-        if isinstance(state, plain_server.PlainState):
-            return plain_server.advance(state, costs, limits, room, spans)
-        first = int(state.clock[0]["version"])
-        folded = np.empty(room, TASK)
-        why = run(state, costs, limits, folded)
-        done = folded[: int(state.clock[0]["version"]) - first]
-        numbers = np.arange(first, first + len(done), dtype=np.int64)
-        return why, Timeline(
-            folds=Folds(numbers, done["fold_end_s"].copy()),
-            contributions=_contributions(numbers, done),
-            spans=_spans(done) if spans else Spans(),
+    @property
+    def rules(self) -> Rules:
+        """The settings as the kernel takes them."""
+        return Rules(
+            push_every=self.push_every,
+            fetch_every=max(1, self.fetch_every // self.push_every),
+            bound=-1 if self.bound is None else self.bound,
+            queue=-1 if self.queue is None else self.queue,
+            depth=self.depth,
         )
 
-    def in_flight(self, state: State | plain_server.PlainState) -> Contributions:
+    def start(self, cluster: Cluster, workers: int) -> _State:
+        """All workers idle at time 0, version 0.
+
+        Raises:
+            UserError: too many workers for the settings that are not the plain ones.
+        """
+        if cluster.link.sharing == "none" and not cluster.faults and self.rules == PLAIN:
+            return plain_server.start(workers)
+        state = asynchronous.start(cluster, workers, self.depth)
+        if len(state.events) > 2 * asynchronous.MOST_LEAVES:
+            raise UserError(f"workers: {workers} is too many with faults, sharing or settings")
+        return state
+
+    def wake(self, state: _State) -> None:
+        """Idle workers are about to read, at the present time."""
+        if isinstance(state, PlainState):
+            plain_server.wake(state)
+        else:
+            asynchronous.wake(state)
+
+    def advance(
+        self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was).
+
+        Raises:
+            UserError: more events than can be told apart.
+        """
+        if isinstance(state, PlainState):
+            return plain_server.advance(state, costs, limits, room, spans)
+        first = int(state.clock[0]["version"])
+        record = _room_for(room, len(state.slots))
+        why = asynchronous.run(state, costs, self.rules, limits, record, room)
+        if int(state.clock[0]["sequence"]) > asynchronous.MOST_EVENTS // 2:
+            raise UserError("simulation: too long; use fewer folds")
+        folded, lost, restarts = (
+            rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
+        )
+        numbers = np.arange(first, first + len(folded), dtype=np.int64)
+        fates = np.concatenate([numbers, np.full(len(lost), LOST, np.int64)])
+        return why, Timeline(
+            folds=Folds(numbers, folded["fold_end_s"].copy()),
+            contributions=_contributions(fates, np.concatenate([folded, lost])),
+            spans=_spans(folded) if spans else Spans(),
+            restarts=Restarts(*(restarts[name].copy() for name in RESTART_COLUMNS)),
+        )
+
+    def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        if isinstance(state, plain_server.PlainState):
+        if isinstance(state, PlainState):
             return plain_server.in_flight(state)
-        under_way = state.tasks[state.tasks["phase"] == UNDER_WAY]
-        ordered = under_way[np.argsort(under_way["first_step"])]
+        phase = state.slots["phase"]
+        rows = state.slots[(phase != asynchronous.FREE) & (phase != asynchronous.ABANDONED)]
+        ordered = rows[np.argsort(rows["first_step"])]
         return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
 
 
-def general_start(cluster: Cluster, workers: int) -> State:
-    """All workers idle at time 0, version 0, before any kind of link."""
-    tasks = np.zeros(workers, TASK)
-    tasks["worker"] = np.arange(workers)
-    return State(
-        clock=np.zeros(1, CLOCK),
-        heap=new_heap(workers),
-        channels=link.new_channels(cluster.link, workers),
-        tasks=tasks,
+PLAIN = ParameterServer().rules
+RESTART_COLUMNS = ("time_s", "version", "restored_version")
+
+
+def _room_for(folds: int, slots: int) -> asynchronous.Record:
+    return asynchronous.Record(
+        folded=np.empty(folds, asynchronous.SLOT),
+        lost=np.empty(folds + slots, asynchronous.SLOT),
+        restarts=np.empty(folds, asynchronous.RESTART),
+        counts=np.zeros(3, np.int64),
     )
 
 
-def _contributions(folds: np.ndarray, tasks: np.ndarray) -> Contributions:
+def _contributions(folds: np.ndarray, slots: np.ndarray) -> Contributions:
     return Contributions(
         fold=folds,
-        worker=tasks["worker"].astype(np.int32),
-        read_version=tasks["read_version"].copy(),
-        read_time_s=tasks["read_at_s"].copy(),
-        first_step=tasks["first_step"].copy(),
-        steps=np.ones(len(tasks), np.int32),
+        worker=slots["worker"].astype(np.int32),
+        read_version=slots["read_version"].copy(),
+        read_time_s=slots["read_at_s"].copy(),
+        first_step=slots["first_step"].copy(),
+        steps=slots["steps"].astype(np.int32),
     )
 
 
-def _spans(tasks: np.ndarray) -> Spans:
+def _spans(slots: np.ndarray) -> Spans:
     """Fetch, compute, push and fold of each contribution; what took no time is left out."""
     starts = ("fetch_start_s", "fetch_end_s", "push_start_s", "fold_start_s")
     ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
-    start_s = np.stack([tasks[name] for name in starts], axis=1).reshape(-1)
-    end_s = np.stack([tasks[name] for name in ends], axis=1).reshape(-1)
-    worker = np.repeat(tasks["worker"].astype(np.int32), 4)
+    start_s = np.stack([slots[name] for name in starts], axis=1).reshape(-1)
+    end_s = np.stack([slots[name] for name in ends], axis=1).reshape(-1)
+    worker = np.repeat(slots["worker"].astype(np.int32), 4)
     worker[3::4] = SERVER
-    kind = np.tile(np.arange(4, dtype=np.int32), len(tasks))
+    kind = np.tile(np.arange(4, dtype=np.int32), len(slots))
     busy = end_s > start_s
     return Spans(worker[busy], kind[busy], start_s[busy], end_s[busy])
-
-
-@kernel
-def run(state: State, costs: Costs, limits: Limits, folded: np.ndarray) -> int:
-    """Move ``state`` until a limit is met or ``folded`` is full; returns why it stopped."""
-    clock, heap = state.clock[0], state.heap
-    rows = 0
-    while clock.version < limits.version:
-        if rows == len(folded):
-            return FULL
-        link_s, where = link.soonest(state.channels)
-        heap_s = first_s(heap)
-        time_s = min(link_s, heap_s)
-        if time_s > limits.time_s:
-            clock.now_s = limits.time_s
-            return DONE
-        if time_s == np.inf:
-            return DONE
-        clock.standing = clock.standing + 1 if time_s == clock.now_s else 0
-        if clock.standing > limits.standing:
-            return STUCK
-        clock.now_s = time_s
-        if link_s <= heap_s:
-            kind, who = link.finish(state.channels, where, time_s)
-            push(heap, time_s + costs.latency_s, kind, who)
-            continue
-        _, kind, who = pop(heap)
-        if kind == FOLDED:
-            folded[rows] = state.tasks[who]
-            rows += 1
-            fold(state, costs, limits, who)
-        else:
-            step(state, costs, limits, kind, who)
-    return DONE
-
-
-@kernel
-def wake(state: State) -> None:
-    """Idle workers are about to read, in order of their numbers."""
-    for who in range(len(state.tasks)):
-        if state.tasks[who].phase == PARKED:
-            state.tasks[who].phase = ABOUT_TO_READ
-            state.clock[0].busy += 1
-            push(state.heap, state.clock[0].now_s, READ, who)
-
-
-@kernel
-def step(state: State, costs: Costs, limits: Limits, kind: int, who: int) -> None:
-    """One event in the life of a contribution before its fold."""
-    now_s = state.clock[0].now_s
-    if kind == PUSHED:
-        queue(state, who)
-    elif kind == COMPUTED:
-        send(state, costs, who, now_s)
-    elif kind == FETCHED:
-        compute(state, costs, who, now_s)
-    else:
-        read(state, costs, limits, who)
-
-
-@kernel
-def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
-    """Take the snapshot and the next minibatch, then fetch; or stay idle if there is none."""
-    clock, task = state.clock[0], state.tasks[who]
-    if clock.dispatched >= limits.dispatch or clock.now_s > limits.dispatch_s:
-        task.phase = PARKED
-        clock.busy -= 1
-        return
-    task.phase = UNDER_WAY
-    task.read_version = clock.version
-    task.first_step = clock.dispatched
-    task.copy_s = costs.copy_s
-    task.compute_s = computation_s(costs, who, task.step)
-    task.fold_s = folding_s(costs, who, task.step)
-    task.step += 1
-    clock.dispatched += 1
-    fetch(state, costs, who, clock.now_s)
-
-
-@kernel
-def fetch(state: State, costs: Costs, who: int, now_s: float) -> None:
-    """Copy the parameters to the device."""
-    channels, task = state.channels, state.tasks[who]
-    task.read_at_s = now_s
-    task.fetch_start_s = now_s
-    if channels.sharing == link.FAIR:
-        link.join(channels, link.DOWN, now_s, task.copy_s, FETCHED, who)
-    else:
-        task.fetch_start_s = link.occupy(channels, link.DOWN, now_s, task.copy_s)
-        compute(state, costs, who, task.fetch_start_s + task.copy_s + costs.latency_s)
-
-
-@kernel
-def compute(state: State, costs: Costs, who: int, start_s: float) -> None:
-    """Compute the gradient; on a link of its own, nothing can hold up the copy that follows."""
-    task = state.tasks[who]
-    task.fetch_end_s = start_s
-    task.compute_end_s = start_s + task.compute_s
-    if state.channels.sharing == link.OWN:
-        send(state, costs, who, task.compute_end_s)
-    else:
-        push(state.heap, task.compute_end_s, COMPUTED, who)
-
-
-@kernel
-def send(state: State, costs: Costs, who: int, now_s: float) -> None:
-    """Copy the gradient to the server."""
-    channels, task = state.channels, state.tasks[who]
-    task.push_start_s = now_s
-    if channels.sharing == link.FAIR:
-        link.join(channels, channels.up, now_s, task.copy_s, PUSHED, who)
-    else:
-        task.push_start_s = link.occupy(channels, channels.up, now_s, task.copy_s)
-        task.push_end_s = task.push_start_s + task.copy_s + costs.latency_s
-        push(state.heap, task.push_end_s, PUSHED, who)
-
-
-@kernel
-def queue(state: State, who: int) -> None:
-    """A contribution is at the server: its fold follows those before it."""
-    clock, task = state.clock[0], state.tasks[who]
-    task.push_end_s = clock.now_s
-    task.fold_start_s = max(clock.now_s, clock.server_free_s)
-    task.fold_end_s = task.fold_start_s + task.fold_s
-    clock.server_free_s = task.fold_end_s
-    push(state.heap, task.fold_end_s, FOLDED, who)
-
-
-@kernel
-def fold(state: State, costs: Costs, limits: Limits, who: int) -> None:
-    """The fold is complete: a new version, and its worker reads again.
-
-    The read waits for its turn among the events of this instant, unless it is the only one.
-    """
-    clock, task = state.clock[0], state.tasks[who]
-    clock.version += 1
-    task.phase = ABOUT_TO_READ
-    alone = first_s(state.heap) > clock.now_s and link.soonest(state.channels)[0] > clock.now_s
-    if alone and clock.version < limits.version:
-        read(state, costs, limits, who)
-    else:
-        push(state.heap, clock.now_s, READ, who)

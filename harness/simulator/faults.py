@@ -1,0 +1,148 @@
+"""What goes wrong, as seeded processes: one `[[faults]]` table of a cluster file each.
+
+A process that happens to workers runs apart for each of them. Its instants are either listed
+or come one after another: after each, and after what it causes is over, an exponential time
+with the mean that the table gives, drawn from a stream of the process, the worker and the
+occurrence. So faults happen at the same instants under every protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator import laws
+from harness.simulator.jit import kernel
+from harness.simulator.quantities import GREATEST_DURATION_S, duration
+from harness.spec import Spec, setting
+
+__all__ = ["DEATH", "LATE", "MESSAGE", "PREEMPTION", "SERVER", "Fault", "Faults", "faults_of"]
+
+KINDS = ("death", "preemption", "late", "message", "server")
+DEATH, PREEMPTION, LATE, MESSAGE, SERVER = range(5)
+_MOST_WORKERS = 10_000_000
+
+
+def _interval() -> Any:
+    """Seconds between two of a kind; not so short that nothing else would happen."""
+    return setting(None, at_least=1e-6, at_most=GREATEST_DURATION_S)
+
+
+@dataclass(frozen=True)
+class Fault(Spec):
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: ``death``, a worker is gone at once and what it had not handed in is lost;
+            ``preemption``, a worker finishes what it is doing and is then away; ``late``, a
+            worker is not there from the start; ``message``, a contribution on its way to the
+            server is lost and sent again; ``server``, the server fails, loses what is queued,
+            and goes on from its last checkpoint.
+        workers: numbers of the workers it happens to; none named is all.
+        mean_s: mean time from the end of one occurrence to the next.
+        at_s: the instants, instead of ``mean_s``; for ``late`` the one when workers join.
+        down_s: how long the worker or server is away; without it, a worker for good.
+        probability: of a message, to be lost each time it is sent.
+        retry_s: from the loss of a message to sending it again.
+        checkpoint_s: between two checkpoints of the server, which take no time.
+    """
+
+    kind: str = setting(one_of=KINDS)
+    workers: tuple[int, ...] = setting((), at_least=0, at_most=_MOST_WORKERS)
+    mean_s: float | None = _interval()
+    at_s: tuple[float, ...] = duration(())
+    down_s: float | None = duration(None)
+    probability: float = setting(0.0, at_least=0.0, at_most=0.99)
+    retry_s: float | None = _interval()
+    checkpoint_s: float | None = _interval()
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Each kind needs its own keys."""
+        if self.kind == "message":
+            missing = self.retry_s is None
+            return ("retry_s", "missing; needed where kind is 'message'") if missing else None
+        if (self.mean_s is None) == (not self.at_s):
+            return "mean_s", "exactly one of mean_s and at_s is needed"
+        if list(self.at_s) != sorted(self.at_s):
+            return "at_s", "instants must be in order of time"
+        if self.kind == "late" and len(self.at_s) != 1:
+            return "at_s", "one instant is needed where kind is 'late'"
+        if self.kind == "server" and self.checkpoint_s is None:
+            return "checkpoint_s", "missing; needed where kind is 'server'"
+        if self.kind in ("server", "preemption") and self.down_s is None:
+            return "down_s", f"missing; needed where kind is {self.kind!r}"
+        return None
+
+
+class Faults(NamedTuple):
+    """All processes of a cluster, ready for a kernel.
+
+    Attributes:
+        kind, mean_s, down_s: [P] of each process; a mean of 0 says that instants are listed,
+            an infinite time down that there is no return.
+        happens: [P, N] whether the process happens to the worker (for the server: worker 0).
+        at_s: [P, A] listed instants, infinite where there are fewer.
+        key: of the instants' random stream.
+        message_key: of the losses of messages.
+        probability, retry_s: of messages.
+        checkpoint_s: infinite where the server takes none.
+    """
+
+    kind: Any
+    mean_s: Any
+    down_s: Any
+    happens: Any
+    at_s: Any
+    key: Any
+    message_key: Any
+    probability: float
+    retry_s: float
+    checkpoint_s: float
+
+
+def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
+    """The processes of the first ``workers`` workers under a seed."""
+    timed = [fault for fault in faults if fault.kind != "message"]
+    messages = [fault for fault in faults if fault.kind == "message"]
+    happens = np.zeros((len(timed), workers if timed else 0), np.bool_)
+    at_s = np.full((len(timed), max((len(f.at_s) for f in timed), default=0) + 1), math.inf)
+    for place, fault in enumerate(timed):
+        named = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
+        happens[place, [w for w in named if w < workers] if isinstance(named, list) else named] = 1
+        at_s[place, : len(fault.at_s)] = fault.at_s
+    downs = [math.inf if fault.down_s is None else fault.down_s for fault in timed]
+    return Faults(
+        kind=np.array([KINDS.index(fault.kind) for fault in timed], np.int64),
+        mean_s=np.array([fault.mean_s or 0.0 for fault in timed]),
+        down_s=np.array(downs),
+        happens=happens,
+        at_s=at_s,
+        key=laws.purpose_key(seed, "fault"),
+        message_key=laws.purpose_key(seed, "message"),
+        probability=1.0 - math.prod(1.0 - fault.probability for fault in messages),
+        retry_s=max((fault.retry_s or 0.0 for fault in messages), default=0.0),
+        checkpoint_s=min((f.checkpoint_s or math.inf for f in timed), default=math.inf),
+    )
+
+
+@kernel
+def instant_s(faults: Faults, process: int, worker: int, occurrence: int, over_s: float) -> float:
+    """When a process happens the next time to a worker, infinity if never again.
+
+    Args:
+        faults: all processes.
+        process: which.
+        worker: to whom.
+        occurrence: how many times it has happened.
+        over_s: when what it caused the last time was over.
+    """
+    if not faults.happens[process, worker]:
+        return np.inf
+    if faults.mean_s[process] == 0.0:
+        return faults.at_s[process, min(occurrence, faults.at_s.shape[1] - 1)]
+    u = laws.uniforms(faults.key, worker, occurrence, process)[0]
+    return over_s - faults.mean_s[process] * np.log(u)
