@@ -87,7 +87,17 @@ def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
             when the averaged model takes in the new version (at every fold), and
             ``switch_fold``: the fold from which the full average replaced the running one.
     """
-    view = window(Timeline.load(path), draw, str(path))
+    return drawn(axes, window(Timeline.load(path), draw, str(path)), draw)
+
+
+def drawn(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
+    """Draw a window of a timeline; returns the number of lanes.
+
+    Args:
+        axes: where to.
+        view: what is drawn.
+        draw: ``average`` and ``switch_fold`` as for `timeline`.
+    """
     scale, unit = view.scale()
     axes.set_xlim(0, (view.end_s - view.start_s) * scale)
     _spans(axes, view)

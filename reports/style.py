@@ -57,12 +57,23 @@ def cycle(options: tuple[Any, ...], index: int) -> Any:
     return options[index % len(options)]
 
 
+UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
+"""What each form of file says that is not the same in every run."""
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The house style, whatever a user's own matplotlib settings are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)
+        yield
+
+
 @contextmanager
 def canvas(height_in: float = HEIGHT_IN) -> Iterator[tuple[Figure, Axes]]:
     """A figure with one pair of axes in the house style."""
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a user's own matplotlib settings shall not change a report
-        mpl.rcParams.update(RC)
+    with styled():
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.add_subplot()
@@ -73,9 +84,8 @@ def rendered(figure: Figure, form: str) -> bytes:
 
     Args:
         figure: a finished figure, while its ``canvas`` is open.
-        form: ``"svg"`` or ``"png"``.
+        form: ``"svg"``, ``"png"`` or ``"pdf"``.
     """
-    metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
+    figure.savefig(buffer, format=form, dpi=150, metadata={UNSTEADY[form]: None})
     return buffer.getvalue()

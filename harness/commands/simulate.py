@@ -1,11 +1,11 @@
-"""`lagbench simulate`: what a cluster does to timing, as a table, as JSON, as a trace."""
+"""`lagbench simulate`: what a cluster does to timing, as a table, JSON, a trace or a page."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, NoReturn
 from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
+    from harness.commands.sweep import Point
     from harness.commands.timing import Timing
-    from harness.simulator import Cluster, Workload
+    from harness.simulator import Cluster, Timeline, Workload
 
 __all__ = ["configure", "run"]
 
 MOST_FOLDS = 10_000_000
 MOST_LAYERS = 1000
+PLOT_FORMS = (".svg", ".png", ".pdf")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,33 +38,67 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--minibatch", type=int, metavar="FRAMES", help="instead of the file's")
     parser.add_argument(
-        "--trace",
+        "--sweep",
+        metavar="KEY=A,B,C",
+        action="append",
+        default=[],
+        help="a row for each value of a key of the file, e.g. link.latency_s=0,1e-4; may be"
+        " given several times, for every combination",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare the last row with queueing theory"
+    )
+    parser.add_argument(
+        "--plot",
         type=Path,
         metavar="FILE",
-        help="the last worker count's timeline for https://ui.perfetto.dev",
+        help="the last row's timeline, staleness and lag, and the speed-up: .svg, .png or .pdf",
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="the last row's timeline for ui.perfetto.dev"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures for programs")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate each worker count, print the table, write what was asked for."""
-    from harness.commands.timing import record, table
-    from harness.simulator import bare_throughput_per_s, load_cluster
+    from harness.commands.sweep import points
+    from harness.commands.timing import heading, table
+    from harness.simulator import bare_throughput_per_s
 
     _check_options(arguments)
-    cluster = load_cluster(arguments.cluster)
+    found = points(arguments.cluster, arguments.sweep)
+    timings = [timing for point in found for timing in _timings(arguments, point)]
+    cluster = found[-1].cluster
     workload = _workload(arguments, cluster)
-    counts = _worker_counts(arguments.workers, cluster)
-    simulate = _simulator(arguments, cluster, workload)
-    timings = [simulate(count) for count in counts]
-    single = next((timing for timing in timings if timing.workers == 1), None) or simulate(1)
-    for line in table(cluster, workload, bare_throughput_per_s(cluster, workload), single, timings):
+    if not arguments.sweep:
+        _say(heading(cluster, workload, bare_throughput_per_s(cluster, workload)))
+    _say(table(timings))
+    if arguments.check:
+        from harness.commands.check import check
+
+        _say(check(cluster, workload, timings[-1], arguments.seed))
+    _write(arguments, cluster, timings)
+    return EXIT_DONE
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
         print(line)
+
+
+def _write(arguments: argparse.Namespace, cluster: Cluster, timings: Sequence[Timing]) -> None:
+    """The files that were asked for."""
+    from harness.commands.timing import record
+
+    if arguments.plot is not None:
+        from harness.commands.plot import draw
+
+        draw(arguments.plot, cluster.name, timings)
     if arguments.trace is not None:
         timings[-1].timeline.perfetto(arguments.trace)
     if arguments.json is not None:
-        _write_json(arguments.json, [record(timing, single) for timing in timings])
-    return EXIT_DONE
+        _write_json(arguments.json, [record(timing) for timing in timings])
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -72,23 +108,32 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
     protocol_named(arguments.protocol)
-    for option, path in (("--trace", arguments.trace), ("--json", arguments.json)):
+    if arguments.check and arguments.protocol != "parameter_server":
+        _refuse("--check", arguments.protocol, "with --protocol parameter_server")
+    for option in ("plot", "trace", "json"):
+        path = getattr(arguments, option)
         if path is not None and not _is_writable(path):
-            _refuse(option, path, "a file in a folder that exists and can be written")
+            _refuse(f"--{option}", path, "a file in a folder that exists and can be written")
+    if arguments.plot is not None and arguments.plot.suffix not in PLOT_FORMS:
+        _refuse("--plot", arguments.plot, f"a name that ends with {', '.join(PLOT_FORMS)}")
 
 
-def _simulator(
-    arguments: argparse.Namespace, cluster: Cluster, workload: Workload
-) -> Callable[[int], Timing]:
-    """A function from a worker count to its timing."""
-    from harness.commands.timing import Timing
-    from harness.simulator import Simulation
+def _timings(arguments: argparse.Namespace, point: Point) -> Iterator[Timing]:
+    """Each worker count of one cluster; in a sweep by default all of its workers only."""
+    from harness.commands.timing import Timing, throughput_per_s
+    from harness.simulator import Simulation, bare_throughput_per_s
 
-    def simulate(workers: int) -> Timing:
+    cluster, workload = point.cluster, _workload(arguments, point.cluster)
+
+    def simulate(workers: int) -> tuple[Timeline, float]:
         simulation = Simulation(cluster, arguments.protocol, workload, workers, arguments.seed)
-        return Timing(workers, simulation.advance(folds=arguments.folds), simulation.now_s)
+        return simulation.advance(folds=arguments.folds), simulation.now_s
 
-    return simulate
+    counts = _worker_counts(arguments.workers, cluster, alone=bool(point.values))
+    single = throughput_per_s(*simulate(1))
+    bare = bare_throughput_per_s(cluster, workload)
+    for count in counts:
+        yield Timing(count, *simulate(count), single, bare, point.values)
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
@@ -120,10 +165,12 @@ def _layer_sizes(text: str) -> list[int]:
     return sizes
 
 
-def _worker_counts(text: str | None, cluster: Cluster) -> list[int]:
-    """The counts asked for; by default powers of two up to the file's, and that itself."""
+def _worker_counts(text: str | None, cluster: Cluster, alone: bool) -> list[int]:
+    """The counts asked for; by default the file's, after powers of two unless it is ``alone``."""
     from harness.simulator import MOST_WORKERS
 
+    if text is None and alone:
+        return [cluster.size]
     if text is None:
         powers = [2**k for k in range(cluster.size.bit_length()) if 2**k < cluster.size]
         return [*powers, cluster.size]

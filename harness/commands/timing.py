@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,76 +18,152 @@ if TYPE_CHECKING:
 
     from harness.simulator import Cluster, Timeline, Workload
 
-__all__ = ["Timing", "record", "table"]
+__all__ = ["Timing", "heading", "record", "table"]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one simulated worker count gave."""
+    """What one simulated worker count gave.
+
+    Attributes:
+        workers: how many.
+        timeline: what happened.
+        virtual_s: how long it took them.
+        single_per_s: minibatches a second of one worker under the same protocol.
+        bare_per_s: minibatches a second of one device without any server.
+        swept: the values put into the cluster file, by key.
+    """
 
     workers: int
     timeline: Timeline
     virtual_s: float
+    single_per_s: float
+    bare_per_s: float
+    swept: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def throughput_per_s(self) -> float:
         """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
-        minibatches = int(self.timeline.folded().steps.sum())
-        return minibatches / self.virtual_s if self.virtual_s > 0.0 else math.inf
+        return throughput_per_s(self.timeline, self.virtual_s)
+
+    @property
+    def speedup(self) -> float:
+        """Over one worker under the same protocol."""
+        return _ratio(self.throughput_per_s, self.single_per_s)
+
+    @property
+    def gain(self) -> float:
+        """Over one device without any server."""
+        return _ratio(self.throughput_per_s, self.bare_per_s)
+
+    @cached_property
+    def staleness(self) -> dict[str, float]:
+        """Mean, median, 95th percentile and largest."""
+        return _summary(self.timeline.staleness())
+
+    @cached_property
+    def lag_s(self) -> dict[str, float]:
+        """Mean, median, 95th percentile and largest."""
+        return _summary(self.timeline.lag_s())
 
 
-def record(timing: Timing, single: Timing) -> dict[str, Any]:
-    """One object of ``--json``; a throughput or ratio that is not finite is null.
+def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
+    """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
+    minibatches = int(timeline.folded().steps.sum())
+    return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
-    Args:
-        timing: the worker count.
-        single: one worker under the same protocol, to which the speed-up refers.
-    """
-    timeline = timing.timeline
+
+def record(timing: Timing) -> dict[str, Any]:
+    """One object of ``--json``; a throughput or ratio that is not finite is null."""
+    swept = {"sweep": dict(timing.swept)} if timing.swept else {}
     return {
+        **swept,
         "workers": timing.workers,
-        "folds": len(timeline.folds),
+        "folds": len(timing.timeline.folds),
         "virtual_s": timing.virtual_s,
         "throughput_per_s": _finite(timing.throughput_per_s),
-        "speedup": _finite(_ratio(timing.throughput_per_s, single.throughput_per_s)),
-        "staleness": _summary(timeline.staleness()),
-        "lag_s": _summary(timeline.lag_s()),
-        "timeline_sha256": timeline.sha256(),
+        "speedup": _finite(timing.speedup),
+        "staleness": timing.staleness,
+        "lag_s": timing.lag_s,
+        "timeline_sha256": timing.timeline.sha256(),
     }
 
 
-def table(
-    cluster: Cluster, workload: Workload, bare_per_s: float, single: Timing, rows: Sequence[Timing]
-) -> Iterator[str]:
-    """Lines for people.
+def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator[str]:
+    """What is timed, in a few lines.
 
     Args:
         cluster: the machine.
         workload: the job.
-        bare_per_s: minibatches a second of one device without a server, the other baseline.
-        single: one worker under the same protocol.
-        rows: the worker counts.
+        bare_per_s: minibatches a second of one device without a server.
     """
     yield f"{cluster.name}: {workload.minibatch_frames} frames a minibatch"
     yield f"  {format_quantity(workload.minibatch_flops, 'FLOP')} a minibatch"
     yield f"  {format_quantity(workload.parameter_bytes, 'B')} of parameters"
     yield f"  one device alone, no server: {bare_per_s:.4g} minibatches/s"
     yield ""
-    yield "        minibatches     speed-up over      staleness            lag"
-    yield "workers          /s  1 worker  device    mean   p95   max      mean       p95"
+
+
+class _Column(NamedTuple):
+    """A column of the table; ``above`` stands once over neighbours that share it."""
+
+    above: str
+    title: str
+    width: int
+    text: Callable[[Timing], str]
+
+
+COLUMNS = (
+    _Column("", "workers", 7, lambda row: str(row.workers)),
+    _Column("minibatches", "/s", 11, lambda row: f"{row.throughput_per_s:.4g}"),
+    _Column("speed-up over", "1 worker", 9, lambda row: f"{row.speedup:.2f}"),
+    _Column("speed-up over", "device", 8, lambda row: f"{row.gain:.2f}"),
+    _Column("staleness", "mean", 7, lambda row: _count(row.staleness["mean"], 2)),
+    _Column("staleness", "p95", 5, lambda row: _count(row.staleness["p95"])),
+    _Column("staleness", "max", 5, lambda row: _count(row.staleness["max"])),
+    _Column("lag", "mean", 9, lambda row: format_seconds(row.lag_s["mean"])),
+    _Column("lag", "p95", 9, lambda row: format_seconds(row.lag_s["p95"])),
+)
+
+
+def table(rows: Sequence[Timing]) -> Iterator[str]:
+    """The table: at most 80 columns, unless several keys are swept."""
+    columns = [_swept_column(key, rows) for key in rows[0].swept]
+    spare = {"device", "max"} if columns else set[str]()
+    columns += [column for column in COLUMNS if column.title not in spare]
+    yield _above(columns)
+    yield " ".join(column.title.rjust(column.width) for column in columns)
     for row in rows:
-        yield _line(row, single, bare_per_s)
+        yield " ".join(column.text(row).rjust(column.width) for column in columns)
 
 
-def _line(row: Timing, single: Timing, bare_per_s: float) -> str:
-    stale, lag = _summary(row.timeline.staleness()), _summary(row.timeline.lag_s())
-    rate = row.throughput_per_s
-    over_one, over_bare = _ratio(rate, single.throughput_per_s), _ratio(rate, bare_per_s)
-    return (
-        f"{row.workers:>7} {rate:>11.4g} {over_one:>9.2f} {over_bare:>7.2f}"
-        f" {stale['mean']:>7.2f} {stale['p95']:>5.4g} {stale['max']:>5.4g}"
-        f" {format_seconds(lag['mean']):>9} {format_seconds(lag['p95']):>9}"
-    )
+def _swept_column(key: str, rows: Sequence[Timing]) -> _Column:
+    """Values of a swept key; the end of its name is its title."""
+    above, _, title = key.rpartition(".")
+    width = max(len(title), len(above), *(len(_shown(row.swept[key])) for row in rows))
+    return _Column(above, title, width, lambda row: _shown(row.swept[key]))
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _above(columns: Sequence[_Column]) -> str:
+    """The first line: what neighbours share, in the middle above them."""
+    pieces: list[str] = []
+    for above, neighbours in groupby(columns, key=lambda column: column.above):
+        group = list(neighbours)
+        width = sum(column.width for column in group) + len(group) - 1
+        name = above if len(above) <= width else above.split()[0][:width]
+        pieces.append(name.center(width) if len(group) > 1 else name.rjust(width))
+    return " ".join(pieces).rstrip()
+
+
+def _count(value: float, decimals: int = 0) -> str:
+    """A number of folds, with a prefix where it would be too long."""
+    if value < 10_000.0:
+        return f"{value:.{decimals}f}"
+    return f"{value / 1e3:.0f}k" if value < 1e6 else f"{value / 1e6:.3g}M"
 
 
 def _summary(values: NDArray[Any]) -> dict[str, float]:

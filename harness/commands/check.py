@@ -1,0 +1,192 @@
+"""``--check``: a simulated timeline against queueing theory.
+
+Some of it holds for every law: Little's law on every queue and on the whole, the server's
+utilisation, and bounds of the throughput. Where the cluster is one that theory solves, the
+throughput and the server's wait are compared with that solution too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import UserError
+from harness.simulator import Cluster, Workload, laws
+from harness.simulator.costs import Costs, costs_of
+from harness.simulator.queueing import (
+    Steady,
+    constant_repair,
+    lockstep,
+    machine_repairman,
+    mean_value_analysis,
+    throughput_bounds,
+)
+from harness.simulator.visits import Visits, visits
+
+if TYPE_CHECKING:
+    from harness.commands.timing import Timing
+
+__all__ = ["Finding", "check", "findings", "solution"]
+
+SETTLED = 0.2  # the share of the folds that is left out as the start
+ENOUGH = 20  # folds a worker, below which the start still tells
+MOST_SOLVED = 2000  # workers beyond which the chain of M/D/1//N takes too long
+MEASURED_WIDTH = 12
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison.
+
+    Attributes:
+        what: is compared.
+        measured: in the simulation.
+        theory: what it should be: a number, or the least and the greatest it may be.
+    """
+
+    what: str
+    measured: float
+    theory: float | tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Distance from theory, relative to it; zero inside bounds."""
+        low, high = self.theory if isinstance(self.theory, tuple) else (self.theory, self.theory)
+        nearest = min(max(self.measured, low), high)
+        return abs(self.measured - nearest) / nearest if nearest else abs(self.measured)
+
+    def line(self) -> str:
+        """For people: at most 80 columns."""
+        bounds = self.theory if isinstance(self.theory, tuple) else (self.theory,)
+        theory = " to ".join(f"{edge:.4g}" for edge in bounds)
+        return (
+            f"  {self.what:<38}{self.measured:>{MEASURED_WIDTH}.4g}{theory:>19}{self.error:>8.2%}"
+        )
+
+
+def check(cluster: Cluster, workload: Workload, timing: Timing, seed: int) -> Iterator[str]:
+    """The lines that ``--check`` prints for one worker count.
+
+    Raises:
+        UserError: there is nothing to compare.
+    """
+    folds = len(timing.timeline.folds)
+    yield ""
+    yield f"{timing.workers} workers against theory, last {1 - SETTLED:.0%} of {folds} folds"
+    yield f"  {'':<38}{'measured':>{MEASURED_WIDTH}}{'theory':>19}{'error':>8}"
+    yield from (finding.line() for finding in findings(cluster, workload, timing, seed))
+    if folds < ENOUGH * timing.workers:
+        needed = f"--folds {ENOUGH * timing.workers}"
+        yield f"  ({folds / timing.workers:.3g} folds a worker are hardly the long run; {needed})"
+
+
+def findings(cluster: Cluster, workload: Workload, timing: Timing, seed: int) -> Iterator[Finding]:
+    """Every comparison that this cluster admits.
+
+    Args:
+        cluster: the machine.
+        workload: the job.
+        timing: of a parameter server, with spans.
+        seed: the simulation's.
+    """
+    timeline, workers = timing.timeline, timing.workers
+    times_s = timeline.folds.time_s
+    first = int(SETTLED * len(times_s))
+    if len(times_s) - first < 2 or times_s[-1] <= times_s[first]:
+        raise UserError("--check: no time passes in this simulation; allowed: more folds, or costs")
+    window = (float(times_s[first]), float(times_s[-1]))
+    rate = (len(times_s) - 1 - first) / (window[1] - window[0])
+    costs = costs_of(cluster, workload, workers, seed)
+    stale, lag_s = timeline.staleness()[first + 1 :], timeline.lag_s()[first + 1 :]
+    yield Finding("under way, counted in folds", float(stale.mean()) + 1.0, workers)
+    yield Finding("under way = throughput x lag", rate * float(lag_s.mean()), workers)
+    queues = visits(timeline)
+    for name, queue in queues.items():
+        present = queue.mean_present(*window)
+        if present > 0.0:
+            yield Finding(f"at {name} = arrivals x stay", present, queue.littles_product(*window))
+    if costs.fold_s > 0.0:
+        busy = queues["fold"].utilisation(*window)
+        yield Finding("server busy = throughput x fold", busy, rate * costs.fold_s)
+    yield Finding("throughput, any law, /s", rate, bounds(cluster, costs))
+    solved = solution(cluster, costs, workers)
+    if solved is not None:
+        name, steady = solved
+        yield Finding(f"throughput, {name}, /s", rate, steady.throughput_per_s)
+        if name.endswith("//N") and steady.wait_s > 0.0:
+            yield Finding(f"wait for the server, {name}, s", _wait_s(queues, first), steady.wait_s)
+
+
+def _wait_s(queues: Mapping[str, Visits], first: int) -> float:
+    fold = queues["fold"]
+    return float((fold.start_s - fold.arrive_s)[first:].mean())
+
+
+def _mean_compute_s(costs: Costs) -> float:
+    """Of the first worker, with its stragglers."""
+    return float(costs.compute_s[0]) * _straggling(costs)
+
+
+def _straggling(costs: Costs) -> float:
+    return 1.0 + costs.straggle_probability * (costs.slowdown - 1.0)
+
+
+def _away_s(cluster: Cluster, costs: Costs) -> float:
+    """Time of a cycle, computing apart, in which nobody is in the way of anybody."""
+    own = 2.0 * costs.copy_s if cluster.link.sharing == "none" else 0.0
+    return own + 2.0 * costs.latency_s
+
+
+def _demands_s(cluster: Cluster, costs: Costs) -> list[float]:
+    """What a cycle needs of each thing that all share: the link, or its two ways; the server."""
+    both = [2.0 * costs.copy_s] if cluster.link.duplex == "half" else [costs.copy_s] * 2
+    shared = [] if cluster.link.sharing == "none" else both
+    return [demand for demand in (*shared, costs.fold_s) if demand > 0.0]
+
+
+def bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
+    """The least and the greatest throughput that queueing can make of these costs."""
+    away_s = costs.compute_s * _straggling(costs) + _away_s(cluster, costs)
+    return throughput_bounds(away_s.tolist(), _demands_s(cluster, costs))
+
+
+def solution(cluster: Cluster, costs: Costs, workers: int) -> tuple[str, Steady] | None:
+    """The model that is exactly this cluster, by name, and its long run; none if there is none.
+
+    Workers must be alike. Queues in order of arrival need exponential service, except for the
+    server alone, which is also solved for constant folds where think times are exponential or
+    constant. Equal shares of a link, and time away from all queues, may have any law.
+    """
+    alike = bool((costs.compute_s == costs.compute_s[0]).all())
+    if not alike or (cluster.link.sharing == "fifo" and costs.copy_s > 0.0):
+        return None
+    demands_s, away_s = _demands_s(cluster, costs), _away_s(cluster, costs)
+    think_s = _mean_compute_s(costs) + away_s
+    if costs.fold_s == 0.0 or _is_exponential(costs.fold_law, costs.fold_cv):
+        if len(demands_s) == 1 and costs.fold_s > 0.0 and think_s > 0.0:
+            return "M/M/1//N", machine_repairman(workers, think_s, costs.fold_s)
+        return _product_form(workers, think_s, demands_s)
+    if len(demands_s) > 1 or not _is_constant(costs.fold_law, costs.fold_cv):
+        return None
+    steady = costs.straggle_probability == 0.0
+    if steady and _is_constant(costs.law, costs.cv):
+        return "D/D/1//N", lockstep(workers, think_s, costs.fold_s)
+    exponential = steady and away_s == 0.0 and _is_exponential(costs.law, costs.cv)
+    if exponential and workers <= MOST_SOLVED:
+        return "M/D/1//N", constant_repair(workers, think_s, costs.fold_s)
+    return None
+
+
+def _product_form(workers: int, think_s: float, demands_s: list[float]) -> tuple[str, Steady]:
+    if not demands_s:
+        return "no queues", Steady(workers / think_s, 0.0, 0.0)
+    return "mean-value analysis", mean_value_analysis(workers, think_s, demands_s)[-1]
+
+
+def _is_exponential(law: int, cv: float) -> bool:
+    return law in (laws.SHIFTED_EXPONENTIAL, laws.GAMMA) and cv == 1.0
+
+
+def _is_constant(law: int, cv: float) -> bool:
+    return law == laws.CONSTANT or (law != laws.EMPIRICAL and cv == 0.0)

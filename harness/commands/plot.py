@@ -1,0 +1,202 @@
+"""``--plot``: a simulation on one page.
+
+On top who is busy with what, below how stale and how late contributions are, and what more
+workers bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from harness.errors import UserError
+from harness.simulator import SERVER, Timeline
+from harness.simulator.output import written_whole
+from reports import gantt
+from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, rendered, styled
+
+if TYPE_CHECKING:
+    from harness.commands.timing import Timing
+
+__all__ = ["draw", "few_lanes", "page"]
+
+MOST_LANES = 12
+MOST_ARROWS = 30
+BARS = 40
+PAGE_IN = (10.4, 6.9)
+MOSAIC = [["gantt", "gantt", "gantt"], ["staleness", "lag", "speedup"]]
+
+
+def draw(path: Path, title: str, timings: Sequence[Timing]) -> None:
+    """Write the page as the kind of file that its name ends with.
+
+    Args:
+        path: ends with ``.svg``, ``.png`` or ``.pdf``.
+        title: of the page.
+        timings: the rows of the table; the last one's timeline is drawn.
+
+    Raises:
+        UserError: the file cannot be written, or nothing takes time.
+    """
+    if not timings[-1].virtual_s > 0.0:
+        raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
+    with styled():
+        content = rendered(page(title, timings), path.suffix[1:])
+    with written_whole(path, "the plot") as draft:
+        draft.write_bytes(content)
+
+
+def page(title: str, timings: Sequence[Timing]) -> Figure:
+    """The four drawings."""
+    last = timings[-1]
+    lanes = min(last.workers, MOST_LANES)
+    figure = Figure(figsize=PAGE_IN, layout="constrained")
+    FigureCanvasAgg(figure)
+    heights = [0.6 + 0.22 * (lanes + 1), 2.9]
+    axes = figure.subplot_mosaic(MOSAIC, height_ratios=heights)
+    figure.suptitle(f"{title}, {last.workers:,} workers".replace(", 1 workers", ", 1 worker"))
+    _gantt(axes["gantt"], last)
+    _histogram(axes["staleness"], last.timeline.staleness(), "staleness (folds)", whole=True)
+    _histogram(axes["lag"], *_in_units(last.timeline.lag_s()))
+    _speedup(axes["speedup"], timings)
+    return figure
+
+
+def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
+    """The first so many workers and, unless these are all, of the folds only theirs."""
+    rows, spans = timeline.folded(), timeline.spans
+    kept = rows.where(rows.worker < lanes)
+    if len(kept) == 0:
+        raise UserError("--plot: none of the first workers has folded; allowed: more folds")
+    fold_s = timeline.folds.time_s[kept.fold - timeline.folds.fold[0]]
+    theirs = (spans.worker <= SERVER) & np.isin(spans.end_s, fold_s)
+    mine = (spans.worker >= 0) & (spans.worker < lanes)
+    return replace(timeline, contributions=kept, spans=spans.where(mine | theirs))
+
+
+def _gantt(axes: Axes, last: Timing) -> None:
+    """A few rounds from the middle of the simulation."""
+    lanes = min(last.workers, MOST_LANES)
+    shown = few_lanes(last.timeline, lanes)
+    times_s = last.timeline.folds.time_s
+    width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
+    latest_s = max(0.0, float(times_s[-1]) - width_s)
+    start_s = min(float(times_s[len(times_s) // 2]), latest_s)
+    edges = {"start_s": start_s, "end_s": min(start_s + width_s, float(times_s[-1]))}
+    gantt.drawn(axes, _thinned(gantt.window(shown, edges, "--plot")), {})
+    hidden = f"; {lanes} of {last.workers:,} workers" if lanes < last.workers else ""
+    note = f"arrows: from a read to its fold, with its staleness{hidden}"
+    axes.set_title(note, loc="right", fontsize=9, color=MUTED)
+
+
+def _thinned(view: gantt.Window) -> gantt.Window:
+    """Arrows only as close to each other as their numbers can be read."""
+    rows, folds = view.timeline.contributions, view.timeline.folds
+    when_s = folds.time_s[rows.fold - folds.fold[0]]
+    keep, last_s = np.zeros(len(rows), dtype=bool), -np.inf
+    for place, time_s in enumerate(when_s.tolist()):
+        if time_s - last_s >= (view.end_s - view.start_s) / MOST_ARROWS:
+            keep[place], last_s = True, time_s
+    return replace(view, timeline=replace(view.timeline, contributions=rows.where(keep)))
+
+
+def _in_units(lag_s: Any) -> tuple[Any, str]:
+    """Lags in a unit that suits them, and the label that says which."""
+    middle = float(np.median(lag_s))
+    scales = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    scale, unit = next((s for s in scales if middle >= 2.0 * s[0]), scales[-1])
+    return lag_s / scale, f"lag ({unit})"
+
+
+def _histogram(axes: Axes, values: Any, label: str, whole: bool = False) -> None:
+    """The share of contributions by value; mean and 95th percentile are marked."""
+    edges = _edges(values, whole)
+    share = np.histogram(values, edges)[0] / len(values)
+    style = {"align": "edge", "color": COLOURS[0], "ec": "white", "lw": 0.4}
+    axes.bar(edges[:-1], share, np.diff(edges), **style)
+    for value, dash, name in (
+        (float(np.mean(values)), "-", "mean"),
+        (float(np.percentile(values, 95)), (0, (4, 1.6)), "95th percentile"),
+    ):
+        axes.axvline(value, color=INK, ls=dash, lw=1.2, label=f"{name} {_short(value)}")
+    outside = 1.0 - float(share.sum())
+    axes.set_xlabel(label + (f"; {outside:.1%} lie outside" if outside > 5e-4 else ""))
+    axes.set_ylabel("share of contributions")
+    axes.grid(visible=False, axis="x")
+    if whole:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _legend(axes)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
+
+
+def _edges(values: Any, whole: bool) -> Any:
+    """Of at most some `BARS` equal bars, for whole numbers around one or several of them."""
+    low, high = (float(edge) for edge in np.percentile(values, [0.5, 99.5]))
+    if whole:
+        spare = 2.5 if high - low < 4.0 else 0.5  # a single value is a bar and not a wall
+        low, high = np.floor(low) - spare, np.ceil(high) + spare
+        width = np.ceil((high - low) / BARS)
+    else:
+        width = max((high - low) / BARS, 1e-3 * abs(high) / BARS, 1e-300)
+    return low + width * np.arange(int(np.ceil((high - low) / width - 1e-9)) + 1 + (high == low))
+
+
+def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
+    """Speed-up over one worker, and what workers that never wait would give."""
+    if timings[-1].swept:
+        _swept(axes, timings)
+        return
+    ordered = sorted(timings, key=lambda timing: timing.workers)
+    counts = [timing.workers for timing in ordered]
+    axes.plot(counts, counts, color=MUTED, ls=(0, (5, 2)), lw=1.0, label="as many times one")
+    gains = [timing.speedup for timing in ordered]
+    axes.plot(counts, gains, marker="o", color=COLOURS[0], label="simulated")
+    if counts[-1] / counts[0] >= 16:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.4g}")
+    else:
+        axes.set_xticks(counts)
+        axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("workers")
+    axes.set_ylabel("speed-up over one worker (times)")
+    _legend(axes)
+
+
+def _swept(axes: Axes, timings: Sequence[Timing]) -> None:
+    """Throughput by combination of swept values, a line for each worker count."""
+    names = list(dict.fromkeys(_values(timing) for timing in timings))
+    for number, count in enumerate(dict.fromkeys(timing.workers for timing in timings)):
+        mine = [timing for timing in timings if timing.workers == count]
+        places = [names.index(_values(timing)) for timing in mine]
+        look = {"marker": cycle(MARKERS, number), "color": cycle(COLOURS, number)}
+        rates = [timing.throughput_per_s for timing in mine]
+        axes.plot(places, rates, ls=cycle(DASHES, number), label=f"{count:,} workers", **look)
+    step = 1 + len(names) // 10
+    axes.set_xticks(range(0, len(names), step), names[::step], rotation=30, ha="right")
+    axes.set_xlabel(", ".join(timings[-1].swept))
+    axes.set_ylabel("minibatches a second (1/s)")
+    axes.set_ylim(bottom=0.0)
+    _legend(axes)
+
+
+def _values(timing: Timing) -> str:
+    return ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in timing.swept.values())
+
+
+def _legend(axes: Axes) -> None:
+    """Above the axes, where nothing is drawn."""
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0}
+    axes.legend(**place, ncols=2, handlelength=1.8, columnspacing=1.0)

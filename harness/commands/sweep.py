@@ -1,0 +1,117 @@
+"""``--sweep key=a,b,c``: the cluster file read once for every value of a key in it."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.simulator import Cluster
+
+__all__ = ["Point", "points"]
+
+MOST_POINTS = 1000
+EXAMPLE = "--sweep link.latency_s=0,1e-5,1e-4"
+STEP = re.compile(r"([\w-]+)((?:\[\d+\])*)")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of swept values.
+
+    Attributes:
+        cluster: the file with those values put in.
+        values: what was put in, by dotted key.
+    """
+
+    cluster: Cluster
+    values: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
+    """Every combination of the swept values, the last key fastest; without any, the file itself.
+
+    Args:
+        path: the cluster file.
+        sweeps: ``key=a,b,c``; a key is dotted and may have places, e.g. ``workers[0].count``.
+
+    Raises:
+        UserError: a sweep is malformed, or a value is not allowed where it is put.
+    """
+    from harness.simulator.cluster import cluster_from
+    from harness.spec import load_toml
+
+    table, swept = load_toml(path), _grid(sweeps)
+    found: list[Point] = []
+    for choice in product(*swept.values()):
+        values = dict(zip(swept, choice, strict=True))
+        changed = copy.deepcopy(table)
+        for key, value in values.items():
+            _put(changed, key, value)
+        found.append(Point(cluster_from(changed, path), values))
+    return found
+
+
+def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
+    """The values of each key."""
+    grid: dict[str, list[object]] = {}
+    size = 1
+    for text in sweeps:
+        key, _, listed = text.partition("=")
+        parts = [part.strip() for part in listed.split(",")]
+        if not all(parts) or not all(STEP.fullmatch(step) for step in key.strip().split(".")):
+            raise UserError(f"--sweep: {text!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
+        if key.strip() in grid:
+            raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
+        grid[key.strip()] = [_value(part) for part in parts]
+        size *= len(parts)
+    if size > MOST_POINTS:
+        raise UserError(f"--sweep: {size} combinations; allowed: at most {MOST_POINTS}")
+    return grid
+
+
+def _value(text: str) -> object:
+    """What TOML takes the text for; a word without quotes is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError):
+        return text
+
+
+def _put(table: dict[str, Any], key: str, value: object) -> None:
+    """Set a dotted key; tables on the way are made, and whether it is allowed is seen later."""
+    steps: list[str | int] = []
+    for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
+        steps += [name, *(int(place) for place in re.findall(r"\d+", places))]
+    here: Any = _with_catalogue(table, steps)
+    for step in steps[:-1]:
+        here = _enter(here, step, key)
+    last = steps[-1]
+    if isinstance(last, int) or not isinstance(here, dict):
+        raise UserError(f"--sweep: {key!r} is no key; allowed: a key of the cluster file")
+    here[last] = value
+
+
+def _with_catalogue(table: dict[str, Any], steps: list[str | int]) -> dict[str, Any]:
+    """Where a figure of a device is swept, describe the devices first."""
+    if steps[0] == "devices":
+        from harness.simulator.devices import with_catalogue
+
+        with_catalogue(table)
+    return table
+
+
+def _enter(here: Any, step: str | int, key: str) -> Any:
+    if isinstance(step, int) and isinstance(here, list) and step < len(here):
+        return here[step]
+    if isinstance(step, str) and isinstance(here, dict):
+        return here.setdefault(step, {})
+    raise UserError(f"--sweep: {key!r} leads nowhere in the cluster file: {step!r} is not there")

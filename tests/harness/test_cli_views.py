@@ -1,0 +1,251 @@
+"""What `lagbench simulate` shows: sweeps, checks and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import cli
+from harness.commands.check import findings, solution
+from harness.commands.plot import few_lanes
+from harness.commands.sweep import points
+from harness.commands.timing import Timing
+from harness.errors import UserError
+from harness.simulator import (
+    Cluster,
+    Device,
+    Jitter,
+    Link,
+    Server,
+    Simulation,
+    WorkerGroup,
+    Workload,
+    load_cluster,
+)
+from harness.simulator.costs import costs_of
+
+CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
+K20M = CLUSTERS / "k20m-server.toml"
+SMALL = [str(K20M), "--folds", "200"]
+UNIT = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
+EXPONENTIAL = Jitter("shifted-exponential", 1.0)
+
+
+def lagbench(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["simulate", *arguments])
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
+
+
+def test_a_sweep_has_a_row_for_every_combination_in_order(capsys, tmp_path):
+    path = tmp_path / "rows.json"
+    sweeps = ["--sweep", "server.fold_s=0,0.1", "--sweep", "link.sharing=none,fair"]
+    code, out, err = lagbench(capsys, *SMALL, *sweeps, "--workers", "2,4", "--json", str(path))
+    assert (code, err) == (0, "")
+    rows = [line.split()[:3] for line in out.splitlines()[-8:]]
+    assert rows == [
+        [fold_s, sharing, workers]
+        for fold_s in ("0", "0.1")
+        for sharing in ("none", "fair")
+        for workers in ("2", "4")
+    ]
+    records = json.loads(path.read_text())
+    assert records[-1]["sweep"] == {"server.fold_s": 0.1, "link.sharing": "fair"}
+
+
+def test_a_row_of_a_sweep_is_what_a_file_with_that_value_gives(capsys, tmp_path):
+    swept, written = tmp_path / "swept.json", tmp_path / "written.json"
+    lagbench(capsys, *SMALL, "--sweep", "server.fold_s=0.05,0.2", "--json", str(swept))
+    changed = tmp_path / "c.toml"
+    changed.write_text(K20M.read_text().replace("fold_s = 0.0", "fold_s = 0.2"))
+    arguments = [str(changed), "--folds", "200", "--workers", "4", "--json", str(written)]
+    lagbench(capsys, *arguments)
+    record = json.loads(swept.read_text())[-1]
+    assert record.pop("sweep") == {"server.fold_s": 0.2}
+    assert record == json.loads(written.read_text())[0]
+
+
+def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('name = "n"\nworkers = [{count = 2, device = "H100"}]\n')
+    sweeps = ["workers[0].count=3,5", "stragglers.probability=0.5", "devices.H100.launch_s=1.5"]
+    found = points(path, sweeps)
+    assert [point.cluster.size for point in found] == [3, 5]
+    assert {point.cluster.stragglers.probability for point in found} == {0.5}
+    h100 = found[0].cluster.devices["H100"]
+    assert (h100.launch_s, h100.peak_flops_per_s) == (1.5, 989e12)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ("link.latency_s", "--sweep: 'link.latency_s' is not allowed; allowed: key=a,b,c"),
+        ("link.latency_s=", "--sweep: 'link.latency_s=' is not allowed"),
+        ("link.latency_s=1,,2", "is not allowed; allowed: key=a,b,c"),
+        ("link.latncy_s=1", "key in link: unknown 'latncy_s' (did you mean 'latency_s'?)"),
+        ("link.latency_s=fast", "link.latency_s: 'fast' is not allowed; allowed: a number"),
+        ("link.latency_s=-1", "link.latency_s: -1.0 is not allowed"),
+        ("name.x=1", "--sweep: 'name.x' is no key"),
+        ("name.x.y=1", "--sweep: 'name.x.y' leads nowhere"),
+        ("workers[7].count=1", "--sweep: 'workers[7].count' leads nowhere"),
+        ("workers[0]=1", "--sweep: 'workers[0]' is no key"),
+        ("=1", "is not allowed; allowed: key=a,b,c"),
+        ("link.latency_s=" + ",".join(map(str, range(1001))), "1001 combinations"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused_in_one_line(capsys, sweep, message):
+    code, out, err = lagbench(capsys, *SMALL, "--sweep", sweep)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_one_key_is_swept_once():
+    with pytest.raises(UserError, match="given twice"):
+        points(K20M, ["server.fold_s=0", "server.fold_s=1"])
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.toml")), ids=lambda path: path.stem)
+def test_no_line_is_longer_than_a_terminal_is_wide(capsys, path):
+    arguments = [str(path), "--folds", "400", "--check", "--workers", "1,2,10,200"]
+    code, out, _ = lagbench(capsys, *arguments, "--sweep", "link.sharing=none,fifo")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    _, out, _ = lagbench(capsys, *arguments)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def closed(workers: int, fold: Jitter, jitter: Jitter = EXPONENTIAL, **more) -> Cluster:
+    return Cluster(
+        name="closed",
+        devices={"unit": Device(1.0)},
+        workers=(WorkerGroup(workers, "unit"),),
+        server=Server(0.15, 0.0, fold),
+        jitter=jitter,
+        **more,
+    )
+
+
+CASES = [
+    (closed(5, EXPONENTIAL), "M/M/1//N"),
+    (closed(5, EXPONENTIAL, Jitter("lognormal", 2.0)), "M/M/1//N"),
+    (closed(5, Jitter()), "M/D/1//N"),
+    (closed(9, Jitter(), Jitter()), "D/D/1//N"),
+    (closed(5, EXPONENTIAL, link=Link(0.1, 9.0, "fair")), "mean-value analysis"),
+    (closed(5, EXPONENTIAL, link=Link(0.1, 9.0, "fair", "half")), "mean-value analysis"),
+    (closed(5, Jitter(), link=Link(0.0, 9.0, "fifo")), None),
+    (closed(5, Jitter("gamma", 0.5)), None),
+    (closed(5, EXPONENTIAL, heterogeneity_cv=0.3), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name"), CASES, ids=[f"{n} {k}" for k, (_, n) in enumerate(CASES)]
+)
+def test_a_check_compares_with_the_model_that_fits_and_finds_little_error(cluster, name):
+    folds = 150_000
+    costs = costs_of(cluster, UNIT, cluster.size, 0)
+    solved = solution(cluster, costs, cluster.size)
+    assert (solved and solved[0]) == name
+    simulation = Simulation(cluster, "parameter_server", UNIT)
+    timing = Timing(cluster.size, simulation.advance(folds=folds), simulation.now_s, 1.0, 1.0)
+    found = {finding.what: finding for finding in findings(cluster, UNIT, timing, 0)}
+    assert all(finding.error < 0.02 for finding in found.values()), found
+    solved_for = [what for what in found if what.startswith("throughput") and "any law" not in what]
+    assert solved_for == ([f"throughput, {name}, /s"] if name else [])
+    assert {"at fold = arrivals x stay", "server busy = throughput x fold"} <= set(found)
+
+
+def test_a_check_would_notice_a_wrong_simulation():
+    cluster = closed(5, EXPONENTIAL)
+    simulation = Simulation(cluster, "parameter_server", UNIT)
+    timeline = simulation.advance(folds=20_000)
+    other = closed(5, EXPONENTIAL, Jitter(), link=Link(0.5))
+    timing = Timing(5, timeline, simulation.now_s, 1.0, 1.0)
+    errors = {f.what: f.error for f in findings(other, UNIT, timing, 0)}
+    assert errors["throughput, any law, /s"] > 0.05
+    assert errors["throughput, M/M/1//N, /s"] > 0.2
+
+
+def test_check_prints_measured_theory_and_error(capsys):
+    code, out, _ = lagbench(capsys, *SMALL, "--check")
+    assert code == 0
+    lines = out.splitlines()
+    head = next(n for n, line in enumerate(lines) if "measured" in line)
+    assert lines[head].split() == ["measured", "theory", "error"]
+    assert lines[head + 1].split()[-3:] == ["4", "4", "0.00%"]
+
+
+def test_too_few_folds_for_the_long_run_are_mentioned(capsys):
+    _, out, _ = lagbench(capsys, str(K20M), "--folds", "40", "--workers", "4", "--check")
+    assert "(10 folds a worker are hardly the long run; --folds 80)" in out
+
+
+def test_a_cluster_without_costs_has_nothing_to_check_or_draw(capsys, tmp_path):
+    path = tmp_path / "free.toml"
+    path.write_text(
+        'name = "free"\nworkers = [{count = 2, device = "d"}]\n[devices.d]\n'
+        "[workload]\nminibatch_frames = 1\nflops_per_frame = 0\nparameter_bytes = 0\n"
+    )
+    for option in (["--check"], ["--plot", str(tmp_path / "p.svg")]):
+        code, _, err = lagbench(capsys, str(path), "--folds", "50", *option)
+        assert code == 2
+        assert "no time passes" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
+def test_the_page_is_drawn_in_the_form_of_its_name_and_always_the_same(capsys, tmp_path, form):
+    starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    one, two = tmp_path / f"1.{form}", tmp_path / f"2.{form}"
+    for path in (one, two):
+        assert lagbench(capsys, *SMALL, "--plot", str(path))[0] == 0
+    assert one.read_bytes().startswith(starts[form])
+    assert one.read_bytes() == two.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [one.name, two.name]
+
+
+def test_the_page_names_its_axes_with_units(tmp_path):
+    from harness.commands.plot import page
+
+    cluster = load_cluster(K20M)
+    rows = []
+    for workers in (1, 2, 4):
+        simulation = Simulation(cluster, "parameter_server", cluster.workload, workers)
+        rows.append(Timing(workers, simulation.advance(folds=300), simulation.now_s, 7.0, 9.0))
+    axes = page("title", rows).axes
+    assert [(a.get_xlabel().split(",")[0].split(";")[0], a.get_ylabel()) for a in axes] == [
+        ("virtual time (ms)", ""),
+        ("staleness (folds)", "share of contributions"),
+        ("lag (ms)", "share of contributions"),
+        ("workers", "speed-up over one worker (times)"),
+    ]
+    bars = {bar.get_x() + 0.5: bar.get_height() for bar in axes[1].patches}
+    stale = rows[-1].timeline.staleness()
+    assert bars[3.0] == pytest.approx(np.mean(stale == 3))
+    curve = axes[3].lines[1].get_xydata().tolist()
+    assert curve == [[row.workers, row.speedup] for row in rows]
+
+
+def test_a_page_shows_few_of_many_workers_and_only_their_folds():
+    cluster = load_cluster(K20M)
+    timeline = Simulation(cluster, "parameter_server", cluster.workload, 30).advance(folds=900)
+    shown = few_lanes(timeline, 12)
+    assert set(shown.spans.worker.tolist()) == set(range(-1, 12))
+    assert set(shown.contributions.worker.tolist()) == set(range(12))
+    server = shown.spans.where(shown.spans.worker == -1)
+    assert len(server) == len(shown.contributions)
+    assert np.isin(server.end_s, timeline.folds.time_s[shown.contributions.fold]).all()
+
+
+@pytest.mark.parametrize("name", ["p.jpg", "p", "no/where.svg"])
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    capsys, tmp_path, name
+):
+    code, out, err = lagbench(capsys, *SMALL, "--plot", str(tmp_path / name))
+    assert (code, out) == (2, "")
+    assert "--plot" in err
+    assert err.count("\n") == 1
