@@ -32,7 +32,7 @@ MOST_LANES = 12
 MOST_ARROWS = 30
 BARS = 40
 PAGE_IN = (10.4, 6.9)
-MOSAIC = [["gantt", "gantt", "gantt"], ["staleness", "lag", "speedup"]]
+MOSAIC = "ggg;slu"  # Gantt, staleness, lag, speed-up
 
 
 def draw(path: Path, title: str, timings: Sequence[Timing]) -> None:
@@ -63,10 +63,10 @@ def page(title: str, timings: Sequence[Timing]) -> Figure:
     heights = [0.6 + 0.22 * (lanes + 1), 2.9]
     axes = figure.subplot_mosaic(MOSAIC, height_ratios=heights)
     figure.suptitle(f"{title}, {last.workers:,} workers".replace(", 1 workers", ", 1 worker"))
-    _gantt(axes["gantt"], last)
-    _histogram(axes["staleness"], last.timeline.staleness(), "staleness (folds)", whole=True)
-    _histogram(axes["lag"], *_in_units(last.timeline.lag_s()))
-    _speedup(axes["speedup"], timings)
+    _gantt(axes["g"], last)
+    _histogram(axes["s"], last.timeline.staleness(), "staleness (folds)", whole=True)
+    _histogram(axes["l"], *_in_units(last.timeline.lag_s()))
+    _speedup(axes["u"], timings)
     return figure
 
 
