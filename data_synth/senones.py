@@ -60,7 +60,7 @@ def tie(recipe: Recipe, places: np.ndarray, count: int, pull: float) -> Senones:
     states = states.reshape(recipe.phones, STATES_A_PHONE, -1)
     label = families(states.mean(axis=1), count) if count else np.zeros(0, np.int64)
     groups = [
-        tuple(phone_name(p) for p in np.flatnonzero(label == k))
+        tuple(phone_name(int(p)) for p in np.flatnonzero(label == k))
         for k in range(label.max(initial=-1) + 1)
     ]
     rng = stream(recipe.seed, "senones")

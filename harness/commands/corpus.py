@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from data_synth.corpus import Corpus
+    from data_synth.targets import Effort
 
 __all__ = ["configure", "run"]
 
@@ -43,10 +50,7 @@ def _make(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(folder: Path, corpus: object) -> None:
-    from data_synth.corpus import Corpus
-
-    assert isinstance(corpus, Corpus)
+def _describe(folder: Path, corpus: Corpus) -> None:
     splits = {name: corpus.frames_of(name) for name in ("train", "dev", *corpus.tests)}
     hours = ", ".join(f"{k} {v * corpus.frame_shift_s / 3600:.2f} h" for k, v in splits.items())
     print(f"{folder}: {corpus.name}, {len(corpus.utterances)} utterances ({hours}), ", end="")
@@ -66,7 +70,6 @@ def _configure_validate(verb: argparse.ArgumentParser) -> None:
 def _validate(arguments: argparse.Namespace) -> int:
     from data_synth.corpus import Corpus
     from data_synth.validate import Effort, validate
-    from harness.errors import UserError
 
     for name in ("frames", "epochs", "units", "layers"):
         if getattr(arguments, name) < 1:
@@ -102,8 +105,54 @@ def _fetch(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _configure_align(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder", type=Path, help="a corpus with transcripts and pronunciations")
+    verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
+    _alignment_options(verb)
+
+
+def _alignment_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--leaves", type=int, default=300, help="tied states; 0 stays with phones")
+    verb.add_argument("--rounds", type=int, default=8, help="realignments of phones")
+    verb.add_argument("--tied-rounds", type=int, default=4, help="realignments of tied states")
+    verb.add_argument(
+        "--network-epochs", type=int, default=0, help="realign with a network at last"
+    )
+    verb.add_argument("--skip-bad", action="store_true", help="leave out bad utterances, counted")
+
+
+def _effort(arguments: argparse.Namespace) -> Effort:
+    from data_synth.targets import Effort
+
+    least = {"leaves": 0, "rounds": 1, "tied_rounds": 1, "network_epochs": 0}
+    given = {name: getattr(arguments, name) for name in least}
+    for name, value in given.items():
+        if value < least[name]:
+            option = "--" + name.replace("_", "-")
+            raise UserError(f"{option} {value}: at least {least[name]} is allowed")
+    return Effort(**given)
+
+
+def _align(arguments: argparse.Namespace) -> int:
+    from data_synth.corpus import Corpus
+    from data_synth.targets import of_corpus
+
+    _refuse_existing(arguments.out)
+    effort = _effort(arguments)
+    corpus = of_corpus(Corpus.load(arguments.folder), effort, print, arguments.skip_bad)
+    corpus.save(arguments.out)
+    _describe(arguments.out, corpus)
+    return 0
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        raise UserError(f"--out {folder}: exists already; a corpus is made in a new folder")
+
+
 VERBS = {
     "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
     "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
+    "align": (_configure_align, _align, "targets anew from transcripts: flat start, tied states"),
     "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
 }

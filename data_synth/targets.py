@@ -1,0 +1,322 @@
+"""Targets from transcripts alone: monophones, then tied states in context, then a network.
+
+1. Flat start: a sentence's states share its frames equally; one Gaussian a state.
+2. Viterbi training of monophones (``rounds``).
+3. Statistics of every state in its contexts; a tree ties them (``tying``).
+4. Viterbi training of the tied states (``tied_rounds``).
+5. If asked, realignment with a network trained on the targets of 4.
+
+Models learn from ``train`` only; the other splits are aligned with what was learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from data_synth.align import Gaussians, equal_parts, fit
+from data_synth.corpus import Corpus, Utterances, join, splice_index
+from data_synth.sentences import Aligner, Alignment
+from data_synth.tree import SILENCE, Tree, expanded, untied, variants
+from data_synth.tying import grow, pooled, questions, statistics_of
+from harness.acoustics.lattice import Recognised
+from harness.errors import UserError
+
+Pronunciations = Mapping[str, tuple[str, ...]]
+Run = tuple[int, int, str, str, str, int]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How targets are found.
+
+    Attributes:
+        states: HMM states of a phone, and of silence.
+        rounds, tied_rounds: realignments of monophones and of tied states.
+        leaves: tied states wanted, silence's included; 0 stays with monophones.
+        least_frames: frames every tied state has in training.
+        network_epochs: epochs of the network that realigns at the end; 0 for none.
+    """
+
+    states: int = 3
+    rounds: int = 8
+    tied_rounds: int = 4
+    leaves: int = 300
+    least_frames: int = 100
+    network_epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Frames and what was said in them, before there are targets.
+
+    Attributes:
+        features: float32 [frames, dim].
+        utterances: the table; starts are rows of ``features``.
+        pronunciations: lexicon entry -> phones.
+    """
+
+    features: np.ndarray
+    utterances: Utterances
+    pronunciations: Pronunciations
+
+    def rows(self, utterances: Utterances) -> np.ndarray:
+        """Frames of some utterances, one after another."""
+        ends = utterances.start + utterances.frames
+        index = [np.arange(a, b) for a, b in zip(utterances.start, ends, strict=True)]
+        return self.features[np.concatenate([np.zeros(0, np.int64), *index])]
+
+
+def monophones(pronunciations: Pronunciations, states: int) -> Tree:
+    """Context-independent targets of silence, then of the phones in alphabetical order."""
+    phones = sorted(set(chain.from_iterable(pronunciations.values())) - {SILENCE})
+    return untied(dict.fromkeys((SILENCE, *phones), states))
+
+
+def silence_of(tree: Tree) -> tuple[int, ...]:
+    """The targets of silence."""
+    return tuple(~at for at in tree.roots[SILENCE])
+
+
+def flat_targets(utterances: Utterances, lexicon: Mapping, silence: tuple[int, ...]) -> np.ndarray:
+    """Equal parts for the states of silence, the first pronunciations, and silence."""
+    parts: list[np.ndarray] = []
+    first = {word: entries[0] for word, entries in variants(lexicon).items()}
+    for frames, words in zip(utterances.frames.tolist(), utterances.words, strict=True):
+        said = tuple(chain.from_iterable(lexicon[first[word]] for word in words))
+        full = (*silence, *said, *silence)
+        parts.append(equal_parts(frames, full if len(full) <= frames else said))
+    return np.concatenate(parts)
+
+
+def viterbi_rounds(
+    speech: Speech, train: Utterances, tree: Tree, start: np.ndarray, rounds: int
+) -> tuple[Gaussians, Alignment, Utterances]:
+    """Fits Gaussians to targets, realigns, and refits; utterances that do not fit drop out.
+
+    Args:
+        speech: frames and pronunciations.
+        train: whom to learn from.
+        tree: which targets the phones have.
+        start: int32 [frames of ``train``], first targets.
+        rounds: realignments, at least one.
+
+    Returns:
+        The Gaussians, the last alignment, and the utterances it is of.
+
+    Raises:
+        UserError: nothing could be aligned.
+    """
+    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    model = fit(speech.rows(train), start, tree.n_targets)
+    for _ in range(rounds):
+        found = aligner.align_all(train, gaussian_scores(speech, model))
+        kept = np.setdiff1d(np.arange(len(train)), found.failed)
+        if not len(kept):
+            raise UserError("alignment: no training utterance has frames enough for its words")
+        train = train.take(kept)
+        found = Alignment(tuple(p for p in found.paths if p is not None), found.score)
+        model = fit(speech.rows(train), found.targets, tree.n_targets)
+    return model, found, train
+
+
+def gaussian_scores(speech: Speech, model: Gaussians) -> Callable[[int, int], np.ndarray]:
+    """Scores for the aligner: (first row, rows) -> log-likelihoods."""
+    return lambda start, rows: model.loglik(speech.features[start : start + rows])
+
+
+def contexts(
+    train: Utterances, paths: tuple[Recognised | None, ...], tree: Tree, said: Pronunciations
+) -> list[Run]:
+    """Stretches of one state in aligned utterances, with the phones around it.
+
+    Args:
+        train: the aligned utterances.
+        paths: their paths through the targets of ``tree``, which must be untied.
+        tree: monophones.
+        said: pronunciations.
+
+    Returns:
+        (first row, row after last, left, phone, right, state), silence not among them.
+    """
+    entries = {word: [said[e] for e in found] for word, found in variants(said).items()}
+    runs: list[Run] = []
+    for start, path in zip(train.start.tolist(), paths, strict=True):
+        assert path is not None
+        for word, first, end in zip(path.words, path.start, path.end, strict=True):
+            own = path.targets[first:end]
+            edges = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), len(own)]
+            visits = tuple(own[edges[:-1]].tolist())
+            phones = next(p for p in entries[word] if tree.targets(p) == visits)
+            around, states = (SILENCE, *phones, SILENCE), len(visits) // len(phones)
+            for i in range(len(visits)):
+                at = i // states
+                rows = (start + first + edges[i], start + first + edges[i + 1])
+                runs.append((*rows, around[at], phones[at], around[at + 2], i % states))
+    return runs
+
+
+def tied(
+    speech: Speech,
+    train: Utterances,
+    paths: tuple[Recognised | None, ...],
+    tree: Tree,
+    effort: Effort,
+) -> tuple[Tree, np.ndarray]:
+    """Grows a tree on a monophone alignment and renames its targets.
+
+    Returns:
+        The tree and int32 [frames of ``train``].
+    """
+    runs = contexts(train, paths, tree, speech.pronunciations)
+    statistics = statistics_of(speech.features, runs)
+    dim = speech.features.shape[1]
+    means: dict[str, np.ndarray] = {}
+    for phone in tree.roots:
+        heard = [n for (p, _), own in statistics.items() if p == phone for n in own.values()]
+        if heard:
+            total = pooled(heard, dim)
+            means[phone] = total.first / total.frames
+    states = {phone: len(roots) for phone, roots in tree.roots.items()}
+    grown = grow(statistics, questions(means), states, effort.leaves, effort.least_frames)
+    rows = np.zeros(len(speech.features), np.int32)
+    place = zip(train.start.tolist(), train.frames.tolist(), strict=True)
+    for (start, frames), path in zip(place, paths, strict=True):
+        assert path is not None
+        rows[start : start + frames] = path.targets  # silence keeps its targets
+    for first, end, left, phone, right, state in runs:
+        rows[first:end] = grown(left, phone, right, state)
+    return grown, Speech(rows, train, {}).rows(train)
+
+
+def learn(
+    speech: Speech, effort: Effort, progress: Callable[[str], None]
+) -> tuple[Tree, Gaussians]:
+    """Tree and Gaussians from the transcripts of ``train``."""
+    train = speech.utterances.take(speech.utterances.split == "train")
+    tree = monophones(speech.pronunciations, effort.states)
+    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    fits = [
+        n >= aligner.fewest_frames(w) > 0
+        for n, w in zip(train.frames.tolist(), train.words, strict=True)
+    ]
+    train = train.take(np.array(fits, bool))
+    if not len(train):
+        raise UserError("alignment: no training utterance has frames enough for its words")
+    start = flat_targets(train, expanded(speech.pronunciations, tree), silence_of(tree))
+    model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds)
+    progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
+    if effort.leaves > tree.n_targets:
+        tree, start = tied(speech, train, found.paths, tree, effort)
+        model, found, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds)
+        progress(f"tied states: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
+    return tree, model
+
+
+def from_transcripts(
+    name: str,
+    speech: Speech,
+    effort: Effort,
+    progress: Callable[[str], None],
+    skip: bool = False,
+    **card: object,
+) -> Corpus:
+    """A corpus with targets, from frames and transcripts.
+
+    Args:
+        name: of the corpus.
+        speech: frames, utterances of all splits, pronunciations.
+        effort: how targets are found.
+        progress: called with a line of text now and then.
+        skip: leave out utterances whose words do not fit their frames, instead of refusing.
+        **card: further fields of ``Corpus``.
+
+    Raises:
+        UserError: an utterance does not fit, and ``skip`` is off.
+    """
+    tree, model = learn(speech, effort, progress)
+    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    found = aligner.align_all(speech.utterances, gaussian_scores(speech, model))
+    kept = _kept(name, speech.utterances, found, skip, progress)
+    corpus = Corpus(
+        name=name,
+        features=speech.rows(kept),
+        targets=found.targets,
+        utterances=replace(kept, start=np.cumsum(kept.frames) - kept.frames),
+        lexicon=expanded(speech.pronunciations, tree),
+        silence=silence_of(tree),
+        pronunciations=speech.pronunciations,
+        tree=tree,
+        **card,
+    )
+    if effort.network_epochs:
+        corpus = realigned(corpus, effort.network_epochs, progress)
+    return corpus
+
+
+def _kept(
+    name: str, utterances: Utterances, found: Alignment, skip: bool, progress: Callable[[str], None]
+) -> Utterances:
+    lost = found.failed
+    if len(lost):
+        said = f"corpus {name}: {len(lost)} of {len(utterances)} utterances have too few frames "
+        said += f"for their words, e.g. {utterances.id[lost[0]]}"
+        if not skip:
+            raise UserError(f"{said}; they are left out with --skip-bad")
+        progress(f"{said}: left out")
+    return utterances.take(np.setdiff1d(np.arange(len(utterances)), lost))
+
+
+def realigned(corpus: Corpus, epochs: int, progress: Callable[[str], None]) -> Corpus:
+    """The corpus with the targets a network of its own prefers: log posterior − log prior."""
+    from data_synth.validate import Effort as Training
+    from data_synth.validate import trained
+
+    training = Training(epochs=epochs)
+    network = trained(corpus, [training.units] * training.layers, training, seed=0)
+    train = corpus.split("train")
+    seen = np.bincount(
+        corpus.targets[train.start[0] : train.start[0] + train.total_frames],
+        minlength=corpus.n_targets,
+    )
+    log_prior = np.log((seen + 1.0) / (seen + 1.0).sum())
+    index = {int(s): i for i, s in enumerate(corpus.utterances.start)}
+
+    def scores(start: int, rows: int) -> np.ndarray:
+        own = corpus.utterances.take(np.array([index[start]]))
+        return network(splice_index(own, corpus.context)).numpy().astype(np.float64) - log_prior
+
+    aligner = Aligner(corpus.lexicon, corpus.silence)
+    found = aligner.align_all(corpus.utterances, scores)
+    moved = float((found.targets != corpus.targets).mean())
+    progress(f"network: {moved:.1%} of targets moved")
+    return replace(corpus, targets=found.targets, stored_fingerprint=None)
+
+
+def of_corpus(
+    corpus: Corpus, effort: Effort, progress: Callable[[str], None], skip: bool = False
+) -> Corpus:
+    """A corpus aligned anew from its transcripts, whatever targets it has.
+
+    Raises:
+        UserError: it has no pronunciations, or an utterance does not fit.
+    """
+    if not corpus.pronunciations:
+        raise UserError(f"corpus {corpus.name}: alignment needs pronunciations, and it has none")
+    splits = ("train", "dev", *corpus.tests)
+    table = join([corpus.split(name) for name in splits])
+    speech = Speech(np.asarray(corpus.features), table, corpus.pronunciations)
+    return from_transcripts(
+        corpus.name,
+        speech,
+        effort,
+        progress,
+        skip,
+        context=corpus.context,
+        frame_shift_s=corpus.frame_shift_s,
+        tests=corpus.tests,
+        lm_text=corpus.lm_text,
+    )

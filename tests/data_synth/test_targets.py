@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_synth import continuous as c
+from data_synth.corpus import Utterances
+from data_synth.sentences import Aligner
+from data_synth.storage import write_chunks
+from data_synth.targets import Effort, Speech, contexts, flat_targets, monophones, of_corpus
+from data_synth.text import Manner
+from data_synth.tree import SILENCE, expanded
+from harness.errors import UserError
+
+CLEAR = c.Recipe(
+    train=60,
+    dev=8,
+    speakers=3,
+    test_speakers=2,
+    words=12,
+    phones=8,
+    variants=1,
+    variant_spread=0.0,
+    wobble=0.2,
+    band_noise=0.1,
+    pull=0.6,
+    families=2,
+    closeness=1.0,
+    mean_state_frames=5.0,
+    manner=Manner(sentence_words=(2, 4)),
+    snr_db=(30.0, 40.0),
+    lm_sentences=3,
+    conditions=(c.Condition("test", 6),),
+)
+EFFORT = Effort(rounds=6, tied_rounds=3, leaves=70, least_frames=30)
+
+
+@pytest.fixture(scope="module")
+def clear(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clear")
+    maker = c.Maker(CLEAR)
+    write_chunks(folder, maker.card(), c.chunks(maker))
+    from data_synth.corpus import Corpus
+
+    return Corpus.load(folder)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(clear, lines):
+    return of_corpus(clear, EFFORT, lines.append)
+
+
+def boundaries(corpus, targets):
+    """Rows where a phone's first state begins, by the corpus's own tree."""
+    first = {corpus.silence[0]}
+    for word, phones in corpus.pronunciations.items():
+        first |= set(corpus.lexicon[word][:: len(corpus.lexicon[word]) // len(phones)])
+    starts = np.flatnonzero(np.diff(targets, prepend=-1))
+    return [r for r in starts if targets[r] in first]
+
+
+def test_boundaries_are_found_from_transcripts_alone(clear, found):
+    truth, ours = boundaries(clear, clear.targets), boundaries(found, found.targets)
+    near = [min(abs(t - o) for o in ours) for t in truth]
+    assert np.mean(np.array(near) <= 3) > 0.85
+
+
+def test_tied_states_fit_better_than_monophones(lines, found):
+    scores = [float(line.rsplit(" ", 1)[1]) for line in lines]
+    assert scores[1] > scores[0] + 0.2
+    assert found.n_targets > 27
+
+
+def test_the_found_corpus_is_whole_and_follows_its_tree(clear, found):
+    assert len(found.targets) == len(found.features) == found.utterances.total_frames
+    assert found.lm_text == clear.lm_text
+    assert found.tests == clear.tests
+    for word, phones in found.pronunciations.items():
+        assert found.lexicon[word] == found.tree.targets(phones)
+    u = found.utterances
+    for start, frames, words in zip(u.start, u.frames, u.words, strict=True):
+        visits = found.targets[start : start + frames]
+        visits = visits[np.flatnonzero(np.diff(visits, prepend=-1))]
+        spoken = [v for v in visits.tolist() if v not in found.silence]
+        assert spoken == [t for w in words for t in found.lexicon[w]]
+
+
+def test_the_same_transcripts_give_the_same_targets(clear, found):
+    again = of_corpus(clear, EFFORT, lambda line: None)
+    assert again.fingerprint == found.fingerprint
+
+
+def test_a_network_realigns_to_the_same_words(clear):
+    brief = replace(EFFORT, leaves=0, rounds=2, network_epochs=1)
+    lines = []
+    made = of_corpus(clear, brief, lines.append)
+    assert lines[-1].startswith("network: ")
+    assert made.n_targets == 27
+    visits = made.targets[np.flatnonzero(np.diff(made.targets, prepend=-1))]
+    assert set(visits.tolist()) <= set(range(27))
+
+
+def short(clear):
+    """The corpus with its first training utterance cut to two frames."""
+    u = clear.utterances
+    return replace(clear, utterances=replace(u, frames=np.r_[2, u.frames[1:]]))
+
+
+def test_an_utterance_too_short_for_its_words_is_named(clear):
+    with pytest.raises(UserError, match=r"1 of 74 utterances .* train-0000000; .*--skip-bad"):
+        of_corpus(short(clear), replace(EFFORT, leaves=0, rounds=1), lambda line: None)
+
+
+def test_or_it_is_left_out_and_counted(clear):
+    lines = []
+    made = of_corpus(short(clear), replace(EFFORT, leaves=0, rounds=1), lines.append, skip=True)
+    assert len(made.utterances) == 73
+    assert "1 of 74" in lines[-1]
+
+
+def test_a_corpus_without_pronunciations_is_refused(clear):
+    with pytest.raises(UserError, match="needs pronunciations"):
+        of_corpus(replace(clear, pronunciations={}), EFFORT, lambda line: None)
+
+
+SAID = {"x": ("a", "b"), "x(2)": ("a",), "y": ("b",)}
+
+
+def test_the_better_pronunciation_is_chosen_and_its_contexts_are_read():
+    tree = monophones(SAID, 2)
+    lexicon = expanded(SAID, tree)
+    walk = [0, 1, *lexicon["x(2)"], *lexicon["y"], 0, 1]
+    targets = np.repeat(walk, 2)
+    scores = np.log(np.eye(tree.n_targets)[targets] + 1e-9)
+    path = Aligner(lexicon, (0, 1)).align(("x", "y"), scores)
+    assert path.targets.tolist() == targets.tolist()
+    one = np.array(["u"])
+    table = Utterances(one, one, one, np.array([10]), np.array([len(targets)]), (("x", "y"),))
+    assert contexts(table, (path,), tree, SAID) == [
+        (14, 16, SILENCE, "a", SILENCE, 0),
+        (16, 18, SILENCE, "a", SILENCE, 1),
+        (18, 20, SILENCE, "b", SILENCE, 0),
+        (20, 22, SILENCE, "b", SILENCE, 1),
+    ]
+
+
+def test_a_sentence_that_does_not_fit_has_no_path():
+    lexicon = expanded(SAID, monophones(SAID, 2))
+    aligner = Aligner(lexicon, (0, 1))
+    assert aligner.align(("y", "y"), np.zeros((3, 6))) is None
+    assert aligner.align((), np.zeros((3, 6))) is None
+    assert aligner.align(("y", "y"), np.zeros((4, 6))) is not None
+
+
+def test_a_flat_start_shares_frames_equally():
+    one = np.array(["u"])
+    table = Utterances(one, one, one, np.array([0]), np.array([6]), (("y",),))
+    lexicon = expanded(SAID, monophones(SAID, 2))
+    assert flat_targets(table, lexicon, (0, 1)).tolist() == [0, 1, *lexicon["y"], 0, 1]
+    assert Speech(np.arange(9), table, SAID).rows(table).tolist() == list(range(6))
