@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from harness.commands import protocols
 from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ PLOT_FORMS = (".svg", ".png", ".pdf")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path)
-    parser.add_argument("--protocol", default="parameter_server", help="default: %(default)s")
+    protocols.configure(parser)
     parser.add_argument("--workers", metavar="1,2,4", help="default: 1, 2, 4 … all of the file's")
     parser.add_argument("--folds", type=int, default=10_000, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of all durations; default: 0")
@@ -103,11 +104,9 @@ def _write(arguments: argparse.Namespace, cluster: Cluster, timings: Sequence[Ti
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Refuse what can be refused before anything is simulated."""
-    from harness.simulator import protocol_named
-
     if not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
-    protocol_named(arguments.protocol)
+    protocols.protocol(arguments)
     if arguments.check and arguments.protocol != "parameter_server":
         _refuse("--check", arguments.protocol, "with --protocol parameter_server")
     for option in ("plot", "trace", "json"):
@@ -124,9 +123,10 @@ def _timings(arguments: argparse.Namespace, point: Point) -> Iterator[Timing]:
     from harness.simulator import Simulation, bare_throughput_per_s
 
     cluster, workload = point.cluster, _workload(arguments, point.cluster)
+    protocol = protocols.protocol(arguments)
 
     def simulate(workers: int) -> tuple[Timeline, float]:
-        simulation = Simulation(cluster, arguments.protocol, workload, workers, arguments.seed)
+        simulation = Simulation(cluster, protocol, workload, workers, arguments.seed)
         return simulation.advance(folds=arguments.folds), simulation.now_s
 
     counts = _worker_counts(arguments.workers, cluster, alone=bool(point.values))

@@ -1,0 +1,67 @@
+"""The protocol `lagbench simulate` times, with its settings from the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, cast
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.simulator.protocols.contract import TimingProtocol
+    from harness.spec import Spec
+
+__all__ = ["SETTINGS", "configure", "protocol"]
+
+SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
+    "every": (int, "averaging: minibatches between two averages"),
+    "collective": (str, "averaging: the all-reduce, e.g. ring or recursive-doubling"),
+    "overlap": (bool, "averaging: workers go on while their parameters are averaged"),
+    "push_every": (int, "parameter_server: minibatches in a contribution"),
+    "fetch_every": (int, "parameter_server: minibatches between two fetches"),
+    "bound": (int, "parameter_server: contributions a worker may be ahead of the slowest"),
+    "queue": (int, "parameter_server: places at the server"),
+    "depth": (int, "parameter_server: contributions a worker may have under way"),
+}
+"""Every setting of a protocol: its type, and what it means."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--protocol`` and an option for each setting."""
+    parser.add_argument("--protocol", default="parameter_server", help="default: %(default)s")
+    for name, (kind, meaning) in SETTINGS.items():
+        option = "--" + name.replace("_", "-")
+        if kind is bool:
+            parser.add_argument(option, action="store_true", default=None, help=meaning)
+        else:
+            metavar = "N" if kind is int else "NAME"
+            parser.add_argument(option, type=kind, metavar=metavar, help=meaning)
+
+
+def protocol(arguments: argparse.Namespace) -> TimingProtocol:
+    """The protocol the options describe.
+
+    Raises:
+        UserError: there is none of that name, or a setting is not allowed with it.
+    """
+    from harness.simulator import PROTOCOLS, protocol_named
+    from harness.spec import build
+
+    kind = cast("type[Spec]", type(protocol_named(arguments.protocol)))
+    given = {name: getattr(arguments, name) for name in SETTINGS}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    known = [entry.name for entry in fields(kind)]
+    for name in settings:
+        if name not in known:
+            owners = [owner for owner, it in PROTOCOLS.items() if name in _names(it)]
+            raise UserError(
+                f"--{name.replace('_', '-')}: not allowed with --protocol {arguments.protocol};"
+                f" allowed: with --protocol {' or '.join(owners)}"
+            )
+    return cast("TimingProtocol", build(kind, settings, f"--protocol {arguments.protocol}"))
+
+
+def _names(kind: Any) -> list[str]:
+    return [entry.name for entry in fields(kind)]

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from harness.cli import main
+from harness.commands.protocols import SETTINGS
+from harness.simulator import PROTOCOLS
+
+K20M = "reproductions/clusters/k20m-server.toml"
+
+
+def test_every_setting_of_every_protocol_has_an_option():
+    names = {entry.name for kind in PROTOCOLS.values() for entry in fields(kind)}
+    assert set(SETTINGS) == names
+
+
+def test_averaging_is_simulated_with_its_settings(tmp_path, capsys):
+    figures = {}
+    for every in ("10", "20"):
+        out = tmp_path / every
+        options = ["--protocol", "averaging", "--every", every, "--collective", "rabenseifner"]
+        size = ["--workers", "1,4", "--folds", "200", "--json", str(out)]
+        assert main(["simulate", K20M, *options, *size]) == 0
+        figures[every] = json.loads(out.read_text())[-1]
+    assert "staleness" in capsys.readouterr().out
+    assert figures["10"]["folds"] == 200
+    assert figures["10"]["staleness"]["max"] == 0
+    assert 1.0 < figures["10"]["speedup"] < figures["20"]["speedup"] < 4.0
+
+
+def test_overlapped_averaging_is_faster_and_one_fold_stale(tmp_path):
+    found = []
+    for more in ([], ["--overlap"]):
+        out = tmp_path / "figures"
+        options = ["--protocol", "averaging", "--every", "5", *more]
+        size = ["--workers", "4", "--folds", "100", "--json", str(out)]
+        assert main(["simulate", K20M, *options, *size]) == 0
+        found.append(json.loads(out.read_text())[0])
+    assert [each["staleness"]["max"] for each in found] == [0, 1]
+    assert found[0]["speedup"] < found[1]["speedup"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--every", "10"], "--every: not allowed with --protocol parameter_server; allowed: with"),
+        (["--protocol", "averaging", "--bound", "3"], "--bound: not allowed with --protocol av"),
+        (["--protocol", "averaging", "--every", "0"], "averaging: every: 0 is not allowed"),
+        (["--protocol", "averaging", "--collective", "rign"], "did you mean 'ring'"),
+        (["--protocol", "avering"], "did you mean 'averaging'"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_one_clear_line(options, line, capsys):
+    assert main(["simulate", K20M, *options]) == 2
+    told = capsys.readouterr().err.strip()
+    assert line in told
+    assert "\n" not in told
