@@ -7,6 +7,8 @@ state and one a word, where a graph without junctions would cost the square of t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -41,116 +43,112 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
             is -inf.
     """
     check_scores(scores)
-    arrays = graph.target, graph.first, graph.split, graph.to, np.exp(graph.weight)
-    log_z, gamma, least = _sums(np.asarray(scores, np.float64), *arrays, graph.start, graph.end)
+    ends = graph.start, graph.end, graph.nodes
+    log_z, gamma, least = _sums(np.ascontiguousarray(scores, np.float64), _flat(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
 
 
-@njit(cache=True, nogil=True)
-def _close(
-    a: np.ndarray, states: int, split: np.ndarray, first: np.ndarray, to: np.ndarray, w: np.ndarray
-) -> None:
-    """Let weight flow from states into junctions and on, in topological order."""
-    for n in range(len(a)):
-        if a[n] > 0.0:
-            for arc in range(split[n], first[n + 1]):
-                a[to[arc]] += a[n] * w[arc]
+class _Arcs(NamedTuple):
+    """A graph's arcs in two flat lists: those to states, and those to junctions by source.
+
+    Attributes:
+        target: the states' targets.
+        entering, passing: (source, to, weight) of the arcs to states, and to junctions.
+    """
+
+    target: np.ndarray
+    entering: tuple[np.ndarray, np.ndarray, np.ndarray]
+    passing: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _flat(graph: Graph) -> _Arcs:
+    # Unsigned, because numba counts a negative index from the end and asks every time.
+    source = np.repeat(np.arange(graph.nodes, dtype=np.uint32), np.diff(graph.first))
+    to, enters = graph.to.astype(np.uint32), graph.to < graph.states
+    # Loops first, then steps to the next state, then the rest: in a row of arcs of which each
+    # adds to where the last one added, a processor waits for every sum.
+    step = to[enters].astype(np.int64) - source[enters]
+    entering = np.flatnonzero(enters)[np.argsort(step, kind="stable")]
+    lists = [(source[m], to[m], np.exp(graph.weight[m])) for m in (entering, ~enters)]
+    return _Arcs(graph.target.astype(np.uint32), lists[0], lists[1])
 
 
 @njit(cache=True, nogil=True)
-def _forward(
-    likely: np.ndarray,
-    target: np.ndarray,
-    first: np.ndarray,
-    split: np.ndarray,
-    to: np.ndarray,
-    w: np.ndarray,
-    start: int,
-) -> tuple[np.ndarray, float]:
-    """α of every layer, each divided by its largest; the sum of the divisors' logarithms."""
-    states, frames = len(target), len(likely)
-    alpha = np.zeros((frames + 1, len(split)))
+def _forward(likely: np.ndarray, arcs: _Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
+    """α of every layer, its states' largest divided out; the sum of the divisors' logarithms."""
+    states, frames = len(arcs.target), len(likely)
+    source, to, w = arcs.entering
+    above, below, v = arcs.passing
+    alpha = np.zeros((frames + 1, nodes))
     alpha[0, start] = 1.0
-    _close(alpha[0], states, split, first, to, w)
     log_scale = 0.0
-    for t in range(frames):
-        a, b = alpha[t], alpha[t + 1]
-        for n in range(len(a)):
-            if a[n] > 0.0:
-                for arc in range(first[n], split[n]):
-                    b[to[arc]] += a[n] * w[arc]
-        for s in range(states):
-            b[s] *= likely[t, target[s]]
-        most = b[:states].max()
-        if most == 0.0:
-            return alpha, -np.inf
-        for s in range(states):
-            b[s] = b[s] / most if b[s] > most * TINY else 0.0
-        log_scale += np.log(most)
-        _close(b, states, split, first, to, w)
+    for t in range(frames + 1):
+        b = alpha[t]
+        if t > 0:
+            a, row = alpha[t - 1], likely[t - 1]
+            for i in range(len(to)):
+                b[to[i]] += a[source[i]] * w[i]
+            most = 0.0
+            for s in range(states):
+                b[s] *= row[arcs.target[s]]
+                most = max(most, b[s])
+            if most < TINY:
+                return alpha, -np.inf
+            rescale = 1.0 / most
+            for s in range(states):
+                b[s] = b[s] * rescale if b[s] > most * TINY else 0.0
+            log_scale += np.log(most)
+        for i in range(len(below)):  # by source, so in topological order
+            b[below[i]] += b[above[i]] * v[i]
     return alpha, log_scale
 
 
 @njit(cache=True, nogil=True)
-def _retreat(
-    b: np.ndarray,
-    entered: np.ndarray,
-    first: np.ndarray,
-    split: np.ndarray,
-    to: np.ndarray,
-    w: np.ndarray,
-) -> None:
-    """β of a layer into ``b`` from ``entered``, the next frame's states; its end may be set."""
-    for n in range(len(b) - 1, -1, -1):
-        total = b[n]
-        for arc in range(first[n], split[n]):
-            total += w[arc] * entered[to[arc]]
-        for arc in range(split[n], first[n + 1]):
-            total += w[arc] * b[to[arc]]
-        b[n] = total
+def _retreat(b: np.ndarray, entered: np.ndarray, arcs: _Arcs) -> None:
+    """β of a layer, from the next frame's states ``entered``; ``b`` holds what ends there."""
+    source, to, w = arcs.entering
+    above, below, v = arcs.passing
+    for i in range(len(to)):
+        b[source[i]] += w[i] * entered[to[i]]
+    for i in range(len(below) - 1, -1, -1):
+        b[above[i]] += v[i] * b[below[i]]
 
 
 @njit(cache=True, nogil=True)
 def _sums(
-    scores: np.ndarray,
-    target: np.ndarray,
-    first: np.ndarray,
-    split: np.ndarray,
-    to: np.ndarray,
-    w: np.ndarray,
-    start: int,
-    end: int,
+    scores: np.ndarray, arcs: _Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, float]:
     """Log Z, γ, and the least that forward and backward shared in any frame."""
-    frames, states = len(scores), len(target)
+    frames, states = len(scores), len(arcs.target)
     likely, log_scale = np.empty_like(scores), 0.0
     for t in range(frames):
         most = scores[t].max()
         likely[t] = np.exp(scores[t] - most)
         log_scale += most
     gamma = np.zeros_like(scores)
-    alpha, grown = _forward(likely, target, first, split, to, w, start)
-    if grown == -np.inf or alpha[frames, end] == 0.0:
+    alpha, grown = _forward(likely, arcs, start, nodes)
+    if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, 0.0
     log_z = log_scale + grown + np.log(alpha[frames, end])
-    beta, entered = np.zeros(len(split)), np.zeros(states)
+    beta, entered = np.zeros(nodes), np.zeros(states)
     beta[end] = 1.0
     least = alpha[frames, end]
     for t in range(frames, 0, -1):
-        _retreat(beta, entered, first, split, to, w)
-        shared = (alpha[t, :states] * beta[:states]).sum()
+        _retreat(beta, entered, arcs)
+        a, row = alpha[t], likely[t - 1]
+        shared, most = 0.0, 0.0
+        for s in range(states):
+            shared += a[s] * beta[s]
+            entered[s] = beta[s] * row[arcs.target[s]]
+            most = max(most, entered[s])
         least = min(least, shared)
-        if shared == 0.0:
-            break
-        for s in range(states):
-            gamma[t - 1, target[s]] += alpha[t, s] * beta[s] / shared
-            entered[s] = beta[s] * likely[t - 1, target[s]]
-        most = entered.max()
-        if most == 0.0:
+        if shared == 0.0 or most < TINY:
             return log_z, gamma, 0.0
+        share, rescale = 1.0 / shared, 1.0 / most
         for s in range(states):
-            entered[s] = entered[s] / most if entered[s] > most * TINY else 0.0
+            gamma[t - 1, arcs.target[s]] += a[s] * beta[s] * share
+            entered[s] = entered[s] * rescale if entered[s] > most * TINY else 0.0
         beta[:] = 0.0
     return log_z, gamma, least
