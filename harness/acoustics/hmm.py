@@ -1,8 +1,8 @@
 """Left-to-right hidden Markov models: forced alignment and scoring of single words.
 
 A chain of states is walked from its first to its last, one frame at a time, staying
-or advancing by one. Stays and advances weigh nothing: at one state every few frames
-the acoustic scores decide (durations are not modelled).
+or advancing by one. Stays and advances weigh nothing here: at one state every few frames
+the acoustic scores decide. Decoding graphs can weigh them, with ``stay_probabilities``.
 """
 
 from __future__ import annotations
@@ -147,3 +147,23 @@ def word_scores(
     """
     laid = chains(lexicon, silence)
     return dict(zip(laid.words, chain_scores(loglik, laid).tolist(), strict=True))
+
+
+def stay_probabilities(targets: np.ndarray, starts: np.ndarray, n_targets: int) -> np.ndarray:
+    """How likely a frame's target is followed by itself, from an alignment.
+
+    Laplace's estimate (stays + 1) / (frames + 2), so always between 0 and 1. A target
+    that follows itself in a chain counts as staying.
+
+    Args:
+        targets: int [frames], all utterances after one another.
+        starts: the first frame of each utterance.
+        n_targets: K.
+
+    Returns:
+        float64 [K].
+    """
+    stays = targets[1:] == targets[:-1]
+    stays[starts[starts > 0] - 1] = False
+    stayed = np.bincount(targets[:-1][stays], minlength=n_targets)
+    return (stayed + 1) / (np.bincount(targets, minlength=n_targets) + 2)

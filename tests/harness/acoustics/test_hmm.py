@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from harness.acoustics.hmm import align, chain_scores, chains, word_scores
+from harness.acoustics.hmm import align, chain_scores, chains, stay_probabilities, word_scores
 from harness.seeds import stream
 
 
@@ -97,3 +97,19 @@ def test_scores_do_not_depend_on_number_type_or_memory_order():
     rows = chain_scores(loglik, words)
     assert (rows == chain_scores(np.asfortranarray(loglik), words)).all()
     assert (rows == chain_scores(loglik.astype(np.float64), words)).all()
+
+
+def test_staying_is_counted_within_utterances_only():
+    targets = np.array([0, 0, 0, 1, 1, 1, 2])
+    # Utterances of 4 and 3 frames: target 1 ends the first and begins the second.
+    found = stay_probabilities(targets, np.array([0, 4]), 4)
+    assert found.tolist() == [3 / 5, 2 / 5, 1 / 3, 1 / 2]
+
+
+def test_the_estimate_finds_the_chances_that_frames_were_drawn_with():
+    draw = stream(0, "stays")
+    true = np.array([0.9, 0.5, 0.7])
+    visits = np.tile([0, 1, 2], 20_000)
+    targets = np.repeat(visits, draw.geometric(1 - true[visits]))
+    found = stay_probabilities(targets, np.array([0]), 3)
+    np.testing.assert_allclose(found, true, atol=0.005)
