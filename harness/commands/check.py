@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.simulator import Cluster, Workload, laws
+from harness.simulator import Cluster, Simulation, Timeline, laws
 from harness.simulator.costs import Costs, costs_of
 from harness.simulator.queueing import (
     Steady,
@@ -23,9 +22,6 @@ from harness.simulator.queueing import (
     throughput_bounds,
 )
 from harness.simulator.visits import Visits, visits
-
-if TYPE_CHECKING:
-    from harness.commands.timing import Timing
 
 __all__ = ["Finding", "check", "findings", "solution"]
 
@@ -65,39 +61,37 @@ class Finding:
         )
 
 
-def check(cluster: Cluster, workload: Workload, timing: Timing, seed: int) -> Iterator[str]:
-    """The lines that ``--check`` prints for one worker count.
+def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
+    """The lines that ``--check`` prints for one worker count (arguments as for `findings`).
 
     Raises:
         UserError: there is nothing to compare.
     """
-    folds = len(timing.timeline.folds)
+    folds, workers = len(timeline.folds), simulation.workers
     yield ""
-    yield f"{timing.workers} workers against theory, last {1 - SETTLED:.0%} of {folds} folds"
+    yield f"{workers} workers against theory, last {1 - SETTLED:.0%} of {folds} folds"
     yield f"  {'':<38}{'measured':>{MEASURED_WIDTH}}{'theory':>19}{'error':>8}"
-    yield from (finding.line() for finding in findings(cluster, workload, timing, seed))
-    if folds < ENOUGH * timing.workers:
-        needed = f"--folds {ENOUGH * timing.workers}"
-        yield f"  ({folds / timing.workers:.3g} folds a worker are hardly the long run; {needed})"
+    yield from (finding.line() for finding in findings(simulation, timeline))
+    if folds < ENOUGH * workers:
+        needed = f"--folds {ENOUGH * workers}"
+        yield f"  ({folds / workers:.3g} folds a worker are hardly the long run; {needed})"
 
 
-def findings(cluster: Cluster, workload: Workload, timing: Timing, seed: int) -> Iterator[Finding]:
-    """Every comparison that this cluster admits.
+def findings(simulation: Simulation, timeline: Timeline) -> Iterator[Finding]:
+    """Every comparison that the cluster admits.
 
     Args:
-        cluster: the machine.
-        workload: the job.
-        timing: of a parameter server, with spans.
-        seed: the simulation's.
+        simulation: of a parameter server, at its end.
+        timeline: what it did from its start, with spans.
     """
-    timeline, workers = timing.timeline, timing.workers
+    cluster, workers = simulation.cluster, simulation.workers
     times_s = timeline.folds.time_s
     first = int(SETTLED * len(times_s))
     if len(times_s) - first < 2 or times_s[-1] <= times_s[first]:
         raise UserError("--check: no time passes in this simulation; allowed: more folds, or costs")
     window = (float(times_s[first]), float(times_s[-1]))
     rate = (len(times_s) - 1 - first) / (window[1] - window[0])
-    costs = costs_of(cluster, workload, workers, seed)
+    costs = costs_of(cluster, simulation.workload, workers, simulation.seed)
     stale, lag_s = timeline.staleness()[first + 1 :], timeline.lag_s()[first + 1 :]
     yield Finding("under way, counted in folds", float(stale.mean()) + 1.0, workers)
     yield Finding("under way = throughput x lag", rate * float(lag_s.mean()), workers)

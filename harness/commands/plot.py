@@ -35,13 +35,14 @@ PAGE_IN = (10.4, 6.9)
 MOSAIC = "ggg;slu"  # Gantt, staleness, lag, speed-up
 
 
-def draw(path: Path, title: str, timings: Sequence[Timing]) -> None:
+def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) -> None:
     """Write the page as the kind of file that its name ends with.
 
     Args:
         path: ends with ``.svg``, ``.png`` or ``.pdf``.
         title: of the page.
-        timings: the rows of the table; the last one's timeline is drawn.
+        timings: the rows of the table.
+        timeline: of the last one.
 
     Raises:
         UserError: the file cannot be written, or nothing takes time.
@@ -49,13 +50,13 @@ def draw(path: Path, title: str, timings: Sequence[Timing]) -> None:
     if not timings[-1].virtual_s > 0.0:
         raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
     with styled():
-        content = rendered(page(title, timings), path.suffix[1:])
+        content = rendered(page(title, timings, timeline), path.suffix[1:])
     with written_whole(path, "the plot") as draft:
         draft.write_bytes(content)
 
 
-def page(title: str, timings: Sequence[Timing]) -> Figure:
-    """The four drawings."""
+def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
+    """The four drawings (arguments as for `draw`)."""
     last = timings[-1]
     lanes = min(last.workers, MOST_LANES)
     figure = Figure(figsize=PAGE_IN, layout="constrained")
@@ -63,9 +64,9 @@ def page(title: str, timings: Sequence[Timing]) -> Figure:
     heights = [0.6 + 0.22 * (lanes + 1), 2.9]
     axes = figure.subplot_mosaic(MOSAIC, height_ratios=heights)
     figure.suptitle(f"{title}, {last.workers:,} workers".replace(", 1 workers", ", 1 worker"))
-    _gantt(axes["g"], last)
-    _histogram(axes["s"], last.timeline.staleness(), "staleness (folds)", whole=True)
-    _histogram(axes["l"], *_in_units(last.timeline.lag_s()))
+    _gantt(axes["g"], timeline, last.workers)
+    _histogram(axes["s"], timeline.staleness(), "staleness (folds)", whole=True)
+    _histogram(axes["l"], *_in_units(timeline.lag_s()))
     _speedup(axes["u"], timings)
     return figure
 
@@ -82,17 +83,17 @@ def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
     return replace(timeline, contributions=kept, spans=spans.where(mine | theirs))
 
 
-def _gantt(axes: Axes, last: Timing) -> None:
+def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
     """A few rounds from the middle of the simulation."""
-    lanes = min(last.workers, MOST_LANES)
-    shown = few_lanes(last.timeline, lanes)
-    times_s = last.timeline.folds.time_s
+    lanes = min(workers, MOST_LANES)
+    shown = few_lanes(timeline, lanes)
+    times_s = timeline.folds.time_s
     width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
     latest_s = max(0.0, float(times_s[-1]) - width_s)
     start_s = min(float(times_s[len(times_s) // 2]), latest_s)
     edges = {"start_s": start_s, "end_s": min(start_s + width_s, float(times_s[-1]))}
     gantt.drawn(axes, _thinned(gantt.window(shown, edges, "--plot")), {})
-    hidden = f"; {lanes} of {last.workers:,} workers" if lanes < last.workers else ""
+    hidden = f"; {lanes} of {workers:,} workers" if lanes < workers else ""
     note = f"arrows: from a read to its fold, with its staleness{hidden}"
     axes.set_title(note, loc="right", fontsize=9, color=MUTED)
 

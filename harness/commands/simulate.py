@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,7 +17,7 @@ from harness.errors import EXIT_DONE, UserError
 if TYPE_CHECKING:
     from harness.commands.sweep import Point
     from harness.commands.timing import Timing
-    from harness.simulator import Cluster, Timeline, Workload
+    from harness.simulator import Cluster, Simulation, Timeline, Workload
 
 __all__ = ["configure", "run"]
 
@@ -69,17 +70,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check_options(arguments)
     found = points(arguments.cluster, arguments.sweep)
-    timings = [timing for point in found for timing in _timings(arguments, point)]
-    cluster = found[-1].cluster
-    workload = _workload(arguments, cluster)
+    rows = chain.from_iterable(_simulated(arguments, point) for point in found)
+    timing, simulation, timeline = next(rows)
+    timings = [timing]
+    for row in rows:
+        timing, simulation, timeline = row  # timelines are large: only the last is kept
+        timings.append(timing)
     if not arguments.sweep:
-        _say(heading(cluster, workload, bare_throughput_per_s(cluster, workload)))
+        bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
+        _say(heading(simulation.cluster, simulation.workload, bare_per_s))
     _say(table(timings))
     if arguments.check:
         from harness.commands.check import check
 
-        _say(check(cluster, workload, timings[-1], arguments.seed))
-    _write(arguments, cluster, timings)
+        _say(check(simulation, timeline))
+    _write(arguments, simulation.cluster.name, timings, timeline)
     return EXIT_DONE
 
 
@@ -88,16 +93,18 @@ def _say(lines: Iterable[str]) -> None:
         print(line)
 
 
-def _write(arguments: argparse.Namespace, cluster: Cluster, timings: Sequence[Timing]) -> None:
-    """The files that were asked for."""
+def _write(
+    arguments: argparse.Namespace, title: str, timings: Sequence[Timing], timeline: Timeline
+) -> None:
+    """The files that were asked for; the timeline is that of the last row."""
     from harness.commands.timing import record
 
     if arguments.plot is not None:
         from harness.commands.plot import draw
 
-        draw(arguments.plot, cluster.name, timings)
+        draw(arguments.plot, title, timings, timeline)
     if arguments.trace is not None:
-        timings[-1].timeline.perfetto(arguments.trace)
+        timeline.perfetto(arguments.trace)
     if arguments.json is not None:
         _write_json(arguments.json, [record(timing) for timing in timings])
 
@@ -117,23 +124,26 @@ def _check_options(arguments: argparse.Namespace) -> None:
         _refuse("--plot", arguments.plot, f"a name that ends with {', '.join(PLOT_FORMS)}")
 
 
-def _timings(arguments: argparse.Namespace, point: Point) -> Iterator[Timing]:
+def _simulated(
+    arguments: argparse.Namespace, point: Point
+) -> Iterator[tuple[Timing, Simulation, Timeline]]:
     """Each worker count of one cluster; in a sweep by default all of its workers only."""
-    from harness.commands.timing import Timing, throughput_per_s
+    from harness.commands.timing import throughput_per_s, timing_of
     from harness.simulator import Simulation, bare_throughput_per_s
 
     cluster, workload = point.cluster, _workload(arguments, point.cluster)
-    protocol = protocols.protocol(arguments)
 
-    def simulate(workers: int) -> tuple[Timeline, float]:
-        simulation = Simulation(cluster, protocol, workload, workers, arguments.seed)
-        return simulation.advance(folds=arguments.folds), simulation.now_s
+    def simulate(workers: int) -> tuple[Simulation, Timeline]:
+        simulation = Simulation(cluster, arguments.protocol, workload, workers, arguments.seed)
+        return simulation, simulation.advance(folds=arguments.folds)
 
-    counts = _worker_counts(arguments.workers, cluster, alone=bool(point.values))
-    single = throughput_per_s(*simulate(1))
-    bare = bare_throughput_per_s(cluster, workload)
-    for count in counts:
-        yield Timing(count, *simulate(count), single, bare, point.values)
+    single, alone = simulate(1)
+    single_per_s = throughput_per_s(alone, single.now_s)
+    bare_per_s = bare_throughput_per_s(cluster, workload)
+    for count in _worker_counts(arguments.workers, cluster, alone=bool(point.values)):
+        simulation, timeline = (single, alone) if count == 1 else simulate(count)
+        timing = timing_of(simulation, timeline, single_per_s, bare_per_s)
+        yield replace(timing, swept=point.values), simulation, timeline
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,35 +15,37 @@ from harness.units import format_quantity, format_seconds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from harness.simulator import Cluster, Timeline, Workload
+    from harness.simulator import Cluster, Simulation, Timeline, Workload
 
-__all__ = ["Timing", "heading", "record", "table"]
+__all__ = ["Timing", "heading", "record", "table", "throughput_per_s", "timing_of"]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one simulated worker count gave.
+    """The figures of one simulated worker count.
 
     Attributes:
         workers: how many.
-        timeline: what happened.
-        virtual_s: how long it took them.
-        single_per_s: minibatches a second of one worker under the same protocol.
+        folds: that were simulated.
+        virtual_s: how long they took.
+        throughput_per_s: folded minibatches a second (infinite where nothing costs time).
+        single_per_s: the same of one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
+        staleness, lag_s: mean, median, 95th percentile and largest.
+        sha256: of the timeline.
         swept: the values put into the cluster file, by key.
     """
 
     workers: int
-    timeline: Timeline
+    folds: int
     virtual_s: float
+    throughput_per_s: float
     single_per_s: float
     bare_per_s: float
+    staleness: Mapping[str, float]
+    lag_s: Mapping[str, float]
+    sha256: str
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
-
-    @property
-    def throughput_per_s(self) -> float:
-        """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
-        return throughput_per_s(self.timeline, self.virtual_s)
 
     @property
     def speedup(self) -> float:
@@ -56,15 +57,29 @@ class Timing:
         """Over one device without any server."""
         return _ratio(self.throughput_per_s, self.bare_per_s)
 
-    @cached_property
-    def staleness(self) -> dict[str, float]:
-        """Mean, median, 95th percentile and largest."""
-        return _summary(self.timeline.staleness())
 
-    @cached_property
-    def lag_s(self) -> dict[str, float]:
-        """Mean, median, 95th percentile and largest."""
-        return _summary(self.timeline.lag_s())
+def timing_of(
+    simulation: Simulation, timeline: Timeline, single_per_s: float, bare_per_s: float
+) -> Timing:
+    """The figures of a simulation that has run from its start.
+
+    Args:
+        simulation: at its end.
+        timeline: what happened.
+        single_per_s: minibatches a second of one worker under the same protocol.
+        bare_per_s: minibatches a second of one device without any server.
+    """
+    return Timing(
+        workers=simulation.workers,
+        folds=len(timeline.folds),
+        virtual_s=simulation.now_s,
+        throughput_per_s=throughput_per_s(timeline, simulation.now_s),
+        single_per_s=single_per_s,
+        bare_per_s=bare_per_s,
+        staleness=_summary(timeline.staleness()),
+        lag_s=_summary(timeline.lag_s()),
+        sha256=timeline.sha256(),
+    )
 
 
 def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
@@ -79,13 +94,13 @@ def record(timing: Timing) -> dict[str, Any]:
     return {
         **swept,
         "workers": timing.workers,
-        "folds": len(timing.timeline.folds),
+        "folds": timing.folds,
         "virtual_s": timing.virtual_s,
         "throughput_per_s": _finite(timing.throughput_per_s),
         "speedup": _finite(timing.speedup),
-        "staleness": timing.staleness,
-        "lag_s": timing.lag_s,
-        "timeline_sha256": timing.timeline.sha256(),
+        "staleness": dict(timing.staleness),
+        "lag_s": dict(timing.lag_s),
+        "timeline_sha256": timing.sha256,
     }
 
 

@@ -12,7 +12,7 @@ from harness import cli
 from harness.commands.check import findings, solution
 from harness.commands.plot import few_lanes
 from harness.commands.sweep import points
-from harness.commands.timing import Timing
+from harness.commands.timing import timing_of
 from harness.errors import UserError
 from harness.simulator import (
     Cluster,
@@ -151,8 +151,8 @@ def test_a_check_compares_with_the_model_that_fits_and_finds_little_error(cluste
     solved = solution(cluster, costs, cluster.size)
     assert (solved and solved[0]) == name
     simulation = Simulation(cluster, "parameter_server", UNIT)
-    timing = Timing(cluster.size, simulation.advance(folds=folds), simulation.now_s, 1.0, 1.0)
-    found = {finding.what: finding for finding in findings(cluster, UNIT, timing, 0)}
+    timeline = simulation.advance(folds=folds)
+    found = {finding.what: finding for finding in findings(simulation, timeline)}
     assert all(finding.error < 0.02 for finding in found.values()), found
     solved_for = [what for what in found if what.startswith("throughput") and "any law" not in what]
     assert solved_for == ([f"throughput, {name}, /s"] if name else [])
@@ -161,11 +161,9 @@ def test_a_check_compares_with_the_model_that_fits_and_finds_little_error(cluste
 
 def test_a_check_would_notice_a_wrong_simulation():
     cluster = closed(5, EXPONENTIAL)
-    simulation = Simulation(cluster, "parameter_server", UNIT)
-    timeline = simulation.advance(folds=20_000)
-    other = closed(5, EXPONENTIAL, Jitter(), link=Link(0.5))
-    timing = Timing(5, timeline, simulation.now_s, 1.0, 1.0)
-    errors = {f.what: f.error for f in findings(other, UNIT, timing, 0)}
+    timeline = Simulation(cluster, "parameter_server", UNIT).advance(folds=20_000)
+    other = Simulation(closed(5, EXPONENTIAL, Jitter(), link=Link(0.5)), "parameter_server", UNIT)
+    errors = {finding.what: finding.error for finding in findings(other, timeline)}
     assert errors["throughput, any law, /s"] > 0.05
     assert errors["throughput, M/M/1//N, /s"] > 0.2
 
@@ -215,8 +213,9 @@ def test_the_page_names_its_axes_with_units(tmp_path):
     rows = []
     for workers in (1, 2, 4):
         simulation = Simulation(cluster, "parameter_server", cluster.workload, workers)
-        rows.append(Timing(workers, simulation.advance(folds=300), simulation.now_s, 7.0, 9.0))
-    axes = page("title", rows).axes
+        timeline = simulation.advance(folds=300)
+        rows.append(timing_of(simulation, timeline, 7.0, 9.0))
+    axes = page("title", rows, timeline).axes
     assert [(a.get_xlabel().split(",")[0].split(";")[0], a.get_ylabel()) for a in axes] == [
         ("virtual time (ms)", ""),
         ("staleness (folds)", "share of contributions"),
@@ -224,7 +223,7 @@ def test_the_page_names_its_axes_with_units(tmp_path):
         ("workers", "speed-up over one worker (times)"),
     ]
     bars = {bar.get_x() + 0.5: bar.get_height() for bar in axes[1].patches}
-    stale = rows[-1].timeline.staleness()
+    stale = timeline.staleness()
     assert bars[3.0] == pytest.approx(np.mean(stale == 3))
     curve = axes[3].lines[1].get_xydata().tolist()
     assert curve == [[row.workers, row.speedup] for row in rows]
