@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Gradient, Minibatch, Server
-from harness.simulator import Timeline
+from harness.errors import UserError
+from harness.simulator import LOST, Timeline
 
 Key = tuple[int, int]
 """A contribution's name: (worker, first_step)."""
@@ -69,7 +70,11 @@ class StaleReplay:
 
         Raises:
             ValueError: the segment does not begin at the server's version.
+            UserError: the server failed in it; models of the past are not kept to go back to.
         """
+        if len(segment.restarts):
+            raise UserError("cluster: a server that fails can be timed but not trained with")
+        self._forget(segment)
         reads = _reads_by_version(segment, self.in_flight)
         self._read(reads)
         for fold, entering in _folds(segment):
@@ -81,6 +86,14 @@ class StaleReplay:
             staleness = [fold - read_version for _, read_version in entering]
             self.algorithm.fold(self.server, self._rows(self.contributions, slots), staleness, rate)
             self._read(reads)
+
+    def _forget(self, segment: Timeline) -> None:
+        """Free the slots of contributions that were read before the segment and lost in it."""
+        lost = segment.lost()
+        keys = set(zip(lost.worker.tolist(), lost.first_step.tolist(), strict=True))
+        self.pending = [waiting for waiting in self.pending if waiting.key not in keys]
+        for key in keys & self.in_flight.keys():
+            del self.in_flight[key]
 
     def _read(self, reads: dict[int, list[tuple[Key, int]]]) -> None:
         """Copy the model to every worker that reads the present version."""
@@ -122,13 +135,14 @@ def _together(slots: list[int]) -> bool:
 
 
 def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[tuple[Key, int]]]:
-    """What is first read in this segment, by the version read, in the order of reading.
+    """What is first read in this segment and not lost, by the version read, in reading order.
 
     Each entry is a contribution's key and how many local steps it takes.
     """
     rows = segment.contributions
     reads: dict[int, list[tuple[float, Key, int]]] = {}
-    for worker, step, version, time, steps in zip(
+    for fold, worker, step, version, time, steps in zip(
+        rows.fold.tolist(),
         rows.worker.tolist(),
         rows.first_step.tolist(),
         rows.read_version.tolist(),
@@ -136,7 +150,7 @@ def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, lis
         rows.steps.tolist(),
         strict=True,
     ):
-        if (worker, step) not in known:
+        if fold != LOST and (worker, step) not in known:
             reads.setdefault(version, []).append((time, (worker, step), steps))
     return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 

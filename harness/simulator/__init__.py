@@ -11,6 +11,8 @@
     segment.in_flight()                          # rows whose fold is IN_FLIGHT (−1): read in
                                                  # this segment or before, folded in a later one
     segment.folded().read_version, segment.staleness(), segment.lag_s()
+    segment.lost(), segment.restarts             # what faults destroyed: rows whose fold is
+                                                 # LOST (−2), and folds undone by a restart
 
     simulation.advance(folds=500, drain=True)    # ends with all workers idle
     simulation.pause(30.0, "search")             # allowed when drained; costs virtual time
@@ -47,13 +49,17 @@ from harness.simulator.costs import (
     copy_seconds,
     fold_seconds,
 )
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
 from harness.simulator.timeline import (
     IN_FLIGHT,
+    LOST,
     SERVER,
     Contributions,
+    Decodes,
     Folds,
+    Restarts,
     Spans,
     Timeline,
     concat,
@@ -62,17 +68,21 @@ from harness.simulator.workload import Workload
 
 __all__ = [
     "IN_FLIGHT",
+    "LOST",
     "MOST_WORKERS",
     "PROTOCOLS",
     "SERVER",
     "Cluster",
     "Contributions",
+    "Decodes",
     "Device",
+    "Fault",
     "Folds",
     "Host",
     "Jitter",
     "Link",
     "ParameterServer",
+    "Restarts",
     "Server",
     "Simulation",
     "Spans",

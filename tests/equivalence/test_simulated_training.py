@@ -14,6 +14,7 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.model_averaging import ModelAveraging
+from harness.errors import UserError
 from harness.execution.simulated import StaleReplay
 from harness.simulator import (
     Contributions,
@@ -21,6 +22,7 @@ from harness.simulator import (
     Simulation,
     Timeline,
     Workload,
+    concat,
     load_cluster,
 )
 
@@ -181,3 +183,48 @@ def test_a_round_of_many_contributions_and_steps_is_executed_as_the_timeline_say
         theta = torch.stack(ends).mean(0)
     torch.testing.assert_close(replay.server.model, theta, rtol=1e-12, atol=1e-13)
     assert replay.batches == rounds
+
+
+DYING = (
+    BUSY
+    + """
+[[faults]]
+kind = "death"
+mean_s = 0.0005
+down_s = 0.0001
+"""
+)
+
+
+def by_hand(timeline: Timeline) -> torch.Tensor:
+    """The model after all folds, with every version kept."""
+    versions, rows = [start()], timeline.folded()
+    for read, step in zip(rows.read_version.tolist(), rows.first_step.tolist(), strict=True):
+        gradient = torch.empty(1, LAYOUT.parameters, dtype=torch.float64)
+        NET.gradient(versions[read].unsqueeze(0), *minibatch_of([(0, step)]), gradient)
+        versions.append(versions[-1] - 0.05 * gradient[0])
+    return versions[-1]
+
+
+def test_what_a_dead_worker_had_under_way_leaves_no_trace_in_the_model(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(DYING)
+    workload = Workload.of_network(LAYOUT.sizes, 6)
+    simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+    segments = [simulation.advance(folds=folds) for folds in (7, 20, 1, 2, 60)]
+    whole, last = concat(segments), segments[-1].in_flight()
+    assert len(whole.lost()) > 5
+    replay = replayed(*segments)
+    torch.testing.assert_close(replay.server.model, by_hand(whole), rtol=1e-12, atol=1e-13)
+    under_way = zip(last.worker.tolist(), last.first_step.tolist(), strict=True)
+    assert replay.in_flight.keys() == {(worker, step) for worker, step in under_way}
+
+
+def test_training_on_a_server_that_fails_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "cluster.toml"
+    fault = 'kind = "server"\nat_s = [0.003]\ndown_s = 0.001\ncheckpoint_s = 1.0\n'
+    path.write_text(BUSY + "[[faults]]\n" + fault)
+    workload = Workload.of_network(LAYOUT.sizes, 6)
+    simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+    with pytest.raises(UserError, match="not trained"):
+        replayed(simulation.advance(folds=60))
