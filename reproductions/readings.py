@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from safetensors.numpy import load_file
 
-from harness.execution.training import WORD_ERRORS
+from harness.execution.run import WORD_ERRORS
 from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run
@@ -40,6 +40,11 @@ def errors_of_utterances(runs: Sequence[Run], key: Callable[[Run], str]) -> np.n
         key: ``test/candidate/stage`` for a run.
     """
     return np.stack([load_file(run.path(WORD_ERRORS))[key(run)] for run in runs])
+
+
+def lengths_of_utterances(run: Run, test: str) -> np.ndarray:
+    """Words said in each of the U utterances of a test set, ``[U]``."""
+    return load_file(run.path(WORD_ERRORS))[f"{test}/lengths"]
 
 
 def curve_rows(

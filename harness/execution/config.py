@@ -7,12 +7,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from harness.acoustics.dnn import Activation
+from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Schedule
 from harness.simulator import Cluster
 
-FORMAT = 1
+FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
 
 
@@ -41,6 +42,7 @@ class RunConfig:
         corpus, scale, fingerprint: which corpus, and the SHA-256 of its content.
         hidden: units of each hidden layer; inputs and targets follow from the corpus.
         activation: nonlinearity of the hidden layers.
+        initial: the machines that pretrain the network; None for random parameters.
         algorithm, schedule: how contributions are made and folded, at which rates.
         stages, passes: the data: stage by stage, at most ``passes`` of them.
         chunk: size of a data chunk as a share of the training set.
@@ -56,6 +58,7 @@ class RunConfig:
     fingerprint: str
     hidden: tuple[int, ...]
     activation: Activation
+    initial: Recipe | None
     algorithm: AsyncSgd | AveragedSgd
     schedule: Schedule
     stages: tuple[Stage, ...]

@@ -21,8 +21,8 @@ from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.config import RunConfig
 from harness.execution.observe import Progress
+from harness.execution.run import train
 from harness.execution.timing import TimingConfig, time_folds
-from harness.execution.training import train
 from harness.identity import identity
 from harness.store import Run, Store
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus, frame_edges
+from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics.cross_entropy import cross_entropy, frame_errors
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.scoring import isolated_word_errors
 from harness.execution.frames import Frames
+from harness.execution.recognition import recogniser_of
 
 BLOCK = 4096
 """Frames evaluated at once: large enough for the matrix product, small enough for caches."""
@@ -68,6 +68,8 @@ class Examiner:
 
     def __init__(self, net: Dnn, frames: Frames, corpus: Corpus) -> None:
         self.net, self.frames, self.corpus = net, frames, corpus
+        self.recogniser = recogniser_of(corpus)
+        self._log_prior = log_prior(corpus)
         self._dev = rows_of(corpus, "dev")
         self._held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
 
@@ -83,17 +85,17 @@ class Examiner:
         """Frame scores of ``model [P]`` on any set."""
         return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
 
-    @torch.no_grad()
     def word_errors(self, split: str, model: Tensor) -> np.ndarray:
-        """Which utterances of a test set ``model [P]`` gets wrong: uint8 ``[utterances]``."""
-        part = self.corpus.split(split)
-        prior = log_prior(self.corpus)
-        rows = rows_of(self.corpus, split)
-        outputs = torch.cat([z[0] for z, _ in _outputs(self.net, model, self.frames, rows)])
-        scores = torch.log_softmax(outputs.double(), 1).cpu().numpy() - prior
-        references = [words[0] for words in part.words]
-        each = np.split(scores, np.cumsum(part.frames)[:-1])
-        return isolated_word_errors(each, references, self.corpus.lexicon, self.corpus.silence)
+        """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``."""
+        return self.recogniser.errors(split, lambda part: self._likelihoods(model, part))
+
+    @torch.no_grad()
+    def _likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
+        """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
+        rows = torch.from_numpy(frame_edges(part)[0])
+        outputs = [z[0].double() for z, _ in _outputs(self.net, model, self.frames, rows)]
+        scores = torch.log_softmax(torch.cat(outputs), 1).cpu().numpy() - self._log_prior
+        return np.split(scores, np.cumsum(part.frames)[:-1])
 
 
 def log_prior(corpus: Corpus) -> np.ndarray:

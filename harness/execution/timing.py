@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.simulator import Cluster, Simulation, Workload, bare_throughput_per_s
+from harness.simulator import (
+    Cluster,
+    ParameterServer,
+    Simulation,
+    Workload,
+    bare_throughput_per_s,
+)
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import RunWriter
 
 
@@ -19,6 +26,7 @@ class TimingConfig:
         minibatch: frames a minibatch.
         folds: how many folds to simulate.
         seed: of jitter.
+        protocol: who waits for whom.
     """
 
     cluster: Cluster
@@ -27,17 +35,20 @@ class TimingConfig:
     minibatch: int
     folds: int
     seed: int
+    protocol: TimingProtocol = ParameterServer()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        return {"is": "TimingConfig", **vars(self), "cluster": self.cluster.to_dict()}
+        protocol = {"name": self.protocol.name, **self.protocol.to_dict()}
+        plain = {"cluster": self.cluster.to_dict(), "protocol": protocol}
+        return {"is": "TimingConfig", **vars(self), **plain}
 
 
 def time_folds(config: TimingConfig, writer: RunWriter) -> None:
     """Simulate, and keep throughput, staleness and the bare device's throughput."""
     workload = Workload.of_network(config.layers, config.minibatch)
     simulation = Simulation(
-        config.cluster, "parameter_server", workload, workers=config.workers, seed=config.seed
+        config.cluster, config.protocol, workload, workers=config.workers, seed=config.seed
     )
     timeline = simulation.advance(folds=config.folds)
     writer.finish(
@@ -45,7 +56,7 @@ def time_folds(config: TimingConfig, writer: RunWriter) -> None:
         {
             "virtual_s": simulation.now_s,
             "folds": config.folds,
-            "throughput_per_s": config.folds / simulation.now_s,
+            "throughput_per_s": int(timeline.folded().steps.sum()) / simulation.now_s,
             "bare_throughput_per_s": bare_throughput_per_s(config.cluster, workload),
             "mean_staleness": float(timeline.staleness().mean()),
             "mean_lag_s": float(timeline.lag_s().mean()),

@@ -9,17 +9,14 @@ a rate search and the end of a stage wait until everybody is idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
+from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
@@ -32,18 +29,17 @@ from harness.execution import checkpoint, resume
 from harness.execution.config import RunConfig, Stage
 from harness.execution.frames import Frames, Order
 from harness.execution.observe import Examiner, Progress, Watch
+from harness.execution.pretraining import PretrainingConfig, pretrained
 from harness.execution.simulated import Key, StaleReplay
 from harness.seeds import stream_key
 from harness.simulator import Simulation, Timeline, Workload, compute_seconds, concat
-from harness.store import Run, RunWriter, Store
+from harness.store import RunWriter, Store
 from harness.store.schema import Outcome
 
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
 SIGMOID_GAIN = 4.0
-WORD_ERRORS = "word_errors.safetensors"
-"""The attached file: uint8 ``[utterances]`` for each ``test/candidate/stage``."""
 
 
 @dataclass
@@ -70,12 +66,14 @@ class Training:
     Args:
         config: what to run.
         corpus: the corpus it names.
+        store: where pretrained networks are kept.
         writer: where its metrics go.
         watch: told of progress.
     """
 
     config: RunConfig
     corpus: Corpus
+    store: Store
     writer: RunWriter
     watch: Watch
     position: Position = field(default_factory=Position)
@@ -96,9 +94,7 @@ class Training:
             workers=config.workers,
             seed=config.seed,
         )
-        generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
-        gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
-        model = random_parameters(self.net.layout, generator, gain)[0].to(config.device)
+        model = self._initial().to(config.device)
         self.replay = StaleReplay(
             config.algorithm,
             self.net.gradient,
@@ -109,6 +105,24 @@ class Training:
         self.position.rate = config.schedule.rate
         self.order = self._order(0)
         self._resume()
+
+    def _initial(self) -> Tensor:
+        """The parameters ``[P]`` that training starts from."""
+        config = self.config
+        if config.initial is not None:
+            asked = PretrainingConfig(
+                config.corpus,
+                config.scale,
+                config.fingerprint,
+                config.hidden,
+                config.initial,
+                config.seed,
+                config.device,
+            )
+            return pretrained(asked, self.net, self.frames, self.corpus, self.store)
+        generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+        gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+        return random_parameters(self.net.layout, generator, gain)[0]
 
     # -- the way through a run -------------------------------------------------------
 
@@ -212,12 +226,14 @@ class Training:
     def _test(self) -> None:
         """Score every candidate model on the test sets; the errors of each utterance are kept."""
         for test in self.corpus.tests:
+            self.word_errors[f"{test}/lengths"] = self.examiner.recogniser.lengths(test)
             for name, model in self.replay.server.candidates().items():
                 wrong = self.examiner.word_errors(test, model)
                 frames = self.examiner.frames_of(test, model)
                 self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
                 self._log(f"{test}_frame_error/{name}", frames.frame_error)
-                self._log(f"{test}_word_error/{name}", float(wrong.mean()))
+                said = self.word_errors[f"{test}/lengths"]
+                self._log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
 
     def _test_held_out(self) -> None:
         """Let the hand schedule anneal on the held-out loss."""
@@ -331,6 +347,7 @@ class Training:
                 "replay": replay_facts,
                 "timeline": history_facts,
                 "rows": self.writer.rows(),
+                "acoustic_scale": self.examiner.recogniser.scale,
             },
         )
         now = time.monotonic()
@@ -355,41 +372,5 @@ class Training:
             seed=self.config.seed,
         )
         self.word_errors = resume.part(arrays, "word_errors/")
+        self.examiner.recogniser.scale = facts["acoustic_scale"]
         self.writer.restore_rows(facts["rows"])
-
-
-def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration: the stored one, or trained now, or resumed."""
-    with denormals_flushed():
-        return store.obtain(
-            config.to_dict(), lambda writer: _execute(Training(config, corpus, writer, watch))
-        )
-
-
-@contextmanager
-def denormals_flushed() -> Generator[None]:
-    """Denormal numbers count as zero here: saturated sigmoids make many, and each is slow."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-def _execute(training: Training) -> None:
-    writer, status = training.writer, training.run()
-    timeline = concat(training.segments)
-    with TemporaryDirectory() as folder:
-        timeline.save(path := Path(folder) / "timeline.parquet")
-        writer.attach("timeline.parquet", path)
-        save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
-        writer.attach(WORD_ERRORS, path)
-    if status == "done":
-        writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
-        return
-    at, folds = training.simulation.now_s, training.replay.server.version
-    writer.finish(
-        status,
-        {"virtual_s": at, "folds": folds},
-        f"no longer finite at fold {folds}, {at:.1f} simulated seconds into the run",
-    )

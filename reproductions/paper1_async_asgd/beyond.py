@@ -20,6 +20,7 @@ VARIANTS = (
     "hand from 0.016",
     "hand from 0.004",
     "constant 0.008",
+    "random initial parameters",
     "one worker",
     "sixteen workers",
 )

@@ -24,7 +24,7 @@ from harness.judge.statistics import (
     rank_correlation_ci,
     ratio_ci,
 )
-from harness.judge.utterances import Counts, rate_difference_ci, rate_ratio_ci
+from harness.judge.utterances import rate_difference_ci, rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.exhibits import (
@@ -34,7 +34,7 @@ from reproductions.paper1_async_asgd.exhibits import (
     training_seconds,
 )
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, PRESETS, REPORTED, chunk_name
-from reproductions.readings import at_epoch, hashes
+from reproductions.readings import at_epoch, hashes, lengths_of_utterances
 
 EARLY = 0.25
 """The share of epoch 1 that counts as early; a quarter of figure 2's first epoch."""
@@ -106,11 +106,12 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
     settings = [chunk_name(hours) for hours in CHUNK_HOURS]
     for test in subject.corpus.tests:
         errors = [final_errors("one_pass", test, runs[name]) for name in settings]
-        rates = np.stack([each.mean(1) for each in errors], axis=1)
+        lengths = lengths_of_utterances(runs["one_pass"][0], test)
+        rates = np.stack([each.sum(1) / lengths.sum() for each in errors], axis=1)
         order = rank_correlation_ci(CHUNK_HOURS, rates)
         parts.append((f"{test}, rank correlation", "above 0", order,
                       judge_direction(order, "above")))  # fmt: skip
-        ratio = rate_ratio_ci(errors[-1], errors[0], _lengths(errors[0]))
+        ratio = rate_ratio_ci(errors[-1], errors[0], lengths)
         paper = REPORTED["claims"][f"chunk_25_over_1_{test}"]
         excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
         parts.append((f"{test}, 25 h over 1 h", paper, ratio, judge_direction(excess, "above")))
@@ -126,7 +127,7 @@ def one_pass_close(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for test in subject.corpus.tests:
         one, many = (final_errors(name, test, runs[name]) for name in ("one_pass", "multi_pass"))
-        ratio = rate_ratio_ci(one, many, _lengths(one))
+        ratio = rate_ratio_ci(one, many, lengths_of_utterances(runs["one_pass"][0], test))
         paper = REPORTED["claims"][f"one_pass_ratio_{test}"]
         parts.append((test, paper, ratio, judge_size(ratio, (-math.inf, 1.08))))
     return _claim(
@@ -218,7 +219,7 @@ def noise_harder(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for name, label in (("multi_pass", "multiple passes"), ("one_pass", "one pass")):
         clean, noise = (final_errors(name, test, runs[name]) for test in subject.corpus.tests)
-        lengths = _lengths(clean)
+        lengths = lengths_of_utterances(runs[name][0], "clean")
         difference = rate_difference_ci(clean, noise, lengths)
         percent = Interval(*(100 * x for x in (difference.estimate, *difference.ci95)))
         parts.append((f"{label}, clean − noise", "below 0", percent,
@@ -270,11 +271,6 @@ def _early(subject: Subject, runs: Sequence[Run]) -> np.ndarray:
         epochs, values, _ = run.curve(DEV_AVERAGE)
         readings.append(100.0 * values[(epochs > 0) & (epochs <= until)].mean())
     return np.array(readings)
-
-
-def _lengths(errors: Counts) -> np.ndarray:
-    """Every test utterance is one word."""
-    return np.ones(errors.shape[1])
 
 
 def _switch_epoch(run: Run) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth.corpus import Corpus
+from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, Scaling
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
@@ -108,6 +109,7 @@ def variants(subject: Subject, seed: int) -> dict[str, RunConfig]:
         "hand from 0.016": replace(search, schedule=Hand(2 * RATE)),
         "hand from 0.004": replace(search, schedule=Hand(RATE / 2)),
         "constant 0.008": replace(search, schedule=Constant(RATE)),
+        "random initial parameters": replace(search, initial=None),
         "one worker": replace(search, workers=1),
         "sixteen workers": replace(search, workers=16),
     }
@@ -161,10 +163,13 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("minibatch", "256 frames", f"{preset.minibatch} frames (timed as 256)"),
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
-        ("initialisation", "RBM pretraining", "random"),
-        ("error on the test sets", "characters, decoded speech", "isolated words"),
+        ("error on the test sets", "characters, decoded", _measure(corpus)),
     ]
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+
+
+def _measure(corpus: Corpus) -> str:
+    return "words, decoded with a bigram" if corpus.lm_text else "isolated words, not decoded"
 
 
 def _inputs(corpus: Corpus) -> int:
@@ -190,6 +195,7 @@ def _run(
         fingerprint=subject.corpus.fingerprint,
         hidden=preset.hidden,
         activation="sigmoid",
+        initial=Recipe(),
         algorithm=algorithm,
         schedule=schedule,
         stages=stages,

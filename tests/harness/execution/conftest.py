@@ -96,6 +96,7 @@ def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
             "fingerprint": corpus.fingerprint,
             "hidden": (6,),
             "activation": "sigmoid",
+            "initial": None,
             "algorithm": AveragedSgd(AsyncSgd()),
             "schedule": Constant(0.02),
             "stages": (Stage(8, 256),),

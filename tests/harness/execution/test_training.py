@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.execution import training as module
 from harness.execution.config import Stage
-from harness.execution.training import WORD_ERRORS, train
+from harness.execution.run import WORD_ERRORS, train
 from harness.simulator import Timeline
 from harness.store import Store
 
@@ -123,7 +124,7 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
         for test in ("clean", "noise")
         for model in ("iterate", "average")
         for stage in (0, 1)
-    }
+    } | {"clean/lengths", "noise/lengths"}
     last = errors["clean/average/1"]
     assert last.shape == (4,)
     assert run.summary["clean_word_error/average"] == last.mean()
@@ -167,6 +168,24 @@ def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero
     stale = train(configure(), corpus, Store(tmp_path), silent)
     serial = train(configure(cluster=zero_cost), corpus, Store(tmp_path), silent)
     assert stale.summary["dev_loss/iterate"] != serial.summary["dev_loss/iterate"]
+
+
+def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path):
+    store = Store(tmp_path)
+    for schedule in (Constant(0.02), Constant(0.03)):
+        train(configure(initial=Recipe(), schedule=schedule), corpus, store, silent)
+    kinds = [run.config.get("is", "RunConfig") for run in store.runs()]
+    assert sorted(kinds) == ["PretrainingConfig", "RunConfig", "RunConfig"]
+    first = [run.curve("dev_loss/iterate")[1][0] for run in store.runs() if "is" not in run.config]
+    assert first[0] == first[1]
+
+
+def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, tmp_path):
+    one, two = (
+        train(configure(initial=initial), corpus, Store(tmp_path), silent)
+        for initial in (None, Recipe())
+    )
+    assert one.curve("dev_loss/iterate")[1][0] != two.curve("dev_loss/iterate")[1][0]
 
 
 def test_averaging_is_part_of_the_identity(configure):

@@ -1,0 +1,59 @@
+"""One run: the stored one, or trained now, or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from safetensors.numpy import save_file
+
+from data_synth.corpus import Corpus
+from harness.execution.config import RunConfig
+from harness.execution.observe import Watch
+from harness.execution.training import Training
+from harness.simulator import concat
+from harness.store import Run, Store
+
+WORD_ERRORS = "word_errors.safetensors"
+"""The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
+
+
+def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed."""
+    with denormals_flushed():
+        return store.obtain(
+            config.to_dict(),
+            lambda writer: _execute(Training(config, corpus, store, writer, watch)),
+        )
+
+
+@contextmanager
+def denormals_flushed() -> Generator[None]:
+    """Denormal numbers count as zero here: saturated sigmoids make many, and each is slow."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _execute(training: Training) -> None:
+    writer, status = training.writer, training.run()
+    timeline = concat(training.segments)
+    with TemporaryDirectory() as folder:
+        timeline.save(path := Path(folder) / "timeline.parquet")
+        writer.attach("timeline.parquet", path)
+        save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
+        writer.attach(WORD_ERRORS, path)
+    if status == "done":
+        writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
+        return
+    at, folds = training.simulation.now_s, training.replay.server.version
+    writer.finish(
+        status,
+        {"virtual_s": at, "folds": folds},
+        f"no longer finite at fold {folds}, {at:.1f} simulated seconds into the run",
+    )
