@@ -15,7 +15,7 @@ from harness.acoustics.lattice import Recognised
 from harness.acoustics.scoring import character_errors, word_errors
 
 SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-INSERTIONS = (-4.0, -2.0, 0.0, 2.0, 4.0)
+INSERTIONS = (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0)
 UNITS = {"words": word_errors, "characters": character_errors}
 
 
