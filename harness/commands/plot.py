@@ -146,7 +146,7 @@ def _edges(values: Any, whole: bool) -> Any:
     low, high = (float(edge) for edge in np.percentile(values, [0.5, 99.5]))
     if whole:
         spare = 2.5 if high - low < 4.0 else 0.5  # a single value is a bar and not a wall
-        low, high = np.floor(low) - spare, np.ceil(high) + spare
+        low, high = max(np.floor(low) - spare, -0.5), np.ceil(high) + spare
         width = np.ceil((high - low) / BARS)
     else:
         width = max((high - low) / BARS, 1e-3 * abs(high) / BARS, 1e-300)

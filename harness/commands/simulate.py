@@ -70,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check_options(arguments)
     found = points(arguments.cluster, arguments.sweep)
+    if arguments.check and any(point.cluster.faults for point in found):
+        _refuse("--check", arguments.cluster, "with a cluster file without [[faults]]")
     rows = chain.from_iterable(_simulated(arguments, point) for point in found)
     timing, simulation, timeline = next(rows)
     timings = [timing]
@@ -111,11 +113,13 @@ def _write(
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Refuse what can be refused before anything is simulated."""
+    from harness.simulator import protocol_named
+
     if not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
-    protocols.protocol(arguments)
-    if arguments.check and arguments.protocol != "parameter_server":
-        _refuse("--check", arguments.protocol, "with --protocol parameter_server")
+    protocol = protocols.protocol(arguments)
+    if arguments.check and protocol != protocol_named("parameter_server"):
+        _refuse("--check", arguments.protocol, "with parameter_server and its default settings")
     for option in ("plot", "trace", "json"):
         path = getattr(arguments, option)
         if path is not None and not _is_writable(path):
@@ -132,9 +136,10 @@ def _simulated(
     from harness.simulator import Simulation, bare_throughput_per_s
 
     cluster, workload = point.cluster, _workload(arguments, point.cluster)
+    protocol = protocols.protocol(arguments)
 
     def simulate(workers: int) -> tuple[Simulation, Timeline]:
-        simulation = Simulation(cluster, arguments.protocol, workload, workers, arguments.seed)
+        simulation = Simulation(cluster, protocol, workload, workers, arguments.seed)
         return simulation, simulation.advance(folds=arguments.folds)
 
     single, alone = simulate(1)

@@ -248,3 +248,35 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
     assert (code, out) == (2, "")
     assert "--plot" in err
     assert err.count("\n") == 1
+
+
+def test_a_protocols_settings_reach_the_simulation(capsys, tmp_path):
+    def throughput(*options: str) -> float:
+        path = tmp_path / "out.json"
+        assert lagbench(capsys, *SMALL, "--workers", "4", "--json", str(path), *options)[0] == 0
+        return json.loads(path.read_text())[0]["throughput_per_s"]
+
+    often = throughput("--protocol", "averaging", "--every", "1")
+    seldom = throughput("--protocol", "averaging", "--every", "50")
+    assert seldom > 1.5 * often
+
+
+def test_any_protocol_has_a_page(capsys, tmp_path):
+    path = tmp_path / "page.png"
+    options = ["--protocol", "averaging", "--plot", str(path)]
+    assert lagbench(capsys, *SMALL, *options)[0] == 0
+    assert path.stat().st_size > 10_000
+
+
+def test_what_theory_does_not_describe_is_not_checked_against_it(capsys, tmp_path):
+    faulty = tmp_path / "faulty.toml"
+    faulty.write_text(K20M.read_text() + '[[faults]]\nkind = "death"\nmean_s = 3\ndown_s = 1\n')
+    for arguments in (
+        [*SMALL, "--check", "--protocol", "averaging"],
+        [*SMALL, "--check", "--bound", "1"],
+        [str(faulty), "--folds", "200", "--check"],
+    ):
+        code, out, err = lagbench(capsys, *arguments)
+        assert (code, out) == (2, "")
+        assert "--check" in err
+        assert err.count("\n") == 1
