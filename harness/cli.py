@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, unknown
 
@@ -29,7 +29,13 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other mistake's."""
+    """A parser whose complaints are one line, like every other mistake's.
+
+    Half a word is a mistake too: an abbreviation may come to mean another option.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Refuse bad usage; `exit_code` prints the line."""

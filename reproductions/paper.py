@@ -67,7 +67,7 @@ class Paper:
     id: str
     reference: Mapping[str, str]
     seeds: Mapping[str, int]
-    experiments: Callable[[Subject, int], dict[str, Config]]
+    experiments: Callable[[Subject, int], Mapping[str, Config]]
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Exhibit], ...]
     claims: tuple[Maker[Claim], ...]

@@ -20,6 +20,7 @@ from harness.execution.grid import execute
 from harness.identity import identity
 from harness.judge.results import Claim, Exhibit, Results, write_results
 from harness.store import Run, Store
+from harness.store.atomic import replacing
 from reproductions.paper import Maker, Paper, Runs, Subject
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
@@ -132,7 +133,8 @@ def _timeline_kept(exhibit: Exhibit, out: Path) -> Exhibit:
     if file and run:
         target = out / str(file)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(out / "runs" / str(run) / "timeline.parquet", target)
+        with replacing(target) as temporary:
+            shutil.copyfile(out / "runs" / str(run) / "timeline.parquet", temporary)
     return exhibit
 
 

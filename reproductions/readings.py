@@ -32,14 +32,16 @@ def time_at_epoch(run: Run, name: str, epoch: float) -> float:
     return float(np.interp(epoch, epochs, time_s))
 
 
-def errors_of_utterances(runs: Sequence[Run], key: Callable[[Run], str]) -> np.ndarray:
+def errors_of_utterances(runs: Sequence[Run], key: str | Callable[[Run], str]) -> np.ndarray:
     """Word errors ``[S, U]`` of S runs on the U utterances of a test set.
 
     Args:
         runs: one for each seed.
-        key: ``test/candidate/stage`` for a run.
+        key: ``test/candidate/stage``, or what gives it for a run.
     """
-    return np.stack([load_file(run.path(WORD_ERRORS))[key(run)] for run in runs])
+    names = [key if isinstance(key, str) else key(run) for run in runs]
+    files = [load_file(run.path(WORD_ERRORS)) for run in runs]
+    return np.stack([file[name] for file, name in zip(files, names, strict=True)])
 
 
 def lengths_of_utterances(run: Run, test: str) -> np.ndarray:

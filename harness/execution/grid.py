@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
@@ -33,6 +34,10 @@ _channel: Any = None
 _parent = 0
 
 
+class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """A process that executed runs was killed from outside, e.g. for want of memory."""
+
+
 @dataclass(frozen=True)
 class Report:
     """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is."""
@@ -51,11 +56,13 @@ def execute(
 ) -> dict[str, Run]:
     """Run every configuration the store does not have yet; returns the runs by hash.
 
-    Equal configurations run once. With ``jobs`` > 1 each process uses one thread: two
-    such processes beat one process of two threads at the sizes that fit a CPU.
+    Equal configurations run once. Each process uses one thread: results depend on the number
+    of threads in their last bits, and two such processes beat one of two threads at the sizes
+    that fit a CPU.
 
     Raises:
         UserError: a run met bad input.
+        ProcessDied: a process was killed; the same call goes on.
         KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
     """
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
@@ -65,12 +72,12 @@ def execute(
     if missing:
         context = multiprocessing.get_context("spawn")
         channel = context.Queue()
-        pool = ProcessPoolExecutor(
-            min(jobs, len(missing)), context, _enter, (channel, os.getpid(), jobs)
-        )
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel, os.getpid()))
         try:
             futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
             _watch(futures, channel, board, end_s)
+        except BrokenProcessPool:
+            raise ProcessDied from None
         except BaseException:
             # A worker may be hours from its end; its last checkpoint is on disk.
             for process in multiprocessing.active_children():
@@ -122,12 +129,11 @@ def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: f
             board.finish(future.result())
 
 
-def _enter(channel: Any, parent: int, jobs: int) -> None:
+def _enter(channel: Any, parent: int) -> None:
     """Set up a worker process."""
     global _channel, _parent  # what a worker process is given once, at its start
     _channel, _parent = channel, parent
-    if jobs > 1:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
 
 
 def _tell(progress: Progress) -> None:

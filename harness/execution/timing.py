@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.simulator import (
@@ -35,7 +35,7 @@ class TimingConfig:
     minibatch: int
     folds: int
     seed: int
-    protocol: TimingProtocol = ParameterServer()
+    protocol: TimingProtocol = field(default=ParameterServer())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""

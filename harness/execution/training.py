@@ -152,18 +152,23 @@ class Training:
         chunks: set[int] = set()
         if isinstance(self.config.schedule, Search):
             chunks = set(range(0, self.order.steps, self.order.chunk_steps)) - {0}
-        ends = chunks | self._every(self.config.evaluations) | self._tests() | {self.order.steps}
+        evaluations = self._every(self.config.evaluations)
+        ends = chunks | evaluations.keys() | self._tests().keys() | {self.order.steps}
         return iter(sorted(step for step in ends if step > self.position.step))
 
-    def _every(self, times: int) -> set[int]:
-        """Steps that divide a whole pass into ``times`` nearly equal parts."""
+    def _every(self, times: int) -> dict[int, float]:
+        """Steps that divide a whole pass into ``times`` nearly equal parts, and the share done.
+
+        The share is nominal: a subset of whole utterances has other numbers of frames for
+        other seeds, and what is read at the same share is to be compared.
+        """
         share = self._stage(self.position.stage).share
         parts = max(1, round(times * share))
-        return {ceil(self.order.steps * (k + 1) / parts) for k in range(parts)}
+        return {ceil(self.order.steps * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
 
-    def _tests(self) -> set[int]:
+    def _tests(self) -> dict[int, float]:
         schedule = self.config.schedule
-        return self._every(schedule.tests_a_pass) if isinstance(schedule, Hand) else set()
+        return self._every(schedule.tests_a_pass) if isinstance(schedule, Hand) else {}
 
     def _advance(self, boundary: int) -> None:
         """Search if a chunk begins here, then simulate and execute up to ``boundary``."""
@@ -246,8 +251,7 @@ class Training:
     def _search(self, schedule: Search) -> float:
         """Find the next chunk's rate from trial descents on its first minibatches.
 
-        The simulated cluster is charged for the paper's share of a chunk, one rung a worker
-        at a time, even where the corpus is so small that a trial needs more than that share.
+        The simulated cluster runs one rung on each worker at a time.
         """
         chunk = self.order.chunk_steps
         steps = max(schedule.least_minibatches, round(schedule.sample * chunk))
@@ -259,7 +263,7 @@ class Training:
         rate = schedule.choose(ladder, losses)
         rounds = ceil(len(ladder) / self.config.workers)
         seconds = compute_seconds(self.config.cluster, self._workload(self.position.stage))
-        cost = rounds * schedule.sample * chunk * seconds
+        cost = rounds * steps * seconds
         self.segments.append(self.simulation.pause(cost, "search"))
         return rate
 
@@ -268,8 +272,9 @@ class Training:
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
-        share = self._stage(self.position.stage).share
-        return self.position.epoch_before + share * self.position.step / self.order.steps
+        step, share = self.position.step, self._stage(self.position.stage).share
+        done = self._every(self.config.evaluations).get(step, step / self.order.steps)
+        return self.position.epoch_before + share * done
 
     def _passes(self) -> float:
         return sum(self._stage(k).share for k in range(self.config.passes))
@@ -325,6 +330,7 @@ class Training:
             "folds": self.replay.server.version,
             "epochs": self.position.epoch_before,
             "passes": self.position.stage,
+            "stopped": int(self.position.stop),
         }
 
     def _save(self) -> None:

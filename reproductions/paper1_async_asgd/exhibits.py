@@ -179,7 +179,7 @@ def final_errors(name: str, test: str, runs: Sequence[Run]) -> np.ndarray:
     """
     if name == "multi_pass":
         return errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.summary['passes'] - 1}")
-    return errors_of_utterances(runs, lambda r: f"{test}/average/0")
+    return errors_of_utterances(runs, f"{test}/average/0")
 
 
 def _error_row(

@@ -49,8 +49,8 @@ class Preset:
 
 
 PRESETS = {
-    "smoke": Preset((192,) * 2, 16, 1 / 50, 1.0, 2, 12, 10),
-    "laptop": Preset((256,) * 3, 16, 1 / 500, 1.0, 3, 14, 20),
+    "smoke": Preset((192,) * 2, 16, 1 / 50, 1.0, 2, 16, 10),
+    "laptop": Preset((256,) * 3, 16, 1 / 500, 1.0, 3, 20, 20),
     "gpu": Preset((1024,) * 7, 128, 1 / 500, 0.2, 3, 16, 25),
     "paper": Preset((2048,) * 7, 256, 1 / 500, 0.2, 3, 20, 50),
 }
@@ -161,6 +161,12 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             _levels([_inputs(corpus), *preset.hidden, corpus.n_targets]),
         ),
         ("minibatch", "256 frames", f"{preset.minibatch} frames (timed as 256)"),
+        (
+            "rate of a mean gradient",
+            f"{256 * RATE:.2f}",
+            f"{preset.minibatch * RATE:.3f} (0.008 x the sum over a minibatch, as there)",
+        ),
+        ("K of equation 2", "1, of sums over 256", f"1, of sums over {preset.minibatch}"),
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
         ("error on the test sets", "characters, decoded", _measure(corpus)),
