@@ -1,0 +1,238 @@
+"""Each claim of paper 1 on runs made by hand, where the right answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from harness.execution.run import WORD_ERRORS
+from harness.store import Run, Store
+from reproductions.paper1_async_asgd import claims
+from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name
+
+DEV = "dev_frame_error"
+SUBJECT: Any = SimpleNamespace(
+    scale="smoke", corpus=SimpleNamespace(tests=("clean", "noise")), device="cpu"
+)
+UTTERANCES = 400
+
+
+class Book:
+    """Writes runs that never trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+
+    def run(
+        self,
+        curves: dict[str, dict[float, float]] | None = None,
+        summary: dict[str, float] | None = None,
+        rates: dict[str, float] | None = None,
+    ) -> Run:
+        """A finished run.
+
+        Args:
+            curves: metric -> epoch -> value; virtual time is 100 s an epoch.
+            summary: its summary.
+            rates: ``test/candidate/stage`` -> error rate on one-word utterances.
+        """
+        self.count += 1
+        with self.store.begin({"number": self.count}) as writer:
+            for name, points in (curves or {}).items():
+                for epoch, value in points.items():
+                    writer.log(name, value, fold=0, time_s=100.0 * epoch, epoch=epoch)
+            if rates is not None:
+                # One seed's errors are shifted against another's, as real ones would be.
+                arrays = {
+                    key: np.roll(np.arange(UTTERANCES) < rate * UTTERANCES, self.count)
+                    for key, rate in rates.items()
+                }
+                lengths = {f"{test}/lengths": np.ones(UTTERANCES, np.int64) for test in
+                           ("clean", "noise")}  # fmt: skip
+                path = self.folder / "errors"
+                save_file({**{k: a.astype(np.int64) for k, a in arrays.items()}, **lengths}, path)
+                writer.attach(WORD_ERRORS, path)
+            writer.finish("done", summary or {})
+        return self.store.load(writer.hash)
+
+
+@pytest.fixture
+def book(tmp_path) -> Book:
+    return Book(tmp_path)
+
+
+def averaged(book: Book, *ends: dict[float, float]) -> list[Run]:
+    """Runs of one setting with these development errors of the average, one for each seed."""
+    return [book.run({f"{DEV}/average": {0.0: 0.99, **end}}) for end in ends]
+
+
+def three(book: Book, hand: Sequence[float], adapt: Sequence[float], search: Sequence[float]):
+    """Three seeds of each schedule: errors at epochs 0.1, 1 and 2, with a little spread."""
+
+    def group(at: Sequence[float]) -> list[Run]:
+        epochs = (0.1, 1.0, 2.0)
+        return averaged(
+            book, *(dict(zip(epochs, np.array(at) + 0.001 * s, strict=True)) for s in range(3))
+        )
+
+    return {"hand": group(hand), "adapt": group(adapt), "search": group(search)}
+
+
+def test_search_best_holds_only_where_search_ends_below_both(book):
+    holds = three(book, hand=(0.6, 0.5, 0.49), adapt=(0.6, 0.5, 0.48), search=(0.7, 0.5, 0.4))
+    assert claims.search_best(SUBJECT, holds).verdict == "reproduced"
+    fails = three(book, hand=(0.6, 0.5, 0.49), adapt=(0.6, 0.5, 0.3), search=(0.7, 0.5, 0.4))
+    found = claims.search_best(SUBJECT, fails)
+    assert found.verdict == "contradicted"
+    assert [part.verdict for part in found.parts] == ["reproduced", "contradicted"]
+    assert found.parts[0].measured == pytest.approx(-9.0)
+
+
+def test_hand_early_looks_at_the_first_quarter_and_not_at_the_end(book):
+    runs = three(book, hand=(0.5, 0.9, 0.9), adapt=(0.6, 0.5, 0.5), search=(0.7, 0.1, 0.1))
+    found = claims.hand_early(SUBJECT, runs)
+    assert found.verdict == "reproduced"
+    assert found.measured == pytest.approx(-20.0)
+
+
+def test_flat_after_one_pass_compares_the_drops_of_both_epochs(book):
+    runs = three(book, hand=(0.6, 0.49, 0.44), adapt=(0.6, 0.5, 0.5), search=(0.6, 0.49, 0.29))
+    found = claims.flat_after_one_pass(SUBJECT, runs)
+    assert [part.measured for part in found.parts] == pytest.approx([0.1, 0.4], abs=2e-3)
+    assert [part.verdict for part in found.parts] == ["reproduced", "contradicted"]
+
+
+def test_adapt_slow_wants_adapt_to_fall_most_and_to_end_last(book):
+    slow = three(book, hand=(0.6, 0.4, 0.4), adapt=(0.6, 0.6, 0.5), search=(0.6, 0.4, 0.39))
+    assert claims.adapt_slow(SUBJECT, slow).verdict == "reproduced"
+    rises = three(book, hand=(0.6, 0.4, 0.5), adapt=(0.6, 0.6, 0.65), search=(0.6, 0.4, 0.5))
+    assert claims.adapt_slow(SUBJECT, rises).verdict == "contradicted"
+
+
+def word_runs(book: Book, clean: float, noise: float, candidate: str, **more: Any) -> list[Run]:
+    """Three seeds with these error rates on both sets."""
+    stages = range(int(more.get("summary", {}).get("passes", 1)))
+    rates = {
+        f"{test}/{candidate}/{stage}": rate
+        for test, rate in (("clean", clean), ("noise", noise))
+        for stage in stages
+    }
+    return [book.run(rates=rates, **more) for _ in range(3)]
+
+
+def both(book: Book, one: tuple[float, float], many: tuple[float, float]):
+    return {
+        "one_pass": word_runs(book, *one, "average"),
+        "multi_pass": word_runs(book, *many, "iterate", summary={"passes": 4, "stopped": 1}),
+    }
+
+
+def test_one_pass_close_divides_the_error_of_one_pass_by_that_of_many(book):
+    far = claims.one_pass_close(SUBJECT, both(book, (0.4, 0.6), (0.2, 0.3)))
+    assert far.verdict == "contradicted"
+    assert [part.measured for part in far.parts] == pytest.approx([2.0, 2.0])
+    close = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6)))
+    assert close.verdict == "reproduced"
+
+
+def test_noise_harder_reads_every_row(book):
+    runs = both(book, (0.2, 0.4), (0.1, 0.3))
+    runs |= {chunk_name(h): word_runs(book, 0.2, 0.4, "average") for h in CHUNK_HOURS[1:]}
+    assert claims.noise_harder(SUBJECT, runs).verdict == "reproduced"
+    runs["chunk_20"] = word_runs(book, 0.4, 0.2, "average")
+    assert claims.noise_harder(SUBJECT, runs).verdict == "contradicted"
+
+
+def test_chunk_size_wants_order_and_size_on_both_sets(book):
+    settings = [chunk_name(hours) for hours in CHUNK_HOURS]
+
+    def runs(clean: Sequence[float]) -> dict[str, list[Run]]:
+        return {n: word_runs(book, c, 2 * c, "average") for n, c in zip(settings, clean,
+                                                                      strict=True)}  # fmt: skip
+
+    rising = claims.chunk_size(SUBJECT, runs((0.1, 0.15, 0.2, 0.25, 0.4)))
+    assert rising.verdict == "reproduced"
+    assert rising.parts[1].measured == pytest.approx(4.0)
+    assert claims.chunk_size(SUBJECT, runs((0.4, 0.25, 0.2, 0.15, 0.1))).verdict == "contradicted"
+
+
+def test_time_factor_divides_whole_training_by_the_first_pass(book):
+    def runs(stopped: int) -> dict[str, list[Run]]:
+        end = {"virtual_s": 600.0, "passes": 6, "stopped": stopped}
+        one = {f"{DEV}/average": {0.0: 0.9, 1.0: 0.5, 2.0: 0.4}}
+        return {
+            "multi_pass": [book.run(summary=end) for _ in range(3)],
+            "one_pass": [book.run(one, {"virtual_s": 200.0}) for _ in range(3)],
+        }
+
+    found = claims.time_factor(SUBJECT, runs(stopped=1))
+    assert (found.measured, found.verdict) == (6.0, "reproduced")
+    limited = claims.time_factor(SUBJECT, runs(stopped=0))
+    assert limited.verdict == "undecided"
+    assert "Our limit" in limited.note
+
+
+def test_average_helps_compares_both_models_of_one_run(book):
+    def runs(average: float, iterate: float) -> dict[str, list[Run]]:
+        rates = {f"{t}/average/0": average for t in ("clean", "noise")}
+        rates |= {f"{t}/iterate/0": iterate for t in ("clean", "noise")}
+        return {"one_pass": [book.run(rates=rates) for _ in range(3)]}
+
+    assert claims.average_helps(SUBJECT, runs(0.2, 0.5)).verdict == "reproduced"
+    assert claims.average_helps(SUBJECT, runs(0.5, 0.2)).verdict == "contradicted"
+
+
+def test_first_epoch_compares_asgd_with_sgd_after_one_epoch(book):
+    def runs(asgd: float, sgd: float) -> dict[str, list[Run]]:
+        many = [{0.75: sgd + 0.001 * s, 1.25: sgd + 0.001 * s} for s in range(3)]
+        return {
+            "one_pass": averaged(book, *({1.0: asgd} for _ in range(3))),
+            "multi_pass": [book.run({f"{DEV}/iterate": curve}) for curve in many],
+        }
+
+    assert claims.first_epoch(SUBJECT, runs(0.4, 0.5)).verdict == "reproduced"
+    assert claims.first_epoch(SUBJECT, runs(0.5, 0.4)).verdict == "contradicted"
+
+
+def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
+    def timed(throughput: float) -> list[Run]:
+        facts = {"throughput_per_s": throughput, "bare_throughput_per_s": 16.0}
+        return [book.run(summary=facts) for _ in range(3)]
+
+    near = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(32.0)})
+    assert (near.measured, near.verdict) == (3.2, "reproduced")
+    assert [part.measured for part in near.parts] == [3.2, 2.0]
+    assert near.parts[1].verdict is None
+    far = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(40.0)})
+    assert far.verdict == "contradicted"
+    assert "+25%" in far.note
+
+
+@pytest.mark.parametrize(
+    ("epochs", "verdict"),
+    [
+        ((0.1, 0.2, 0.9), "reproduced"),
+        ((0.1, 0.2, None), "undecided"),
+        ((None, None, None), "contradicted"),
+        ((1.4, 1.5, 1.2), "contradicted"),
+        ((0.1,), "undecided"),
+    ],
+)
+def test_the_switch_must_happen_within_the_pass_for_every_seed(book, epochs, verdict):
+    runs = [book.run({"switch": {} if e is None else {e: 1.0}}) for e in epochs]
+    assert claims.switch(SUBJECT, {"one_pass": runs}).verdict == verdict
+
+
+def test_every_claim_of_the_paper_is_declared_once():
+    ids = [maker.id for maker in claims.CLAIMS]
+    assert sorted(ids) == sorted({
+        "p1.search-best", "p1.hand-early", "p1.flat-after-one-pass", "p1.adapt-slow",
+        "p1.chunk-size", "p1.one-pass-close", "p1.time-factor", "p1.average-helps",
+        "p1.first-epoch", "p1.speedup-4", "p1.switch", "p1.noise-harder",
+    })  # fmt: skip

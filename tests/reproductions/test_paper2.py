@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from harness.simulator import load_cluster
+from harness.simulator.predict import simulated_epoch
+from reproductions.paper2_ng_averaging import PAPER
+from reproductions.paper2_ng_averaging.claims import BAND
+from reproductions.paper2_ng_averaging.prediction import (
+    CLUSTER,
+    READINGS,
+    REPORTED,
+    averaging,
+    cluster,
+    fit_to,
+    fitted,
+    measured_epochs,
+    workload,
+)
+
+
+def speedup(workers, every, reading="minibatch"):
+    machine = cluster(fitted(reading).free)
+    one = simulated_epoch(machine, averaging(), workload(), 1).total_s
+    return one / simulated_epoch(machine, averaging(every), workload(), workers).total_s
+
+
+@pytest.mark.parametrize(
+    ("workers", "every", "figure"),
+    [(16, 10, "speedup_16"), (32, 10, "speedup_32"), (16, 20, "speedup_16_every_20")],
+)
+def test_what_was_not_fitted_is_predicted_within_the_band(workers, every, figure):
+    paper = REPORTED["claims"][figure]
+    assert speedup(workers, every) == pytest.approx(paper, rel=BAND)
+
+
+def test_timings_beyond_four_gpus_cannot_reach_the_fit():
+    distorted = copy.deepcopy(REPORTED["timings"])
+    for column in ("total_min", "mpi_min"):
+        distorted[column][3:] = [1e6] * 3
+    epochs = measured_epochs(distorted, 4)
+    assert [epoch.workers for epoch in epochs] == [1, 2, 4]
+    assert epochs == measured_epochs(REPORTED["timings"], 4)
+    with pytest.raises(ValueError, match=r"\[8, 16, 32\] workers in a fit on at most 4"):
+        fit_to(measured_epochs(REPORTED["timings"], 32), READINGS["minibatch"])
+
+
+def test_four_free_figures_meet_the_five_that_are_fitted():
+    found = fitted()
+    assert len(found.free) == 4
+    assert found.largest_error < 0.005
+
+
+def test_the_cluster_file_holds_what_was_fitted():
+    file, fresh = load_cluster(CLUSTER), cluster(fitted().free)
+    assert file.parallel.slowdown == pytest.approx(fresh.parallel.slowdown, rel=0.01)
+    assert file.parallel.epoch_s == pytest.approx(fresh.parallel.epoch_s, rel=0.01)
+    assert file.workload == workload()
+    rates = [m.devices["K20"].achieved_flops_per_s for m in (file, fresh)]
+    links = [m.network.levels[0].bandwidth_bytes_per_s for m in (file, fresh)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.01)
+    assert links[0] == pytest.approx(links[1], rel=0.01)
+
+
+def test_the_other_reading_of_the_excess_fits_as_well_and_predicts_another_figure():
+    """Which is why it is reported beside the judged one."""
+    assert fitted("average").largest_error < 0.005
+    assert speedup(16, 10, "average") == pytest.approx(speedup(16, 10), rel=0.01)
+    assert speedup(16, 20, "average") > 1.05 * speedup(16, 20)
+
+
+def test_every_run_an_exhibit_or_claim_needs_is_declared():
+    declared = set(PAPER.experiments(None, 0))
+    assert declared == {need for maker in (*PAPER.exhibits, *PAPER.claims) for need in maker.needs}
+    assert {maker.id for maker in PAPER.claims} == {
+        "p2.speedup-16",
+        "p2.speedup-32",
+        "p2.speedup-16-every-20",
+    }
