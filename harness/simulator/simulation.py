@@ -17,6 +17,7 @@ from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.protocols.sequence import Sequence
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 from harness.simulator.workload import Workload
 
@@ -25,6 +26,7 @@ __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 PROTOCOLS: dict[str, type[TimingProtocol]] = {
     "averaging": Averaging,
     "parameter_server": ParameterServer,
+    "sequence": Sequence,
 }
 """Every protocol by its name."""
 

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator import Jitter, Simulation, Timeline, concat, load_cluster
+from harness.simulator.protocols.sequence import Sequence, outer_lag
+
+LOGNORMAL = Jitter("lognormal", 0.3)
+BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.1, "jitter": LOGNORMAL}
+SMALL = {"slots": 4, "frames": 60.0, "kept": 0.1, "decode_cost": 1.0}
+CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+
+
+@pytest.fixture
+def run(cluster, unit_job):
+    """A simulation of sequence training on a cluster with the durations named."""
+
+    def build(workers=3, seed=0, durations=BUSY, **settings):
+        machine = cluster(workers, **durations)
+        return Simulation(machine, Sequence(**settings), unit_job, workers, seed)
+
+    return build
+
+
+def test_decoder_and_trainer_each_read_for_themselves(run):
+    """Decoding takes 5 s, each of the 2 frames kept a step of 1 s; worked out by hand."""
+    alone = {"slots": 1, "frames": 10.0, "frames_cv": 0.0, "kept": 0.2, "decode_cost": 0.5}
+    timeline = run(1, durations={}, **alone).advance(folds=6)
+    assert timeline.folds.time_s.tolist() == [6.0, 7.0, 11.0, 12.0, 16.0, 17.0]
+    assert timeline.folded().read_version.tolist() == [0, 1, 2, 3, 4, 5]
+    assert timeline.folded().decode_version.tolist() == [0, 0, 0, 0, 2, 2]
+    assert timeline.decodes.decode_time_s.tolist() == [0.0, 5.0, 10.0]
+    updates, seconds = outer_lag(timeline)
+    assert updates.tolist() == [0, 1, 2, 3, 2, 3]
+    assert seconds.tolist() == [6.0, 7.0, 6.0, 7.0, 6.0, 7.0]
+
+
+def test_pieces_queue_at_their_own_shards_and_the_fold_is_the_last_of_them(run):
+    """Two workers, two shards: half a copy and half a fold are 0.5 s each."""
+    one = {"slots": 1, "frames": 1.0, "frames_cv": 0.0, "kept": 1.0, "decode_cost": 0.0}
+    simulation = run(2, durations={"copy_s": 1.0, "fold_s": 1.0}, shards=2, fetch_s=1e9, **one)
+    timeline = simulation.advance(folds=2)
+    # decode read 1, fetch 1, compute 1: pieces arrive at 3.5 and 4, each at a shard that is free
+    assert timeline.folds.time_s.tolist() == [4.5, 4.5]
+    spans = timeline.spans
+    lanes = {
+        lane: list(
+            zip(
+                spans.start_s[spans.worker == lane],
+                spans.end_s[spans.worker == lane],
+                strict=True,
+            )
+        )
+        for lane in (-1, -2)
+    }
+    assert lanes == {-1: [(3.5, 4.0), (4.0, 4.5)], -2: [(4.0, 4.5), (3.5, 4.0)]}
+
+
+def test_with_nothing_to_decode_it_is_the_parameter_server(cluster, unit_job):
+    machine = cluster(7, fold_s=0.1, jitter=LOGNORMAL)
+    free = Sequence(slots=1, frames=5.0, kept=1.0, decode_cost=0.0)
+    ours = Simulation(machine, free, unit_job, 7, 3).advance(folds=500)
+    theirs = Simulation(machine, "parameter_server", unit_job, 7, 3).advance(folds=500)
+    assert ours.folds.time_s.tolist() == theirs.folds.time_s.tolist()
+    assert ours.folded().worker.tolist() == theirs.folded().worker.tolist()
+    assert ours.staleness().tolist() == theirs.staleness().tolist()
+
+
+def test_every_frame_kept_enters_one_minibatch_and_slots_follow_on(run):
+    timeline = run(shards=3, **SMALL).advance(folds=900)
+    rows = timeline.decodes
+    assert sorted(rows.utterance.tolist())[:100] == list(range(100))
+    assert len(set(rows.utterance.tolist())) == len(rows)
+    for worker in range(3):
+        for slot in range(4):
+            mine = (rows.worker == worker) & (rows.slot == slot)
+            ends = (rows.first_step + rows.steps)[mine]
+            assert rows.first_step[mine].tolist() == [0, *ends[:-1].tolist()]
+    updates, seconds = outer_lag(timeline)
+    assert len(updates) == 4 * 900
+    assert np.all(updates >= 0)
+    assert np.all(seconds > 0.0)
+
+
+def test_a_contribution_tells_its_oldest_decode(run):
+    timeline = run(workers=2, **SMALL).advance(folds=300)
+    rows, decodes = timeline.folded(), timeline.decodes
+    for worker in range(2):
+        mine = rows.decode_version[rows.worker == worker]
+        ours = decodes.where(decodes.worker == worker)
+        for step in range(len(mine)):
+            live = (ours.first_step <= step) & (step < ours.first_step + ours.steps)
+            assert mine[step] == ours.decode_version[live].min()
+
+
+def test_decoders_fetch_all_at_once_at_multiples_of_the_interval(run):
+    timeline = run(fetch_s=50.0, **SMALL).advance(folds=600)
+    times = np.unique(timeline.decodes.decode_time_s)
+    assert times[0] == 0.0
+    assert len(np.unique(np.floor(timeline.decodes.decode_time_s / 50.0))) > 3
+    for worker in range(3):
+        mine = timeline.decodes.decode_time_s[timeline.decodes.worker == worker]
+        reads = np.unique(mine)
+        assert len(np.unique(np.floor(reads / 50.0))) == len(reads)
+    # A decoder that is decoding at a multiple reads when it begins its next utterance.
+    rare, often = (outer_lag(run(fetch_s=f, **SMALL).advance(folds=600))[1] for f in (200.0, 1.0))
+    assert rare.mean() > 1.5 * often.mean()
+
+
+def test_lengths_have_the_mean_and_spread_asked_for(run):
+    timeline = run(slots=8, frames=200.0, frames_cv=0.5, kept=1.0).advance(folds=20_000)
+    lengths = timeline.decodes.steps
+    assert lengths.mean() == pytest.approx(200.0, rel=0.03)
+    assert lengths.std() / lengths.mean() == pytest.approx(0.5, rel=0.05)
+
+
+def test_segments_a_restore_and_the_file_change_nothing(run, tmp_path):
+    parts, whole = run(shards=2, **SMALL), run(shards=2, **SMALL)
+    segments = [parts.advance(folds=40), parts.advance(folds=0), parts.advance(folds=59)]
+    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), 3)
+    segments.append(parts.advance(folds=201))
+    together = whole.advance(folds=300)
+    assert concat(segments).sha256() == together.sha256()
+    together.save(tmp_path / "t")
+    assert Timeline.load(tmp_path / "t").sha256() == together.sha256()
+
+
+def test_a_drained_segment_leaves_no_contribution_under_way(run):
+    simulation = run(**SMALL)
+    simulation.advance(folds=50, drain=True)
+    assert simulation.drained
+    assert simulation.version == simulation.dispatched == 50
+    simulation.pause(10.0, "search")
+    assert simulation.advance(folds=30).folds.time_s.min() > 10.0
+
+
+def test_sequence_training_on_a_shared_link_is_refused(run):
+    with pytest.raises(UserError, match="sharing"):
+        run(durations={"copy_s": 1.0, "sharing": "fair"})
+
+
+def test_more_replicas_make_outer_gradients_older_in_updates_and_not_in_seconds():
+    cluster = load_cluster(CLUSTERS / "distbelief.toml")
+    means = []
+    for workers in (1, 10, 50):
+        simulation = Simulation(cluster, "sequence", cluster.workload, workers)
+        timeline = simulation.advance(folds=200 * workers)
+        updates, seconds = outer_lag(timeline)
+        late = len(updates) // 2
+        means.append((updates[late:].mean(), seconds[late:].mean()))
+    (one, one_s), (ten, ten_s), (fifty, fifty_s) = means
+    assert ten / one == pytest.approx(10.0, rel=0.1)
+    assert fifty / one == pytest.approx(50.0, rel=0.1)
+    assert ten_s == pytest.approx(one_s, rel=0.15)
+    assert fifty_s == pytest.approx(one_s, rel=0.15)
