@@ -11,6 +11,7 @@ W waiting time, L number present.
     lockstep             D/D/1//N
     open_queue           M/G/1 (Pollaczek and Khinchine), of which M/M/1 and M/D/1 are cases
     throughput_bounds    what holds for every law
+    slowest_s            where all wait for the slowest: the mean of the longest of N times
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "machine_repairman",
     "mean_value_analysis",
     "open_queue",
+    "slowest_s",
     "throughput_bounds",
 ]
 
@@ -179,6 +181,27 @@ def throughput_bounds(think_s: Sequence[float], demands_s: Sequence[float]) -> t
     most = float(_inverse(away + total).sum())
     slowest = max(demands_s, default=0.0)
     return least, most if slowest == 0.0 else min(most, 1.0 / slowest)
+
+
+def slowest_s(workers: int, steps: int, step_s: float) -> float:
+    """Mean time until the last of N workers has done so many exponential steps.
+
+    The sum of n steps has an Erlang law F, and E[max] = ∫ 1 − F(t)^N dt; for one step that is
+    the harmonic number, step_s·(1 + 1/2 + … + 1/N).
+
+    Args:
+        workers: N.
+        steps: n, before all wait for each other.
+        step_s: mean time of a step.
+    """
+    law = cast(Any, stats.gamma)(steps)
+    end = float(law.isf(1e-16 / workers))
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    pieces = np.linspace(0.0, end, 21)
+    half = (pieces[1:] - pieces[:-1])[:, None] / 2.0
+    times = pieces[:-1, None] + half * (1.0 + nodes)
+    late = -np.expm1(workers * np.asarray(law.logcdf(times)))
+    return step_s * float((half * weights * late).sum())
 
 
 def _inverse(seconds: Floats) -> Floats:

@@ -16,12 +16,14 @@ from harness.simulator import (
     WorkerGroup,
     Workload,
 )
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.queueing import (
     constant_repair,
     lockstep,
     machine_repairman,
     mean_value_analysis,
     open_queue,
+    slowest_s,
     throughput_bounds,
 )
 from harness.simulator.visits import visits
@@ -239,3 +241,19 @@ def test_every_throughput_lies_within_the_bounds():
         think_s = simulation._costs.compute_s
         least, most = throughput_bounds(think_s, [0.2])
         assert least <= 20_000 / simulation.now_s <= most
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7, 100, 5000])
+def test_the_slowest_of_exponential_times_is_the_harmonic_number(workers):
+    harmonic = sum(1.0 / k for k in range(1, workers + 1))
+    assert slowest_s(workers, 1, 2.0) == pytest.approx(2.0 * harmonic, rel=1e-9)
+
+
+@pytest.mark.parametrize(("workers", "every"), [(1, 5), (4, 1), (16, 1), (16, 10), (64, 3)])
+def test_a_round_of_averaging_takes_as_long_as_the_slowest_worker(workers, every):
+    """Where messages cost nothing, a round ends when the last worker has computed."""
+    machine = closed(workers, 0.0)
+    simulation = Simulation(machine, Averaging(every=every), UNIT, workers, spans=False)
+    simulation.advance(folds=20_000)
+    expected = slowest_s(workers, every, 1.0)
+    assert simulation.now_s / 20_000 == pytest.approx(expected, rel=0.01)
