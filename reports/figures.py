@@ -5,8 +5,9 @@ An exhibit declares how it is drawn::
     "axes": {"x": "epoch", "y": "frame error (%)"},
     "draw": {"as": "curves"}             curves | bars | histogram
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
+    "draw": {"as": "messages", "workers": 4, "messages": […]}
 
-See ``series`` and ``gantt`` for the further keys of each.
+See ``series``, ``gantt`` and ``messages`` for the further keys of each.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from matplotlib.axes import Axes
 
 from harness.errors import UserError, unknown
 from harness.judge import Exhibit
-from reports import gantt, series, style
+from reports import gantt, messages, series, style
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": series.curves,
     "bars": series.bars,
     "histogram": series.histogram,
+    "messages": messages.messages,
 }
 FORMS = ("svg", "png")
 

@@ -153,12 +153,14 @@ class Parallel(Spec):
 
     Attributes:
         slowdown: a minibatch of the parallel program over one of a worker that is alone.
+        average_s: a worker's fixed time for each average, beside its messages.
         epoch_minibatches: minibatches in an epoch of all workers together; 0 if there are
             no epochs.
         epoch_s: fixed time at the start of each epoch, e.g. for going through the whole corpus.
     """
 
     slowdown: float = ratio()
+    average_s: float = duration()
     epoch_minibatches: int = setting(0, at_least=0, at_most=2**50)
     epoch_s: float = duration()
 

@@ -68,8 +68,8 @@ TASK = np.dtype(
 )
 """A worker's part in one round: what it has read and been handed, and the instants of its life."""
 
-EPOCH, REDUCE = "epoch", "all-reduce"
-SPAN_KINDS = (*KINDS, EPOCH, REDUCE)
+EPOCH, AVERAGE, REDUCE = "epoch", "average", "all-reduce"
+SPAN_KINDS = (*KINDS, EPOCH, AVERAGE, REDUCE)
 
 
 class State(NamedTuple):
@@ -277,6 +277,7 @@ def _plan(state: State, costs: Costs, join_s: Any) -> None:
         stage_s = size / host.staging_bytes_per_s
     if host.memory_bytes_per_s is not None:
         add_s_per_byte = state.machine.server.fold_traffic / host.memory_bytes_per_s
+    join_s = join_s + (state.machine.parallel.average_s if len(tasks) > 1 else 0.0)
     tasks["join_s"] = join_s
     tasks["pushed_s"] = join_s + stage_s
     tasks["reduced_s"] = state.collective.ends_s(tasks["pushed_s"], size, add_s_per_byte)
@@ -304,6 +305,7 @@ def _spans(tasks: Any, overlap: bool) -> Spans:
     stages = [(EPOCH, "read_at_s", "start_s"), ("compute", "start_s", "compute_end_s")]
     if not overlap:
         stages += [
+            (AVERAGE, "compute_end_s", "join_s"),
             ("push", "join_s", "pushed_s"),
             (REDUCE, "pushed_s", "reduced_s"),
             ("fetch", "reduced_s", "fetched_s"),
@@ -314,10 +316,8 @@ def _spans(tasks: Any, overlap: bool) -> Spans:
     start_s = np.stack([tasks[start] for _, start, _ in stages], axis=1).reshape(-1)
     end_s = np.stack([tasks[end] for *_, end in stages], axis=1).reshape(-1)
     if overlap:
-        who, kind = (
-            np.append(who, np.int32(SERVER)),
-            np.append(kind, np.int32(SPAN_KINDS.index(REDUCE))),
-        )
+        reduce = SPAN_KINDS.index(REDUCE)
+        who, kind = np.append(who, np.int32(SERVER)), np.append(kind, np.int32(reduce))
         start_s = np.append(start_s, tasks["join_s"].min())
         end_s = np.append(end_s, tasks["fetched_s"].max())
     busy = end_s > start_s

@@ -121,6 +121,14 @@ def test_a_slow_program_an_epochs_start_and_pageable_copies_are_paid_for(averagi
     assert names == {"epoch", "compute", "push", "fetch"}
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_fixed_time_for_each_average_is_paid_once_a_round_and_not_alone(averaging, overlap):
+    parallel = Parallel(average_s=0.5)
+    one, two = (averaging(n, 4, overlap, parallel=parallel).advance(folds=3) for n in (1, 2))
+    assert one.folds.time_s.tolist() == [4.0, 8.0, 12.0]
+    assert two.folds.time_s.tolist() == [4.5, 9.0, 13.5]
+
+
 def test_an_epochs_cost_needs_the_length_of_an_epoch():
     with pytest.raises(UserError, match="epoch_minibatches"):
         Parallel(epoch_s=1.0)

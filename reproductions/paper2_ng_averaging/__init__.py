@@ -1,0 +1,19 @@
+"""Paper 2: natural gradient and model averaging (Su, Chen and Xu): its speed, predicted."""
+
+from __future__ import annotations
+
+from reproductions.paper import Paper
+from reproductions.paper2_ng_averaging.claims import CLAIMS
+from reproductions.paper2_ng_averaging.exhibits import EXHIBITS
+from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
+from reproductions.paper2_ng_averaging.prediction import REPORTED
+
+PAPER = Paper(
+    "paper2",
+    {name: REPORTED["paper"][name] for name in ("title", "authors")},
+    SEEDS,
+    experiments,
+    differences,
+    EXHIBITS,
+    CLAIMS,
+)

@@ -1,0 +1,92 @@
+"""Stampede's free figures, fitted to paper 2's timings on 1, 2 and 4 GPUs and to no others.
+
+Four figures are free: the K20's rate, the bandwidth MPI achieves, the fixed time of an epoch,
+and one for what the parallel program does beside: the timings on 2 and 4 GPUs outside MPI add
+up to more than the work of one. They do not say whether that excess belongs to every minibatch
+or to every average. The first reading is the one that is judged; it was chosen because an
+average outside MPI has no work of that size (a quarter of ten minibatches). The second is
+reported beside it.
+
+MPI's all-reduce of long messages is Rabenseifner's algorithm (Thakur, Rabenseifner and Gropp
+2005), and that is what is simulated.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.simulator import Cluster, Workload, load_cluster
+from harness.simulator.predict import Epoch, Fit, fit, simulated_epoch
+from harness.simulator.protocols.averaging import Averaging
+
+__all__ = ["FITTED_UP_TO", "READINGS", "REPORTED", "cluster", "fitted", "measured_epochs"]
+
+FOLDER = Path(__file__).parent
+REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+CLUSTER = FOLDER.parent / "clusters" / "stampede.toml"
+FITTED_UP_TO = 4
+EVERY: int = REPORTED["paper"]["every"]
+COLLECTIVE = "rabenseifner"
+
+COMMON = {"flops_per_s": 1.5e12, "bytes_per_s": 1.0e9, "epoch_s": 100.0}
+READINGS = {
+    "minibatch": {**COMMON, "slowdown": 1.1},
+    "average": {**COMMON, "average_s": 0.1},
+}
+"""Where the excess of the parallel program belongs: the free parameters with first guesses."""
+
+
+def averaging(every: int = EVERY) -> Averaging:
+    """The paper's protocol."""
+    return Averaging(every, overlap=False, collective=COLLECTIVE)
+
+
+def workload() -> Workload:
+    """The paper's network and minibatch."""
+    return Workload.of_network(REPORTED["paper"]["layers"], REPORTED["paper"]["minibatch"])
+
+
+def measured_epochs(timings: Mapping[str, Any], most_workers: int) -> list[Epoch]:
+    """The epochs of at most so many workers in a table of the authors' timings."""
+    columns = zip(timings["gpus"], timings["total_min"], timings["mpi_min"], strict=True)
+    return [Epoch(n, 60.0 * t, 60.0 * m) for n, t, m in columns if n <= most_workers]
+
+
+def cluster(free: Mapping[str, float]) -> Cluster:
+    """Stampede with these figures in place of the file's."""
+    machine = load_cluster(CLUSTER)
+    assert machine.network is not None
+    device = replace(machine.devices["K20"], achieved_flops_per_s=free["flops_per_s"])
+    level = replace(machine.network.levels[0], bandwidth_bytes_per_s=free["bytes_per_s"])
+    parallel = replace(
+        machine.parallel,
+        slowdown=free.get("slowdown", 1.0),
+        average_s=free.get("average_s", 0.0),
+        epoch_s=free["epoch_s"],
+    )
+    return replace(
+        machine,
+        devices={"K20": device},
+        network=replace(machine.network, levels=(level,)),
+        parallel=parallel,
+    )
+
+
+@lru_cache
+def fitted(reading: str = "minibatch") -> Fit:
+    """The fit of one of the `READINGS` to the authors' timings on up to four GPUs."""
+    return fit_to(measured_epochs(REPORTED["timings"], FITTED_UP_TO), READINGS[reading])
+
+
+def fit_to(epochs: Sequence[Epoch], start: Mapping[str, float]) -> Fit:
+    """The fit to some epochs."""
+
+    def simulate(free: Mapping[str, float], workers: int) -> Epoch:
+        return simulated_epoch(cluster(free), averaging(), workload(), workers)
+
+    return fit(epochs, start, simulate, FITTED_UP_TO)
