@@ -6,12 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, unknown
 
-PAPERS = ("paper1",)
+PAPERS = {
+    "paper1": "reproductions.paper1_async_asgd",
+    "paper2": "reproductions.paper2_ng_averaging",
+}
+"""The module that declares each paper as its ``PAPER``."""
 
 
 def parser() -> Parser:
@@ -44,19 +49,19 @@ def _main(asked: argparse.Namespace) -> int:
     from data_synth import load_corpus
     from harness.execution.device import resolve
     from harness.store.atomic import writable_folder
-    from reproductions.paper import Subject
-    from reproductions.paper1_async_asgd import PAPER
+    from reproductions.paper import Paper, Subject
     from reproductions.pipeline import Request, failed_runs, reproduce
 
+    paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
-    if scale not in PAPER.seeds:
-        raise unknown("--scale", scale, PAPER.seeds)
+    if scale not in paper.seeds:
+        raise unknown("--scale", scale, paper.seeds)
     only = tuple(name for name in asked.only.split(",") if name)
-    PAPER.chosen(only, scale)
+    paper.chosen(only, scale)
     out = asked.out or Path("reports/out") / asked.paper / scale
     request = Request(
-        seeds=tuple(range(asked.seeds or PAPER.seeds[scale])),
+        seeds=tuple(range(asked.seeds or paper.seeds[scale])),
         only=only,
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
@@ -64,7 +69,7 @@ def _main(asked: argparse.Namespace) -> int:
     )
     writable_folder(out, "--out")
     corpus = load_corpus(asked.corpus, scale=scale, progress=_say)
-    results = reproduce(PAPER, Subject(scale, corpus, device), request)
+    results = reproduce(paper, Subject(scale, corpus, device), request)
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
     print(f"report: {out / 'report.pdf'}")
