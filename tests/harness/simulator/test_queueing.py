@@ -254,6 +254,6 @@ def test_a_round_of_averaging_takes_as_long_as_the_slowest_worker(workers, every
     """Where messages cost nothing, a round ends when the last worker has computed."""
     machine = closed(workers, 0.0)
     simulation = Simulation(machine, Averaging(every=every), UNIT, workers, spans=False)
-    simulation.advance(folds=20_000)
+    simulation.advance(folds=8_000)
     expected = slowest_s(workers, every, 1.0)
-    assert simulation.now_s / 20_000 == pytest.approx(expected, rel=0.01)
+    assert simulation.now_s / 8_000 == pytest.approx(expected, rel=0.01)
