@@ -7,6 +7,7 @@ order of floating-point operations is fixed, which replaying a run bit for bit n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,9 @@ from harness.acoustics.cross_entropy import softmax_cross_entropy_
 from harness.acoustics.stack import Affine, Layout
 
 Activation = Literal["sigmoid", "relu"]
+
+Visit = Callable[[int, Tensor, Tensor], None]
+"""``visit(layer, inputs [R, B, m], derivatives [R, B, n])``: what one affine layer sees."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +57,40 @@ class Dnn:
         Returns:
             The summed loss of each replica, ``[R]``, in nats.
         """
-        layers, gradients = self.layout.views(stack), self.layout.views(out)
+        gradients = self.layout.views(out)
+
+        def write(i: int, level: Tensor, delta: Tensor) -> None:
+            # Straight into the layer's strided view of the stack: a copy would cost as
+            # much as half the product where layers are small.
+            torch.bmm(delta.transpose(1, 2), level, out=gradients[i].weight)
+            torch.sum(delta, 1, out=gradients[i].bias)
+
+        return self.backward(stack, x, targets, write)
+
+    def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
+        """Back-propagate the summed cross-entropy, and show each layer's two sides to ``visit``.
+
+        The layer's gradient is ``derivativesᵀ inputs``; who wants more than that (natural
+        gradient, per-frame statistics) finds it here without a second pass.
+
+        Args:
+            stack: parameters ``[R, P]``.
+            x: spliced frames ``[R, B, D]``.
+            targets: ``[R, B]``, int64.
+            visit: called once a layer, last layer first, with the layer's inputs and the
+                loss's derivatives at its outputs, which it may read until the call returns.
+
+        Returns:
+            The summed loss of each replica, ``[R]``, in nats.
+        """
+        layers = self.layout.views(stack)
         levels = [x]
         for layer in layers[:-1]:
             levels.append(self._activate_(_affine(layer, levels[-1])))
         delta = _affine(layers[-1], levels[-1])
         loss = softmax_cross_entropy_(delta, targets)
         for i in range(len(layers) - 1, -1, -1):
-            # Straight into the layer's strided view of the stack: a copy would cost as
-            # much as half the product where layers are small.
-            torch.bmm(delta.transpose(1, 2), levels[i], out=gradients[i].weight)
-            torch.sum(delta, 1, out=gradients[i].bias)
+            visit(i, levels[i], delta)
             if i:
                 delta = self._differentiate_(torch.bmm(delta, layers[i].weight), levels[i])
         return loss

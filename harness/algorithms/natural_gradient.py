@@ -154,15 +154,16 @@ class Rows:
             return torch.bmm(h.mT, self.x)
         return torch.cat([torch.bmm(h.mT, self.x), h.sum(1).unsqueeze(2)], 2)
 
-    def lengths(self) -> Tensor:
-        """The rows' Euclidean lengths ``[R, N]``, float64, for entries of any size."""
+    def squares(self) -> tuple[Tensor, bool]:
+        """The rows' squared lengths ``[R, N]``, float64, and whether float32 can hold them."""
         lengths = torch.linalg.vector_norm(self.x, dim=2)
         # Squares of float32 leave its range beyond about 1e±19; float64 squares of float32
         # do not, but cost seven times as much.
-        if lengths.numel() and not 1e-15 < float(lengths.amax()) < 1e18:
+        ordinary = lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18
+        if not ordinary:
             lengths = torch.linalg.vector_norm(self.x, dim=2, dtype=torch.float64)
-        lengths = lengths.double()
-        return torch.hypot(lengths, torch.ones_like(lengths)) if self.appended else lengths
+        squares = lengths.double().square_()
+        return (squares.add_(1.0) if self.appended else squares), ordinary
 
 
 class Factor(NamedTuple):
@@ -171,13 +172,13 @@ class Factor(NamedTuple):
     Args:
         basis: the W that was used, ``[R, k, D]``.
         along: ``H = X Wᵀ``, ``[R, N, k]``.
-        lengths: the lengths of the rows of ``X - H W``, ``[R, N]``, float64.
+        squares: squared lengths of the rows of ``X - H W``, ``[R, N]``, float64.
         gain: γ, ``[R]``, float64: the norm of X over that of ``X - H W``.
     """
 
     basis: Tensor
     along: Tensor
-    lengths: Tensor
+    squares: Tensor
     gain: Tensor
 
     @property
@@ -203,29 +204,30 @@ def precondition(
     Returns:
         ``(moment, factor)``. A minibatch that is not finite leaves the estimate as it was.
     """
-    lengths = rows.lengths()
+    squares, ordinary = rows.squares()
     if not moment.basis.shape[1]:
-        return replace(moment, calls=moment.calls + 1), untouched(rows, lengths)
-    size = lengths.mul(scale).square_().sum(1)
+        return replace(moment, calls=moment.calls + 1), untouched(rows, squares)
+    total = squares.sum(1)
+    size = total * scale**2
     if not moment.calls:
         for _ in range(WARMING_PASSES):
             along = rows.along(moment.basis)
             moment = _updated(moment, rows, along, size, options, scale)
     along = rows.along(moment.basis)
-    shrunk = _shrunk(lengths, along, moment.shrink)
-    factor = Factor(moment.basis, along, shrunk, _gain(lengths, shrunk))
+    shrunk = _shrunk(squares, along if ordinary else along.double(), moment.shrink)
+    factor = Factor(moment.basis, along, shrunk, _gain(total, shrunk))
     if options.updates_at(moment.calls):
         moment = _updated(moment, rows, along, size, options, scale)
     return replace(moment, calls=moment.calls + 1), factor
 
 
-def untouched(rows: Rows, lengths: Tensor | None = None) -> Factor:
+def untouched(rows: Rows, squares: Tensor | None = None) -> Factor:
     """The factor that leaves rows as they are: no direction is shrunk."""
     replicas, count, _ = rows.x.shape
     return Factor(
         rows.x.new_zeros(replicas, 0, rows.width),
         rows.x.new_zeros(replicas, count, 0),
-        rows.lengths() if lengths is None else lengths,
+        rows.squares()[0] if squares is None else squares,
         torch.ones(replicas, dtype=torch.float64, device=rows.x.device),
     )
 
@@ -238,24 +240,21 @@ def formed(rows: Rows, factor: Factor) -> Tensor:
     return torch.baddbmm(rows.x, factor.along, factor.basis[:, :, : rows.x.shape[2]], alpha=-1)
 
 
-def _shrunk(lengths: Tensor, along: Tensor, shrink: Tensor) -> Tensor:
-    """Lengths of the rows of ``X - HW``: ``|x|² + Σ (e - 2) h²``, because ``WWᵀ = diag(e)``.
+def _shrunk(squares: Tensor, along: Tensor, shrink: Tensor) -> Tensor:
+    """Squared lengths of the rows of ``X - HW``: ``|x|² + Σ (e - 2) h²``, as ``WWᵀ = diag(e)``.
 
-    Relative to ``|x|²`` the square stays within the squared eigenvalues of ``I - WᵀW``, which
-    rounding may not leave: so γ is at least 1 and never infinite.
+    Rounding may not take them beyond ``|x|²`` times a squared eigenvalue of ``I - WᵀW``: so
+    γ is at least 1 and never infinite.
     """
-    divisor = lengths.to(along.dtype).clamp_min_(torch.finfo(along.dtype).tiny).unsqueeze(2)
-    direction = along / divisor
     weights = (shrink - 2.0).to(along.dtype).unsqueeze(2)
-    change = torch.bmm(direction.square_(), weights).squeeze(2).double()
-    least = (1.0 - shrink.amax(1, keepdim=True)).square()
-    return change.add_(1.0).clamp_(max=1.0).maximum(least).sqrt_().mul_(lengths)
+    change = torch.bmm(along.square(), weights).squeeze(2).double()
+    least = (1.0 - shrink.amax(1, keepdim=True)).square_()
+    return change.add_(squares).clamp_(squares * least, squares)
 
 
-def _gain(lengths: Tensor, shrunk: Tensor) -> Tensor:
+def _gain(total: Tensor, shrunk: Tensor) -> Tensor:
     """γ, ``[R]``: 1 for rows that are all zero, or not finite."""
-    gain = torch.linalg.vector_norm(lengths, dim=1) / torch.linalg.vector_norm(shrunk, dim=1)
-    return torch.where(gain.isfinite(), gain, 1.0)
+    return total.div(shrunk.sum(1)).sqrt_().nan_to_num_(nan=1.0, posinf=1.0)
 
 
 def _updated(
