@@ -20,24 +20,35 @@ SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
     "collective": (str, "averaging: the all-reduce, e.g. ring or recursive-doubling"),
     "overlap": (bool, "averaging: workers go on while their parameters are averaged"),
     "push_every": (int, "parameter_server: minibatches in a contribution"),
-    "fetch_every": (int, "parameter_server: minibatches between two fetches"),
+    "fetch_every": (int, "parameter_server, sequence: minibatches between two fetches"),
     "bound": (int, "parameter_server: contributions a worker may be ahead of the slowest"),
     "queue": (int, "parameter_server: places at the server"),
     "depth": (int, "parameter_server: contributions a worker may have under way"),
+    "slots": (int, "sequence: utterances in a minibatch"),
+    "frames": (float, "sequence: mean length of an utterance"),
+    "frames_cv": (float, "sequence: standard deviation of that over its mean"),
+    "kept": (float, "sequence: part of an utterance's frames that is trained on"),
+    "decode_cost": (float, "sequence: frames trained on in the time of decoding one"),
+    "fetch_s": (float, "sequence: seconds between two fetches of a decoder"),
+    "waiting": (int, "sequence: decoded utterances that may wait for a slot"),
+    "shards": (int, "sequence: parts of the model with a queue of their own"),
 }
 """Every setting of a protocol: its type, and what it means."""
+
+
+METAVARS: dict[object, str] = {int: "N", float: "X", str: "NAME"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare ``--protocol`` and an option for each setting."""
     parser.add_argument("--protocol", default="parameter_server", help="default: %(default)s")
+    settings = parser.add_argument_group("settings of a protocol")
     for name, (kind, meaning) in SETTINGS.items():
         option = "--" + name.replace("_", "-")
         if kind is bool:
-            parser.add_argument(option, action="store_true", default=None, help=meaning)
+            settings.add_argument(option, action="store_true", default=None, help=meaning)
         else:
-            metavar = "N" if kind is int else "NAME"
-            parser.add_argument(option, type=kind, metavar=metavar, help=meaning)
+            settings.add_argument(option, type=kind, metavar=METAVARS[kind], help=meaning)
 
 
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
