@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from data_synth.tree import variants
 from harness.acoustics.language_model import BEGIN, END, LanguageModel, Ngram
 from harness.errors import UserError
 
@@ -105,6 +104,8 @@ class Lexicon:
         stay: np.ndarray | None = None,
     ) -> Lexicon:
         """From a corpus's lexicon, where ``"word(2)"`` is another way to say ``"word"``."""
+        from data_synth.tree import variants  # corpora are validated by decoding: a circle
+
         said = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
         return cls(said, silence, stay=stay)
 

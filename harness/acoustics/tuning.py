@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.decoder import Beam, decode
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Recognised
 from harness.acoustics.scoring import character_errors, word_errors
+
+if TYPE_CHECKING:
+    from data_synth.corpus import Corpus, Utterances
 
 SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 INSERTIONS = (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0)
