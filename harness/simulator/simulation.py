@@ -32,7 +32,7 @@ PROTOCOLS: dict[str, type[TimingProtocol]] = {
 
 Array = NDArray[Any]
 _NEVER = 2**62
-_LEAST_ROOM, _MOST_ROOM = 1 << 13, 1 << 20
+_LEAST_ROOM, _PART_ROOM, _MOST_ROOM = 1 << 13, 1 << 16, 1 << 20
 _WORKLOAD = "workload"
 _FINGERPRINT = "fingerprint"
 
@@ -148,8 +148,19 @@ class Simulation:
             UserError: time does not move on because nothing costs time.
         """
         limits = self._limits(folds, seconds, drain)
-        parts = list(self._run(limits))
+        parts = list(self._run(limits, _MOST_ROOM))
         return ended(parts, self.protocol.in_flight(self._state))
+
+    def parts(
+        self, *, folds: int | None = None, seconds: float | None = None
+    ) -> Iterator[Timeline]:
+        """A segment in parts that are simulated when they are asked for.
+
+        Together (see `concat`) they are what `advance` would have returned. The last one has no
+        folds, but what is in flight.
+        """
+        yield from self._run(self._limits(folds, seconds, drain=False), _PART_ROOM)
+        yield Timeline(contributions=self.protocol.in_flight(self._state))
 
     def pause(self, seconds: float, kind: str) -> Timeline:
         """All workers stand still, e.g. for a rate search; a server span of that kind says so.
@@ -230,14 +241,14 @@ class Simulation:
             return Limits(_NEVER, math.inf, _NEVER, end_s, standing)
         return Limits(_NEVER, end_s, _NEVER, math.inf, standing)
 
-    def _run(self, limits: Limits) -> Iterator[Timeline]:
-        """Parts of the segment, as many folds at a time as there is room for."""
+    def _run(self, limits: Limits, most: int) -> Iterator[Timeline]:
+        """Parts of the segment, of at most ``most`` folds."""
         self.protocol.wake(self._state)
         why = FULL
-        grown = _LEAST_ROOM if limits.version == _NEVER else _MOST_ROOM
+        grown = _LEAST_ROOM if limits.version == _NEVER else most
         while why == FULL:
             room = min(grown, limits.version - self.version)
-            grown = min(2 * grown, _MOST_ROOM)
+            grown = min(2 * grown, most)
             why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
             yield part
         if why == GONE and self.version < limits.version < _NEVER:

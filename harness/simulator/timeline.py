@@ -35,6 +35,7 @@ __all__ = [
     "SERVER",
     "Contributions",
     "Decodes",
+    "Digest",
     "Folds",
     "Restarts",
     "Spans",
@@ -45,6 +46,7 @@ __all__ = [
 
 IN_FLIGHT, LOST = -1, -2
 SERVER = -1
+TABLES = ("folds", "contributions", "spans", "restarts", "decodes")
 KINDS = ("fetch", "compute", "push", "fold")
 """Span kinds every timeline starts with; others are added after them."""
 
@@ -227,13 +229,10 @@ class Timeline:
 
     def sha256(self) -> str:
         """Hash of the canonical bytes: every column's name, type and little-endian values."""
-        digest = hashlib.sha256("\x1f".join(self.kinds).encode())
+        digest = Digest()
         for table, rows in self.tables().items():
-            for name, column in rows.columns().items():
-                plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
-                content = hashlib.sha256(plain.data).hexdigest()
-                digest.update(f"{table}.{name}:{plain.dtype.str}:{content}\n".encode())
-        return digest.hexdigest()
+            digest.add(table, rows)
+        return digest.hexdigest(self.kinds)
 
     def save(self, path: str | Path) -> str:
         """Write one Parquet file, whole or not at all, and return its SHA-256 (see `sha256`)."""
@@ -257,6 +256,29 @@ class Timeline:
         from harness.simulator.trace import write_trace
 
         write_trace(self, Path(path))
+
+
+class Digest:
+    """The hash of a timeline whose rows come in parts, in the order of the whole's rows."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
+
+    def add(self, table: str, rows: _Table) -> None:
+        """The next rows of a table."""
+        known = self._columns[table]
+        for name, column in rows.columns().items():
+            plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+            label = f"{table}.{name}:{plain.dtype.str}"
+            known.setdefault(label, hashlib.sha256()).update(plain.data)
+
+    def hexdigest(self, kinds: Sequence[str]) -> str:
+        """What `Timeline.sha256` gives for the whole with these span kinds."""
+        digest = hashlib.sha256("\x1f".join(kinds).encode())
+        for columns in self._columns.values():
+            for label, content in columns.items():
+                digest.update(f"{label}:{content.hexdigest()}\n".encode())
+        return digest.hexdigest()
 
 
 def concat(segments: Sequence[Timeline]) -> Timeline:

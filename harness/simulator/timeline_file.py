@@ -11,6 +11,7 @@ appended while a simulation runs. The metadata holds the span kinds and the SHA-
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,18 @@ import pyarrow.parquet as pq
 
 from harness.errors import UserError
 from harness.simulator.output import written_whole
-from harness.simulator.timeline import Contributions, Decodes, Folds, Restarts, Spans, Timeline
+from harness.simulator.timeline import (
+    KINDS,
+    Contributions,
+    Decodes,
+    Digest,
+    Folds,
+    Restarts,
+    Spans,
+    Timeline,
+)
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "write"]
 
 _TABLES: dict[str, Any] = {
     "folds": Folds,
@@ -54,16 +64,49 @@ _SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
 
 def save(timeline: Timeline, path: Path) -> str:
     """Write ``timeline`` atomically; returns its SHA-256."""
-    digest = timeline.sha256()
-    notes = {"kinds": json.dumps(timeline.kinds), "sha256": digest, "format": "lagbench timeline 2"}
-    schema = _SCHEMA.with_metadata(notes)
+    return write([timeline], path)
+
+
+def write(parts: Iterable[Timeline], path: Path) -> str:
+    """Write successive parts of one timeline as they come; returns the SHA-256 of the whole.
+
+    No more than a part is held in memory, and what was lost or is in flight: those rows come
+    after all that folded. A file that was written in parts loads as one that was not.
+
+    Args:
+        parts: in order; as in `concat`, only the last one's rows in flight count.
+        path: appears when all parts are written.
+
+    Raises:
+        ValueError: parts differ in their span kinds.
+    """
+    digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
     with (
         written_whole(path, "the timeline") as draft,
-        pq.ParquetWriter(draft, schema, compression="zstd") as writer,
+        pq.ParquetWriter(draft, _SCHEMA, compression="zstd") as writer,
     ):
-        for name, rows in timeline.tables().items():
-            writer.write_table(_long(name, rows.columns(), len(rows)))
-    return digest
+
+        def put(table: str, rows: Any) -> None:
+            digest.add(table, rows)
+            if len(rows):
+                writer.write_table(_long(table, rows.columns(), len(rows)))
+
+        for part in parts:
+            if len(part.folds) or len(part.spans) or kinds is None:
+                if kinds not in (None, part.kinds):
+                    raise ValueError(f"span kinds {part.kinds} follow {kinds}")
+                kinds = part.kinds
+            for table, rows in part.tables().items():
+                put(table, part.folded() if table == "contributions" else rows)
+            lost += [part.lost()] if len(part.lost()) else []
+            last = part.in_flight()
+        for rows in (*lost, last):
+            if len(rows):
+                put("contributions", rows)
+        sha256 = digest.hexdigest(kinds or KINDS)
+        notes = {"kinds": json.dumps(kinds or KINDS), "sha256": sha256}
+        writer.add_key_value_metadata({**notes, "format": "lagbench timeline 2"})
+    return sha256
 
 
 def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
@@ -79,10 +122,10 @@ def load(path: Path) -> Timeline:
     """Read a timeline and check it against its SHA-256."""
     try:
         everything = pq.read_table(path)
+        notes = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: cannot read a timeline ({reason})") from error
-    notes = everything.schema.metadata or {}
     if not everything.schema.equals(_SCHEMA) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()

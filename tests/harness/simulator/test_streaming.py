@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from harness.simulator import Fault, Jitter, ParameterServer, Simulation, Timeline, concat
+from harness.simulator.protocols.sequence import Sequence
+from harness.simulator.timeline_file import write
+
+BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.05, "jitter": Jitter("lognormal", 0.3)}
+FAULTS = (
+    Fault("death", mean_s=20.0, down_s=3.0),
+    Fault("server", mean_s=300.0, down_s=1.0, checkpoint_s=9.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "faults"),
+    [
+        (ParameterServer(), ()),
+        (ParameterServer(bound=2), FAULTS),
+        (Sequence(slots=4, frames=60.0, decode_cost=0.1, shards=2), ()),
+    ],
+    ids=["plain", "faults", "sequence"],
+)
+def test_a_streamed_timeline_is_the_file_of_one_that_was_held(
+    cluster, unit_job, tmp_path, protocol, faults
+):
+    machine = cluster(5, faults=faults, **BUSY)
+    whole = Simulation(machine, protocol, unit_job, 5).advance(seconds=9000.0)
+    parts = Simulation(machine, protocol, unit_job, 5).parts(seconds=9000.0)
+    assert len(whole.folds) > 1 << 13  # more than one part
+    assert write(parts, tmp_path / "t") == whole.sha256()
+    again = Timeline.load(tmp_path / "t")
+    assert again.sha256() == whole.sha256()
+    assert len(again.lost()) == len(whole.lost())
+
+
+def test_parts_add_up_to_the_segment_and_the_simulation_goes_on(cluster, unit_job):
+    whole, in_parts = (Simulation(cluster(5, **BUSY), "parameter_server", unit_job) for _ in "ab")
+    parts = list(in_parts.parts(folds=100_000))
+    assert len(parts) == 3
+    assert concat(parts).sha256() == whole.advance(folds=100_000).sha256()
+    assert in_parts.advance(folds=50).sha256() == whole.advance(folds=50).sha256()
+
+
+def test_memory_does_not_grow_with_simulated_time(cluster, unit_job, tmp_path):
+    def peak_bytes(folds: int) -> int:
+        simulation = Simulation(cluster(5, **BUSY), "parameter_server", unit_job)
+        tracemalloc.start()
+        write(simulation.parts(folds=folds), tmp_path / "t")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    peak_bytes(1000)
+    short, long = peak_bytes(200_000), peak_bytes(1_200_000)
+    assert long < 1.1 * short
+    assert pa.total_allocated_bytes() < 1e6
+
+
+def test_parts_with_other_span_kinds_are_refused_and_leave_no_file(cluster, unit_job, tmp_path):
+    simulation = Simulation(cluster(2, **BUSY), "parameter_server", unit_job)
+    segments = [simulation.advance(folds=5, drain=True), simulation.pause(1.0, "search")]
+    with pytest.raises(ValueError, match="span kinds"):
+        write(segments, tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
