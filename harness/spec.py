@@ -57,7 +57,7 @@ class Limits:
     def admits(self, value: float) -> bool:
         """Whether a number lies inside the limits (nan and infinities never do)."""
         return (
-            math.isfinite(value)
+            (isinstance(value, int) or math.isfinite(value))
             and (self.above is None or value > self.above)
             and (self.at_least is None or value >= self.at_least)
             and (self.at_most is None or value <= self.at_most)
@@ -267,5 +267,8 @@ def _join(key: str, name: str) -> str:
 
 def _show(value: object) -> str:
     """A value as it would stand in TOML, on one line and not too long."""
-    text = repr(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        text = repr(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:  # Python writes out no integer of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."

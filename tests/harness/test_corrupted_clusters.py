@@ -231,3 +231,21 @@ def test_workers_of_all_groups_together_are_limited(tmp_path, capsys):
         '{count = 9000000, device = "K20"}]\n'
     )
     assert "workers: 18000000 in all; allowed: at most 10000000" in refusal(capsys, path)
+
+
+STRANGE = [
+    *("1" + "0" * 400, "-1" + "0" * 400, "0x" + "F" * 9000, "[0x" + "F" * 9000 + "]"),
+    *("1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "'''\n\n'''", "1e999", "-nan"),
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: value[:12])
+@pytest.mark.parametrize("key", ["count", "speed", "device"])
+def test_values_that_few_think_of_are_refused_in_one_line(tmp_path, capsys, key, value):
+    table = {"count": "1", "speed": "1", "device": '"K20"'} | {key: value}
+    path = tmp_path / "c.toml"
+    path.write_text('name = "n"\n[[workers]]\n' + "".join(f"{k} = {v}\n" for k, v in table.items()))
+    err = refusal(capsys, path)
+    assert err.startswith(f"error: {path}: workers[0].{key}: ")
+    assert err.count("\n") == 1
+    assert len(err) < 600 + len(str(path))
