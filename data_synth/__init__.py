@@ -8,15 +8,22 @@ from pathlib import Path
 from data_synth import parametric, presets
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
-from data_synth.public import fsdd
+from data_synth.public import aishell, fsdd, samromur
 from harness.errors import UserError, unknown
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
     **{name: presets.maker_of(name) for name in presets.PRESETS},
     "fsdd": fsdd.make,
+    "samromur": samromur.make,
+    "aishell": aishell.make,
 }
-FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch}
+FETCHES: dict[str, Callable[..., Path]] = {
+    "fsdd": fsdd.fetch,
+    "samromur": samromur.fetch,
+    "aishell": aishell.fetch,
+}
+CAN_SKIP = ("samromur", "aishell")
 SCALES = ("smoke", "laptop", "gpu", "paper")
 
 
@@ -30,6 +37,7 @@ def load_corpus(
     scale: str,
     cache: Path | None = None,
     seed: int = 0,
+    skip: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> Corpus:
     """A corpus by name, made on first use and kept.
@@ -40,6 +48,7 @@ def load_corpus(
         scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
         cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
         seed: what is random about the corpus follows from it.
+        skip: leave bad recordings out and count them; one of ``CAN_SKIP`` only.
         progress: called with a line of text now and then while a corpus is made.
 
     Raises:
@@ -50,7 +59,10 @@ def load_corpus(
         raise unknown("--corpus", name, CORPORA)
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
-    return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress)
+    if skip and name not in CAN_SKIP:
+        raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
+    options = {"skip": True} if skip else {}
+    return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 
 def make_corpus(
@@ -59,6 +71,7 @@ def make_corpus(
     *,
     scale: str,
     seed: int = 0,
+    skip: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> Corpus:
     """A corpus by name, in a folder of the user's choice; see ``load_corpus``.
@@ -68,7 +81,7 @@ def make_corpus(
     """
     if out.exists():
         raise UserError(f"--out {out}: exists already; a corpus is made in a new folder")
-    corpus = load_corpus(name, scale=scale, seed=seed, progress=progress)
+    corpus = load_corpus(name, scale=scale, seed=seed, skip=skip, progress=progress)
     corpus.save(out)
     return Corpus.load(out)
 

@@ -1,7 +1,8 @@
-"""Acoustic features: PLP, log-mel, differences over time, normalisation per utterance.
+"""Acoustic features: PLP, log-mel, differences over time, normalisation.
 
-All functions take one utterance and look at no other, so a corpus made in chunks has
-the same bytes however it is cut. Signals are in 16-bit units (−32768..32767), as float64.
+All functions but ``normalised_by_speaker`` take one utterance and look at no other, so a
+corpus made in chunks has the same bytes however it is cut.
+Signals are in 16-bit units (−32768..32767), as float64.
 
 PLP is written out here because the one maintained package that offers it (spafe 0.3.3)
 departs from the method: its equal-loudness curve is evaluated at band energies in place
@@ -10,7 +11,7 @@ of frequencies, and its cepstral recursion multiplies by the coefficient it is c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -55,6 +56,32 @@ def normalised(features: np.ndarray) -> np.ndarray:
     spread = np.sqrt((centred * centred).mean(axis=0))
     safe = np.where(spread > 1e-8, spread, np.inf)
     return (centred / safe).astype(np.float32)
+
+
+def normalised_by_speaker(
+    blocks: Sequence[np.ndarray], speakers: Sequence[str]
+) -> list[np.ndarray]:
+    """Each dimension with mean 0 and variance 1 over all that a speaker says.
+
+    Keeps what differs between utterances of one voice, e.g. loudness; needs to know who speaks.
+
+    Args:
+        blocks: features of each utterance, float [frames, dim].
+        speakers: who says it.
+
+    Returns:
+        float32 [frames, dim] for each utterance, in the order given.
+    """
+    own: dict[str, list[int]] = {}
+    for i, who in enumerate(speakers):
+        own.setdefault(str(who), []).append(i)
+    out: list[np.ndarray] = [np.zeros(0, np.float32)] * len(blocks)
+    for numbers in own.values():
+        joined = normalised(np.concatenate([blocks[i] for i in numbers]))
+        ends = np.cumsum([len(blocks[i]) for i in numbers])[:-1]
+        for i, piece in zip(numbers, np.split(joined, ends), strict=True):
+            out[i] = piece
+    return out
 
 
 def framed(signal: np.ndarray, rate_hz: int) -> np.ndarray:

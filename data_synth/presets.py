@@ -39,9 +39,11 @@ def mandarin_like() -> Recipe:
         phones=32,
         word_phones=(2, 2),
         minimal_pairs=0.3,
-        homophones=0.2,
+        homophones=0.3,
+        closeness=0.3,
+        mean_state_frames=2.6,
         characters=True,
-        manner=Manner(habit=0.8, favourites=6, sentence_words=(6, 14)),
+        manner=Manner(habit=0.65, favourites=10, sentence_words=(6, 14)),
         pause=0.05,
         conditions=(
             Condition("clean", 0),
@@ -55,9 +57,12 @@ def conversational() -> Recipe:
     return replace(
         SOUNDS,
         phones=36,
-        word_phones=(2, 5),
-        manner=Manner(habit=0.7, favourites=8, sentence_words=(4, 14)),
-        speaker_spread=0.2,
+        word_phones=(2, 4),
+        minimal_pairs=0.7,
+        closeness=0.25,
+        mean_state_frames=2.1,
+        manner=Manner(habit=0.45, favourites=12, sentence_words=(4, 14)),
+        speaker_spread=0.22,
         snr_db=(12.0, 28.0),
         conditions=(
             Condition("swb", 0, snr_db=(14.0, 28.0)),
@@ -74,9 +79,11 @@ def voice_search() -> Recipe:
     return replace(
         SOUNDS,
         phones=36,
-        word_phones=(3, 6),
-        minimal_pairs=0.6,
-        manner=Manner(habit=0.6, favourites=8, sentence_words=(2, 5)),
+        word_phones=(2, 4),
+        minimal_pairs=0.7,
+        closeness=0.25,
+        mean_state_frames=2.4,
+        manner=Manner(habit=0.4, favourites=12, sentence_words=(2, 5)),
         snr_db=(10.0, 28.0),
         conditions=(Condition("test", 0, snr_db=(10.0, 28.0)),),
     )
@@ -85,9 +92,9 @@ def voice_search() -> Recipe:
 # Name -> the recipe before its size, and factors on training utterances and on words.
 PRESETS: Mapping[str, tuple[Callable[[], Recipe], float, float]] = {
     "mandarin-like": (mandarin_like, 1.0, 1.0),
-    "conversational": (conversational, 1.0, 1.0),
-    "voice-search-small": (voice_search, 1.0, 1.0),
-    "voice-search-large": (voice_search, 3.0, 2.0),
+    "conversational": (conversational, 1.0, 2.0),
+    "voice-search-small": (voice_search, 2.0, 2.0),
+    "voice-search-large": (voice_search, 5.0, 4.0),
 }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def viterbi_rounds(
         UserError: nothing could be aligned.
     """
     aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
-    model = fit(speech.rows(train), start, tree.n_targets)
+    model, found = fit(speech.rows(train), start, tree.n_targets), Alignment((), 0.0)
     for _ in range(rounds):
         found = aligner.align_all(train, gaussian_scores(speech, model))
         kept = np.setdiff1d(np.arange(len(train)), found.failed)
@@ -222,7 +223,7 @@ def from_transcripts(
     effort: Effort,
     progress: Callable[[str], None],
     skip: bool = False,
-    **card: object,
+    **card: Any,
 ) -> Corpus:
     """A corpus with targets, from frames and transcripts.
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import linkage, to_tree
+from scipy.cluster.hierarchy import linkage
 
 from data_synth.tree import SILENCE, Tree
 
@@ -71,10 +71,16 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
     sets = [(SILENCE,), *((name,) for name in names)]
     if len(names) > 2:
         points = np.stack([means[name] for name in names])
-        _, clusters = to_tree(linkage(points, "ward"), rd=True)
-        found = (tuple(names[i] for i in sorted(node.pre_order())) for node in clusters)
-        sets += [each for each in found if 1 < len(each) < len(names)]
+        sets += [tuple(names[i] for i in sorted(each)) for each in _clusters(points)]
     return sets
+
+
+def _clusters(points: np.ndarray) -> list[list[int]]:
+    """Every cluster that Ward's pairwise merging makes, but for single points and the whole."""
+    members = [[i] for i in range(len(points))]
+    for left, right in linkage(points, "ward")[:, :2].astype(int):
+        members.append(members[left] + members[right])
+    return members[len(points) : -1]
 
 
 @dataclass

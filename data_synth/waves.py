@@ -41,6 +41,35 @@ def read_wav(path: Path, rate_hz: int) -> np.ndarray:
     return np.frombuffer(raw, "<i2").astype(np.float64)
 
 
+def read_flac(path: Path, rate_hz: int) -> np.ndarray:
+    """The samples of a one-channel 16-bit flac file.
+
+    Returns:
+        float64 [samples], −32768..32767.
+
+    Raises:
+        UserError: the file is missing, not a flac, of another kind, or shorter than it says.
+    """
+    import soundfile
+
+    wanted = f"a flac file, one channel, {rate_hz} Hz, is expected"
+    try:
+        with soundfile.SoundFile(str(path)) as file:
+            said, found = file.frames, (file.channels, file.samplerate)
+            samples = file.read(dtype="int16")
+    except (soundfile.LibsndfileError, OSError) as error:
+        reason = str(error).rpartition(": ")[2]
+        raise UserError(f"{path}: not a whole flac file ({reason}); {wanted}") from None
+    if found != (1, rate_hz):
+        raise UserError(f"{path}: channels: {found[0]}, {found[1]} Hz; {wanted}")
+    if len(samples) != said or not said:
+        raise UserError(
+            f"{path}: truncated: its header says {said} samples, "
+            f"the file has {len(samples)}; {wanted}"
+        )
+    return samples.astype(np.float64)
+
+
 def babble(
     voices: list[np.ndarray], samples: int, talkers: int, rng: np.random.Generator
 ) -> np.ndarray:

@@ -9,16 +9,10 @@ flat start and Viterbi training on ``train``, then forced alignment of every spl
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
-import shutil
-import tarfile
-import tempfile
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -26,7 +20,9 @@ from data_synth.align import realign, viterbi_training
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances, join
 from data_synth.features import utterance_features
-from data_synth.storage import new_folder, write
+from data_synth.public.fetching import Source, manifest_sha256
+from data_synth.public.fetching import fetch as fetch_source
+from data_synth.storage import write
 from data_synth.waves import babble, read_wav, with_noise
 from harness.errors import UserError
 from harness.seeds import stream
@@ -125,14 +121,6 @@ def find(cache: Path) -> Path:
     return folder
 
 
-def manifest_sha256(folder: Path) -> str:
-    """SHA-256 over the lines ``<sha256>  <name>`` of all wav files, sorted by name."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.wav"), key=lambda p: p.name):
-        digest.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n".encode())
-    return digest.hexdigest()
-
-
 def fetch(cache: Path, progress: Callable[[str], None], url: str = URL) -> Path:
     """Downloads the recordings into the cache, checked; nothing is kept if they differ.
 
@@ -147,39 +135,8 @@ def fetch(cache: Path, progress: Callable[[str], None], url: str = URL) -> Path:
     Raises:
         UserError: no network, not an archive, or another SHA-256 than expected.
     """
-    folder = cache / "fsdd" / "recordings"
-    if folder.is_dir():
-        progress(f"fsdd: already in {folder}")
-        return folder
-    progress(f"fsdd: downloading {url}")
-    new_folder(folder, lambda empty: _download(url, empty))
-    progress(f"fsdd: {len(list(folder.iterdir()))} recordings in {folder}")
-    return folder
-
-
-def _download(url: str, folder: Path) -> None:
-    try:
-        with tempfile.TemporaryFile() as archive:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                shutil.copyfileobj(answer, archive)
-            archive.seek(0)
-            _unpack(archive, folder)
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise UserError(f"corpus fsdd: {url} could not be fetched ({error})") from None
-    found = manifest_sha256(folder)
-    if found != MANIFEST_SHA256:
-        raise UserError(
-            f"corpus fsdd: {url}: the recordings' SHA-256 is {found}, expected {MANIFEST_SHA256}"
-        )
-
-
-def _unpack(archive: IO[bytes], folder: Path) -> None:
-    with tarfile.open(fileobj=archive, mode="r:gz") as tar:
-        for member in tar:
-            place = Path(member.name)
-            data = tar.extractfile(member) if place.parent.name == "recordings" else None
-            if data is not None and place.suffix == ".wav":
-                (folder / place.name).write_bytes(data.read())
+    source = Source("fsdd", url, "recordings", MANIFEST_SHA256, ".wav")
+    return fetch_source(source, cache / "fsdd" / "recordings", progress)
 
 
 def read_split(folder: Path, split: str, takes: range) -> tuple[list[np.ndarray], Utterances]:
@@ -256,6 +213,6 @@ def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None])
     """The preset of a scale, from the cache or newly made."""
     recipe = dataclasses.replace(PRESETS[scale], seed=seed)
     folder = find(cache)
-    source = {"recordings": manifest_sha256(folder), **dataclasses.asdict(recipe)}
+    source = {"recordings": manifest_sha256(folder, ".wav"), **dataclasses.asdict(recipe)}
     place = cache / "corpora" / f"fsdd-{recipe_key(source, MAKERS)}"
     return cached(place, lambda empty: write(build(recipe, folder, progress), empty))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import UserError
+from harness.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -34,6 +34,7 @@ def _configure_make(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
     verb.add_argument("--scale", default="smoke", help="smoke, laptop, gpu or paper")
     verb.add_argument("--seed", type=int, default=0)
+    verb.add_argument("--skip-bad", action="store_true", help="leave out bad recordings, counted")
 
 
 def _make(arguments: argparse.Namespace) -> int:
@@ -44,6 +45,7 @@ def _make(arguments: argparse.Namespace) -> int:
         arguments.out,
         scale=arguments.scale,
         seed=arguments.seed,
+        skip=arguments.skip_bad,
         progress=print,
     )
     _describe(arguments.out, corpus)
@@ -150,9 +152,57 @@ def _refuse_existing(folder: Path) -> None:
         raise UserError(f"--out {folder}: exists already; a corpus is made in a new folder")
 
 
+def _configure_import(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("kind", choices=["kaldi"], help="what the folder is")
+    verb.add_argument("folder", type=Path, help="Kaldi data directory to train on")
+    verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
+    verb.add_argument("--dev", type=Path, help="directory of development utterances")
+    verb.add_argument("--test", type=Path, action="append", default=[], help="may be repeated")
+    verb.add_argument("--lexicon", type=Path, help="default: FOLDER/lexicon.txt")
+    verb.add_argument("--lm", type=Path, help="an ARPA file, kept as OUT/lm.arpa")
+    verb.add_argument("--normalise", default="utterance", help="utterance or speaker")
+    verb.add_argument("--deltas", action="store_true", help="append slopes of the features")
+    verb.add_argument("--realign", action="store_true", help="do not use alignments that are there")
+    _alignment_options(verb)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from data_synth.public.kaldi_dir import Folder, Import, read
+    from data_synth.recorded import NORMALISATIONS, Recipe
+
+    _refuse_existing(arguments.out)
+    if arguments.normalise not in NORMALISATIONS:
+        raise unknown("--normalise", arguments.normalise, NORMALISATIONS)
+    folders = [Folder(arguments.folder, "train")]
+    folders += [Folder(arguments.dev, "dev")] if arguments.dev else []
+    folders += [Folder(path, path.name) for path in arguments.test]
+    recipe = Recipe(
+        normalise=arguments.normalise, effort=_effort(arguments), skip=arguments.skip_bad
+    )
+    options = Import(recipe, arguments.deltas, arguments.realign)
+    lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"
+    arpa = _checked_arpa(arguments.lm)
+    corpus = read(folders, lexicon, options, print)
+    corpus.save(arguments.out)
+    if arpa is not None:
+        (arguments.out / "lm.arpa").write_bytes(arpa)
+    _describe(arguments.out, corpus)
+    return 0
+
+
+def _checked_arpa(path: Path | None) -> bytes | None:
+    from harness.acoustics.arpa import read_arpa
+
+    if path is None:
+        return None
+    read_arpa(path)
+    return path.read_bytes()
+
+
 VERBS = {
     "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
     "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
+    "import": (_configure_import, _import, "a corpus of a Kaldi data directory"),
     "align": (_configure_align, _align, "targets anew from transcripts: flat start, tied states"),
     "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
 }

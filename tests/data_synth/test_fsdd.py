@@ -15,6 +15,7 @@ import pytest
 import data_synth
 from data_synth.corpus import Corpus
 from data_synth.public import fsdd
+from data_synth.public.fetching import manifest_sha256
 from harness.acoustics.hmm import align
 from harness.cli import main
 from harness.errors import UserError
@@ -192,11 +193,11 @@ def archive(folder, to):
 def test_a_fetched_archive_becomes_the_caches_recordings(small, root, monkeypatch):
     folder = root / "fsdd" / "recordings"
     url = archive(folder, small / "a.tar.gz")
-    monkeypatch.setattr(fsdd, "MANIFEST_SHA256", fsdd.manifest_sha256(folder))
+    monkeypatch.setattr(fsdd, "MANIFEST_SHA256", manifest_sha256(folder))
     lines = []
     place = fsdd.fetch(small, lines.append, url)
-    assert fsdd.manifest_sha256(place) == fsdd.manifest_sha256(folder)
-    assert lines[-1].startswith("fsdd: 720 recordings in")
+    assert manifest_sha256(place) == manifest_sha256(folder)
+    assert lines[-1].startswith("fsdd: 720 files in")
     monkeypatch.delenv("LAGBENCH_CORPORA")
     assert fsdd.find(small) == place
     fsdd.fetch(small, lines.append, "file:///nowhere")
@@ -226,7 +227,7 @@ def test_the_fetch_command_answers_a_wrong_name_in_one_line(capsys):
 
 
 def test_the_recordings_are_the_published_ones():
-    assert fsdd.manifest_sha256(recorded()) == fsdd.MANIFEST_SHA256
+    assert manifest_sha256(recorded()) == fsdd.MANIFEST_SHA256
 
 
 def test_gaussians_of_the_recorded_corpus_recognise_digits(tmp_path):

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import kaldiio
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus
+from data_synth.public import kaldi_dir as k
+from data_synth.recorded import Recipe
+from data_synth.targets import Effort
+from harness.cli import main
+from harness.errors import UserError
+from harness.seeds import stream
+
+OPTIONS = k.Import(Recipe(effort=Effort(states=2, rounds=2, leaves=0)))
+TRANS = """Transition-state 1: phone = SIL hmm-state = 0 pdf = 0
+ Transition-id = 1 p = 0.5 [self-loop]
+ Transition-id = 2 p = 0.5 [0 -> 1]
+Transition-state 2: phone = a hmm-state = 0 pdf = 1
+ Transition-id = 3 p = 0.5 [self-loop]
+ Transition-id = 4 p = 0.5 [0 -> 1]
+Transition-state 3: phone = b hmm-state = 0 pdf = 2
+ Transition-id = 5 p = 0.5 [self-loop]
+ Transition-id = 6 p = 0.5 [0 -> 1]
+"""
+IDS = {0: (2, 1), 1: (4, 3), 2: (6, 5)}  # pdf -> transition leaving, staying
+
+
+def write_ali(path, pdfs):
+    """A gzipped archive of integer vectors in Kaldi's text form."""
+    with gzip.open(path, "wt") as file:
+        for key, own in pdfs.items():
+            file.write(f"{key} {' '.join(str(IDS[pdf][1]) for pdf in own)}\n")
+
+
+def write_binary(path, pdfs):
+    """A gzipped archive of integer vectors in Kaldi's binary form."""
+    plain = path.with_suffix(".ark")
+    kaldiio.save_ark(str(plain), {key: np.array(own, np.int32) for key, own in pdfs.items()})
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+
+
+def directory(folder, count=20):
+    """A data directory with features that tell its phones apart, and its true pdfs."""
+    folder.mkdir(parents=True)
+    rng = stream(0, "kaldi")
+    centres = 5 * rng.normal(size=(3, 4))
+    mats, pdfs, texts = {}, {}, {}
+    for i in range(count):
+        key = f"s{i % 3}-u{i:02d}"
+        words = ["ab", "ba"] if i % 2 else ["ba"]
+        states = [0, *(1 + "ab".index(c) for c in "".join(words)), 0]
+        pdfs[key] = np.repeat(states, rng.integers(4, 8, size=len(states))).tolist()
+        mats[key] = (centres[pdfs[key]] + rng.normal(size=(len(pdfs[key]), 4))).astype(np.float32)
+        texts[key] = " ".join(words)
+    kaldiio.save_ark(str(folder / "feats.ark"), mats, scp=str(folder / "feats.scp"))
+    (folder / "text").write_text("".join(f"{u} {w}\n" for u, w in texts.items()))
+    (folder / "utt2spk").write_text("".join(f"{u} {u[:2]}\n" for u in texts))
+    (folder / "lexicon.txt").write_text("ab a b\nba b a\nba b\n<sil> SIL\n")
+    return pdfs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "train"
+    directory(folder)
+    return folder
+
+
+@pytest.fixture
+def aligned(tmp_path):
+    folder = tmp_path / "aligned"
+    pdfs = directory(folder)
+    write_ali(folder / "ali.1.gz", pdfs)
+    (folder / "trans.txt").write_text(TRANS)
+    return folder, pdfs
+
+
+def read(folder, options=OPTIONS, lines=None):
+    said = [] if lines is None else lines
+    return k.read([k.Folder(folder, "train")], folder / "lexicon.txt", options, said.append)
+
+
+def skipping(options=OPTIONS):
+    return replace(options, recipe=replace(options.recipe, skip=True))
+
+
+def test_targets_follow_from_transcripts_where_no_alignment_is_given(folder):
+    made = read(folder)
+    assert len(made.utterances) == 20
+    assert made.tests == ("test",)
+    assert [len(made.split(s)) for s in ("train", "dev", "test")] == [16, 2, 2]
+    assert made.pronunciations["ba(2)"] == ("b",)
+    assert set(made.utterances.speaker) == {"s0", "s1", "s2"}
+    assert made.lm_text == made.split("train").words
+
+
+def test_alignments_are_taken_over_frame_by_frame(aligned):
+    folder, pdfs = aligned
+    made = read(folder)
+    assert (made.n_targets, made.silence) == (3, (0,))
+    assert made.lexicon["ab"] == (1, 2)
+    u = made.utterances
+    for key, start, frames in zip(u.id, u.start, u.frames, strict=True):
+        assert made.targets[start : start + frames].tolist() == pdfs[str(key)]
+
+
+def test_pdf_alignments_are_the_same_as_transition_numbers(aligned):
+    folder, pdfs = aligned
+    first = read(folder).fingerprint
+    (folder / "ali.1.gz").unlink()
+    write_binary(folder / "pdf.1.gz", pdfs)
+    assert read(folder).fingerprint == first
+
+
+def test_features_come_normalised_from_the_archive(folder):
+    made = read(folder)
+    u = made.utterances
+    key, start, frames = str(u.id[0]), int(u.start[0]), int(u.frames[0])
+    raw = kaldiio.load_scp(str(folder / "feats.scp"))[key].astype(np.float64)
+    expected = (raw - raw.mean(0)) / raw.std(0)
+    np.testing.assert_allclose(made.features[start : start + frames], expected, atol=1e-5)
+    assert read(folder, replace(OPTIONS, deltas=True)).dim == 12
+
+
+def edit(path, change):
+    path.write_text(change(path.read_text()))
+
+
+def no_speaker(folder):
+    edit(folder / "utt2spk", lambda t: t.replace("s0-u00 s0\n", ""))
+
+
+def no_transcript(folder):
+    edit(folder / "text", lambda t: t.replace("s0-u00 ba\n", ""))
+
+
+def no_words(folder):
+    edit(folder / "text", lambda t: t.replace("s0-u00 ba\n", "s0-u00\n"))
+
+
+def unknown_word(folder):
+    edit(folder / "text", lambda t: t.replace("s0-u00 ba\n", "s0-u00 zz\n"))
+
+
+def broken_ark(folder):
+    edit(folder / "feats.scp", lambda t: t.replace("feats.ark:7\n", "feats.ark:70000\n"))
+
+
+def missing_ark(folder):
+    edit(folder / "feats.scp", lambda t: t.replace("feats.ark:7\n", "nowhere.ark:7\n"))
+
+
+def short_alignment(folder):
+    pdfs = {key: [0] * n for key, n in (("s0-u00", 3),)}
+    with gzip.open(folder / "ali.1.gz", "rt") as file:
+        lines = [x for x in file if not x.startswith("s0-u00")]
+    with gzip.open(folder / "ali.1.gz", "wt") as file:
+        file.write("s0-u00 " + " ".join(map(str, pdfs["s0-u00"])).replace("0", "1") + "\n")
+        file.writelines(lines)
+
+
+def no_alignment(folder):
+    with gzip.open(folder / "ali.1.gz", "rt") as file:
+        lines = [x for x in file if not x.startswith("s0-u00")]
+    with gzip.open(folder / "ali.1.gz", "wt") as file:
+        file.writelines(lines)
+
+
+FAULTS = [
+    (no_speaker, r"utterance s0-u00: no speaker in utt2spk"),
+    (no_transcript, r"utterance s0-u00: no transcript in text"),
+    (no_words, r"utterance s0-u00: empty transcript"),
+    (unknown_word, r"utterance s0-u00: word 'zz' is not in the lexicon"),
+    (broken_ark, r"utterance s0-u00: .*feats\.ark:70000 cannot be read"),
+    (missing_ark, r"utterance s0-u00: .*nowhere\.ark:7 cannot be read"),
+    (short_alignment, r"utterance s0-u00: \d+ frames of features, 3 of alignment"),
+    (no_alignment, r"utterance s0-u00: no alignment"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), FAULTS)
+def test_an_inconsistency_is_named_and_refused(aligned, fault, message):
+    folder, _ = aligned
+    fault(folder)
+    with pytest.raises(UserError, match=message) as error:
+        read(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("fault", "message"), FAULTS)
+def test_or_skipped_and_counted(aligned, fault, message):
+    folder, _ = aligned
+    fault(folder)
+    lines = []
+    made = read(folder, skipping(), lines)
+    assert len(made.utterances) == 19
+    assert lines[0] == "corpus kaldi: 1 of 20 utterances left out:"
+
+
+def test_a_broken_alignment_archive_is_named(aligned):
+    folder, _ = aligned
+    path = folder / "ali.1.gz"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"ali\.1\.gz: broken archive"):
+        read(folder)
+
+
+def test_alignments_without_their_transitions_are_refused_or_found_anew(aligned):
+    folder, _ = aligned
+    (folder / "trans.txt").unlink()
+    with pytest.raises(UserError, match=r"alignments need .*trans\.txt"):
+        read(folder)
+    assert read(folder, replace(OPTIONS, realign=True)).n_targets == 6
+
+
+def test_pdfs_tied_across_contexts_are_refused_with_the_way_out(aligned):
+    folder, _ = aligned
+    more = "Transition-state 4: phone = a hmm-state = 0 pdf = 3\n Transition-id = 7 p = 1 [x]\n"
+    edit(folder / "trans.txt", lambda t: t + more)
+    with pytest.raises(UserError, match=r"tied across contexts.*--realign"):
+        read(folder)
+
+
+def test_a_directory_is_imported_by_command_with_its_own_splits(folder, tmp_path, capsys):
+    directory(tmp_path / "eval", 6)
+    arpa = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1 </s>\n-99 <s>\n-0.5 ab\n-0.5 ba\n\n\\end\\\n"
+    (tmp_path / "lm.txt").write_text(arpa)
+    out = tmp_path / "out"
+    arguments = ["corpus", "import", "kaldi", str(folder), "--out", str(out)]
+    arguments += ["--dev", str(tmp_path / "eval"), "--test", str(tmp_path / "eval")]
+    arguments += ["--lm", str(tmp_path / "lm.txt"), "--rounds", "2", "--leaves", "0"]
+    assert main([*arguments, "--normalise", "speaker"]) == 0
+    made = Corpus.load(out)
+    assert made.tests == ("eval",)
+    assert [len(made.split(s)) for s in ("train", "dev", "eval")] == [20, 6, 6]
+    assert (out / "lm.arpa").read_text() == arpa
+    assert "fingerprint" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("lexicon.txt", b"ab\n", "line 1: word 'ab' has no phones"),
+        ("lexicon.txt", b"\n", "no words"),
+        ("text", b"s0-u00 ba\ns0-u00 ab\n", "line 2: s0-u00 stands there twice"),
+        ("text", b"s0-u00 b\xff\n", "line 1 is not UTF-8 text"),
+    ],
+)
+def test_a_bad_table_is_one_line_and_exit_code_2(folder, tmp_path, capsys, name, text, message):
+    (folder / name).write_bytes(text)
+    assert main(["corpus", "import", "kaldi", str(folder), "--out", str(tmp_path / "o")]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_missing_directory_is_one_line_and_exit_code_2(tmp_path, capsys):
+    arguments = ["corpus", "import", "kaldi", str(tmp_path / "no"), "--out", str(tmp_path / "o")]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import data_synth
+from data_synth import recorded as r
+from data_synth.features import normalised_by_speaker
+from data_synth.public import aishell, samromur
+from data_synth.targets import Effort
+from data_synth.waves import read_flac
+from harness.cli import main
+from harness.errors import UserError
+from harness.seeds import stream
+
+RATE = 16_000
+LETTERS = "abc"
+EFFORT = Effort(states=2, rounds=2, leaves=0)
+
+
+def sing(path, letters, key, rate=RATE):
+    """A hum for every letter, 80 ms each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    t = np.arange(int(0.08 * len(letters) * rate)) / rate
+    hz = np.repeat([400 + 900 * LETTERS.index(c) for c in letters], int(0.08 * rate))
+    noise = stream(9, "sing", key).normal(size=len(t))
+    sound = 6000 * np.sin(2 * np.pi * hz * t) + 100 * noise
+    soundfile.write(str(path), sound.astype(np.int16), rate)
+
+
+@pytest.fixture
+def samromur_root(tmp_path, monkeypatch):
+    """A corpora folder with an invented Samrómur of 16 sentences."""
+    folder = tmp_path / "corpora" / samromur.FOLDER
+    lines = ["\t".join(["id", *samromur.COLUMNS])]
+    for i, split in enumerate(["train"] * 10 + ["dev"] * 3 + ["test"] * 3):
+        words = [("ab", "ca", "bc")[(i + k) % 3] for k in range(3)]
+        name, who = f"{i:04d}.flac", f"s{i % 4}"
+        sing(folder / "audio" / split / who / name, "".join(words), i)
+        lines.append("\t".join([str(i), name, who, " ".join(words), split]))
+    (folder / "metadata.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path / "corpora"))
+    monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(samromur, "RECIPE", r.Recipe(effort=EFFORT))
+    return folder
+
+
+def test_letters_stand_for_phones_and_splits_are_the_official_ones(samromur_root):
+    made = data_synth.load_corpus("samromur", scale="smoke")
+    assert made.pronunciations["ab"] == ("a", "b")
+    assert made.tests == ("test",)
+    assert [len(made.split(s)) for s in ("train", "dev", "test")] == [10, 3, 3]
+    assert made.lm_text == made.split("train").words
+    u = made.utterances
+    for start, frames, words in zip(u.start, u.frames, u.words, strict=True):
+        visits = made.targets[start : start + frames]
+        visits = visits[np.flatnonzero(np.diff(visits, prepend=-1))].tolist()
+        spoken = [v for v in visits if v not in made.silence]
+        assert spoken == [t for w in words for t in made.lexicon[w]]
+
+
+def first(folder):
+    return folder / "audio" / "train" / "s0" / "0000.flac"
+
+
+def truncated(folder):
+    path = first(folder)
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def wrong_rate(folder):
+    sing(first(folder), "abc", 0, rate=8000)
+
+
+def empty_file(folder):
+    first(folder).write_bytes(b"")
+
+
+def missing(folder):
+    first(folder).unlink()
+
+
+def no_samples(folder):
+    soundfile.write(str(first(folder)), np.zeros(0, np.int16), RATE)
+
+
+def short(folder):
+    soundfile.write(str(first(folder)), np.zeros(100, np.int16), RATE)
+
+
+def no_words(folder):
+    path = folder / "metadata.tsv"
+    path.write_text(path.read_text().replace("\tab ca bc\ttrain", "\t\ttrain", 1))
+
+
+DAMAGES = [
+    (truncated, r"0000\.flac: (truncated|not a whole flac file)"),
+    (wrong_rate, r"0000\.flac: channels: 1, 8000 Hz; .* 16000 Hz"),
+    (empty_file, r"0000\.flac: not a whole flac file"),
+    (missing, r"0000\.flac: not a whole flac file|0000\.flac: cannot be read"),
+    (no_samples, r"0000\.flac: (truncated|not a whole flac file)"),
+    (short, r"0000\.flac: shorter than one frame \(100 samples\)"),
+    (no_words, r"0000\.flac: empty transcript"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_a_bad_recording_is_refused_in_one_line(samromur_root, damage, message):
+    damage(samromur_root)
+    with pytest.raises(UserError, match=message) as error:
+        data_synth.load_corpus("samromur", scale="smoke")
+    assert "\n" not in str(error.value)
+    assert "--skip-bad" in str(error.value)
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_or_left_out_and_counted(samromur_root, damage, message):
+    damage(samromur_root)
+    lines = []
+    made = data_synth.load_corpus("samromur", scale="smoke", skip=True, progress=lines.append)
+    assert len(made.split("train")) == 9
+    assert "corpus samromur: 1 of 16 utterances left out:" in lines
+
+
+def test_text_that_is_not_utf8_is_named_with_its_line(samromur_root, capsys, tmp_path):
+    path = samromur_root / "metadata.tsv"
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = lines[2].replace(b"ca", b"c\xe9")
+    path.write_bytes(b"\n".join(lines))
+    assert main(["corpus", "make", "samromur", "--out", str(tmp_path / "o")]) == 2
+    said = capsys.readouterr().err
+    assert "metadata.tsv: line 3 is not UTF-8 text" in said
+    assert said.count("\n") == 1
+
+
+def test_a_missing_column_is_named(samromur_root):
+    path = samromur_root / "metadata.tsv"
+    path.write_text(path.read_text().replace("speaker_id", "speaker"))
+    with pytest.raises(UserError, match="column 'speaker_id' is missing"):
+        data_synth.load_corpus("samromur", scale="smoke")
+
+
+def test_a_word_without_pronunciation_is_named(tmp_path):
+    one = r.Recording("u", "s", "train", ("ab", "zz"), tmp_path / "u.wav")
+    with pytest.raises(UserError, match="word 'zz' has no pronunciation"):
+        r.features_of(one, r.Recipe(), {"ab": ()})
+
+
+def test_a_corpus_that_cannot_skip_says_so():
+    with pytest.raises(
+        UserError, match="--skip-bad: corpus parametric has none; allowed: samromur"
+    ):
+        data_synth.load_corpus("parametric", scale="smoke", skip=True)
+
+
+def test_a_flac_comes_back_sample_by_sample(tmp_path):
+    sound = stream(0, "flac").integers(-32768, 32767, size=500).astype(np.int16)
+    soundfile.write(str(tmp_path / "x.flac"), sound, RATE)
+    assert (read_flac(tmp_path / "x.flac", RATE) == sound).all()
+
+
+def test_a_speakers_features_have_mean_0_and_variance_1_together_not_apart():
+    rng = stream(0, "speakers")
+    blocks = [rng.normal(size=(n, 2)) + n for n in (30, 50, 40)]
+    out = normalised_by_speaker(blocks, ["a", "b", "a"])
+    both = np.concatenate([out[0], out[2]])
+    np.testing.assert_allclose(both.mean(0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(both.var(0), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(out[1].mean(0), 0.0, atol=1e-6)
+    assert (out[0].mean(0) < -0.5).all()
+    with pytest.raises(UserError, match="did you mean 'speaker'"):
+        r.normalise(blocks, ["a", "b", "a"], "speakers")
+
+
+@pytest.fixture
+def aishell_root(tmp_path, monkeypatch):
+    """A corpora folder with an invented sample of AISHELL: two speakers of 20 utterances."""
+    folder = tmp_path / "corpora" / aishell.FOLDERS[1]
+    lines = []
+    for i in range(40):
+        name, who = f"BAC{i:03d}", f"S{i // 20}"
+        text = "中国人"[i % 3] + " " + "人民"[i % 2]
+        sing(folder / "wav" / "train" / who / f"{name}.wav", "abcabc", i)
+        lines.append(f"{name} {text}")
+    (folder / "transcript").mkdir()
+    (folder / aishell.TRANSCRIPT).write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path / "corpora"))
+    monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(aishell, "RECIPE", r.Recipe(effort=EFFORT))
+    return folder
+
+
+def test_a_sample_is_parted_by_place_and_characters_are_words(aishell_root):
+    pytest.importorskip("pypinyin")
+    made = data_synth.load_corpus("aishell", scale="smoke")
+    assert [len(made.split(s)) for s in ("train", "dev", "test")] == [32, 4, 4]
+    assert set(made.split("test").speaker) == {"S0", "S1"}
+    assert made.utterances.words[0] == ("中", "人")
+    assert made.pronunciations["中"] == ("zh", "ong")
+    assert made.pronunciations["国"] == ("g", "uo")
+
+
+def test_the_whole_corpus_has_its_official_splits(aishell_root):
+    for i, split in enumerate(("dev", "test")):
+        (aishell_root / "wav" / split).mkdir()
+        old = aishell_root / "wav" / "train" / "S1" / f"BAC{38 + i:03d}.wav"
+        new = aishell_root / "wav" / split / f"S{7 + i}" / old.name
+        new.parent.mkdir()
+        old.rename(new)
+    splits = [x.split for x in aishell.recordings(aishell_root)]
+    assert splits == ["train"] * 38 + ["dev", "test"]
+
+
+def test_the_corpuss_own_lexicon_is_used_where_it_is(aishell_root):
+    place = aishell_root.parent / "resource_aishell"
+    place.mkdir()
+    (place / "lexicon.txt").write_text("中 zh ong1\n中 zh ong4\n中国 zh ong1 g uo2\n", "utf-8")
+    assert aishell.readings(aishell_root, ["中", "国"]) == {
+        "中": ("zh", "ong1"),
+        "中(2)": ("zh", "ong4"),
+    }
+
+
+def test_signs_are_dropped_and_letters_are_capitals():
+    assert aishell.characters("三星 (ｄr.)") == ("三", "星", "D", "R")
+
+
+def test_recordings_without_transcripts_are_refused(aishell_root):
+    (aishell_root / aishell.TRANSCRIPT).write_text("other 中\n", "utf-8")
+    with pytest.raises(UserError, match="no recording of wav"):
+        aishell.recordings(aishell_root)
+
+
+def test_the_recipe_is_plain_data():
+    import dataclasses
+
+    json.dumps(dataclasses.asdict(samromur.RECIPE))
+
+
+def test_absent_recordings_say_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path))
+    for name in ("samromur", "aishell"):
+        with pytest.raises(UserError, match=f"lagbench corpus fetch {name}"):
+            data_synth.load_corpus(name, scale="smoke", cache=Path(tmp_path))
