@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
     from harness.spec import Spec
 
-__all__ = ["SETTINGS", "configure", "protocol"]
+__all__ = ["MOST_FOLDS", "SETTINGS", "configure", "folds", "protocol"]
+
+MOST_FOLDS = 10_000_000
 
 SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
     "every": (int, "averaging: minibatches between two averages"),
@@ -42,6 +45,9 @@ METAVARS: dict[object, str] = {int: "N", float: "X", str: "NAME"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare ``--protocol`` and an option for each setting."""
     parser.add_argument("--protocol", default="parameter_server", help="default: %(default)s")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="whole epochs of averaging, instead of --folds"
+    )
     settings = parser.add_argument_group("settings of a protocol")
     for name, (kind, meaning) in SETTINGS.items():
         option = "--" + name.replace("_", "-")
@@ -72,6 +78,28 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
                 f" allowed: with --protocol {' or '.join(owners)}"
             )
     return cast("TimingProtocol", build(kind, settings, f"--protocol {arguments.protocol}"))
+
+
+def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int:
+    """How many folds to simulate: those asked for, or those of so many epochs.
+
+    Raises:
+        UserError: epochs are asked for where there are none, or a senseless number of them.
+    """
+    epochs = arguments.epochs
+    if epochs is None:
+        return arguments.folds
+    rules = protocol(arguments)
+    each = getattr(rules, "epoch_folds", lambda *_: 0)(cluster, workers)
+    if each == 0:
+        raise UserError(
+            "--epochs: there are none; allowed: with --protocol averaging and a cluster file"
+            " that has parallel.epoch_minibatches"
+        )
+    if not 1 <= epochs <= MOST_FOLDS // each:
+        allowed = f"a whole number from 1 to {MOST_FOLDS // each}"
+        raise UserError(f"--epochs: {epochs} is not allowed; allowed: {allowed}")
+    return epochs * each
 
 
 def _names(kind: Any) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.commands import protocols
+from harness.commands.protocols import MOST_FOLDS
 from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
-MOST_FOLDS = 10_000_000
 MOST_LAYERS = 1000
 PLOT_FORMS = (".svg", ".png", ".pdf")
 
@@ -140,7 +140,8 @@ def _simulated(
 
     def simulate(workers: int) -> tuple[Simulation, Timeline]:
         simulation = Simulation(cluster, protocol, workload, workers, arguments.seed)
-        return simulation, simulation.advance(folds=arguments.folds)
+        folds = protocols.folds(arguments, cluster, workers)
+        return simulation, simulation.advance(folds=folds)
 
     single, alone = simulate(1)
     single_per_s = throughput_per_s(alone, single.now_s)

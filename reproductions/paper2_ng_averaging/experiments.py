@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from harness.execution.grid import Config
 from harness.execution.timing import TimingConfig
 from reproductions.paper import Subject
@@ -22,10 +20,10 @@ SEEDS = {"smoke": 2, "laptop": 3, "gpu": 3, "paper": 3}
 def epoch(seed: int, workers: int, every: int = EVERY, reading: str = "minibatch") -> TimingConfig:
     """One epoch on the fitted cluster."""
     machine, paper = cluster(fitted(reading).free), REPORTED["paper"]
-    each = math.ceil(machine.parallel.epoch_minibatches / workers)
+    rules = averaging(every)
     return TimingConfig(
         machine, workers, tuple(paper["layers"]), paper["minibatch"],
-        math.ceil(each / every), seed, averaging(every),
+        rules.epoch_folds(machine, workers), seed, rules,
     )  # fmt: skip
 
 

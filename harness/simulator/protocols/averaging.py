@@ -105,6 +105,11 @@ class Averaging(Spec):
     overlap: bool = setting(False)
     collective: str = setting("ring", one_of=tuple(ALGORITHMS))
 
+    def epoch_folds(self, cluster: Cluster, workers: int) -> int:
+        """Rounds in one epoch of a cluster's data; 0 if there are no epochs."""
+        each = math.ceil(cluster.parallel.epoch_minibatches / workers)
+        return math.ceil(each / self.every)
+
     def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0."""
         network = network_of(cluster)

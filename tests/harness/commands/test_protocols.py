@@ -43,9 +43,21 @@ def test_overlapped_averaging_is_faster_and_one_fold_stale(tmp_path):
     assert found[0]["speedup"] < found[1]["speedup"]
 
 
+def test_an_epoch_on_stampede_is_as_long_as_paper_2_says(tmp_path):
+    out = tmp_path / "figures"
+    cluster = "reproductions/clusters/stampede.toml"
+    options = ["--protocol", "averaging", "--collective", "rabenseifner", "--epochs", "1"]
+    assert main(["simulate", cluster, *options, "--workers", "16", "--json", str(out)]) == 0
+    (figures,) = json.loads(out.read_text())
+    assert figures["folds"] == 594
+    assert figures["virtual_s"] / 60 == pytest.approx(27.3, rel=0.05)
+    assert figures["speedup"] == pytest.approx(9.32, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
+        (["--epochs", "1"], "--epochs: there are none; allowed: with --protocol averaging"),
         (["--every", "10"], "--every: not allowed with --protocol parameter_server; allowed: with"),
         (["--protocol", "averaging", "--bound", "3"], "--bound: not allowed with --protocol av"),
         (["--protocol", "averaging", "--every", "0"], "averaging: every: 0 is not allowed"),
