@@ -15,6 +15,7 @@ from harness.errors import UserError, unknown
 from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.protocols.sequence import Sequence
@@ -25,6 +26,7 @@ __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 
 PROTOCOLS: dict[str, type[TimingProtocol]] = {
     "averaging": Averaging,
+    "backup_workers": BackupWorkers,
     "parameter_server": ParameterServer,
     "sequence": Sequence,
 }

@@ -1,0 +1,286 @@
+"""Synchronous SGD with backup workers.
+
+All workers compute a gradient at the same version. The server takes the first N − b that
+arrive, one after the other, and makes one fold of them; it drops the gradients of the b slowest
+(Chen et al., "Revisiting distributed synchronous SGD", 2016). A dropped contribution is recorded
+as lost. All that are taken, and whoever is dropped once the server has enough, read when the
+fold is complete, in order of arrival; who is dropped before the server has enough reads at once,
+because it may still be among the first.
+
+Of events at one instant the fold comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.simulator.cluster import Cluster
+from harness.simulator.costs import Costs, computation_s, folding_s
+from harness.simulator.events import WHO, enter, new_tournament, scratch
+from harness.simulator.jit import kernel
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    LOST,
+    SERVER,
+    Contributions,
+    Folds,
+    Spans,
+    Timeline,
+)
+from harness.spec import Spec, setting
+
+__all__ = ["BackupWorkers"]
+
+PARKED, COMPUTING, TAKEN, LATE = range(4)
+"""A worker: idle; under way; arrived and part of the coming fold; arrived and dropped."""
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *((name, np.int64) for name in ("standing", "under_way", "taken", "arrived", "ready")),
+        *(("server_free_s", np.float64), ("fold_s", np.float64)),
+    ]
+)
+"""Beside the common fields: events in a row at one instant, folds under way (0 or 1),
+contributions taken for it, workers that wait for it, whether it has all, and its end."""
+
+TASK = np.dtype(
+    [(name, np.int64) for name in ("worker", "phase", "step", "read_version", "first_step", "fold")]
+    + [(name, np.float64) for name in ("copy_s", "read_at_s", "fetch_end_s", "compute_end_s")]
+    + [(name, np.float64) for name in ("push_end_s", "fold_start_s", "fold_end_s")]
+)
+
+
+class State(NamedTuple):
+    """Everything that moves.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        arrivals: [2N] tournament of arrivals at the server.
+        tasks: [N] of `TASK`.
+        order: [N] workers that wait for the fold, by arrival.
+    """
+
+    clock: Any
+    arrivals: Any
+    tasks: Any
+    order: Any
+
+
+class Record(NamedTuple):
+    """[F] ends of folds, [T] contributions taken, [L] dropped, and how many there are of each."""
+
+    folds: Any
+    taken: Any
+    dropped: Any
+    counts: Any
+
+
+@dataclass(frozen=True)
+class BackupWorkers(Spec):
+    """Synchronous SGD that does not wait for the slowest.
+
+    Attributes:
+        backups: contributions of each round that are not waited for; with 0 it is plain
+            synchronous SGD.
+    """
+
+    name = "backup_workers"
+
+    backups: int = setting(0, at_least=0, at_most=10_000_000)
+
+    def start(self, cluster: Cluster, workers: int) -> State:
+        """All workers idle at time 0, version 0.
+
+        Raises:
+            UserError: nobody is left to wait for, or the workers share a link.
+        """
+        if self.backups >= workers:
+            allowed = f"less than the number of workers, {workers}"
+            raise UserError(f"backups: {self.backups} is not allowed; allowed: {allowed}")
+        if cluster.link.sharing != "none":
+            raise UserError("link.sharing: backup workers need 'none', a link for every worker")
+        tasks = np.zeros(workers, TASK)
+        tasks["worker"] = np.arange(workers)
+        return State(
+            clock=np.zeros(1, CLOCK),
+            arrivals=new_tournament(workers),
+            tasks=tasks,
+            order=np.arange(workers),
+        )
+
+    def wake(self, state: State) -> None:
+        """Idle workers wait for a fold that is complete already."""
+        clock, tasks = state.clock, state.tasks
+        idle = np.flatnonzero(tasks["phase"] == PARKED)
+        if len(idle):
+            arrived = int(clock[0]["arrived"])
+            state.order[arrived : arrived + len(idle)] = idle
+            tasks["phase"][idle] = LATE
+            clock["arrived"] += len(idle)
+            clock["busy"] += len(idle)
+
+    def advance(
+        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        workers = len(state.tasks)
+        needed = workers - self.backups
+        room = max(1, min(room, (1 << 18) // workers))
+        first = int(state.clock[0]["version"])
+        record = Record(
+            folds=np.empty(room),
+            taken=np.empty(room * needed, TASK),
+            dropped=np.empty((room + 1) * workers, TASK),
+            counts=np.zeros(3, np.int64),
+        )
+        why = run(state, costs, limits, needed, record)
+        folds, taken, dropped = (
+            rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
+        )
+        numbers = np.arange(first, first + len(folds), dtype=np.int64)
+        fates = np.concatenate([taken["fold"], np.full(len(dropped), LOST, np.int64)])
+        return why, Timeline(
+            folds=Folds(numbers, folds.copy()),
+            contributions=_contributions(fates, np.concatenate([taken, dropped])),
+            spans=_spans(taken) if spans else Spans(),
+        )
+
+    def in_flight(self, state: State) -> Contributions:
+        """Contributions read and not yet folded or dropped, by first step."""
+        phase = state.tasks["phase"]
+        rows = state.tasks[(phase == COMPUTING) | (phase == TAKEN)]
+        ordered = rows[np.argsort(rows["first_step"])]
+        return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
+
+
+def _contributions(folds: np.ndarray, tasks: np.ndarray) -> Contributions:
+    return Contributions(
+        fold=folds,
+        worker=tasks["worker"].astype(np.int32),
+        read_version=tasks["read_version"].copy(),
+        read_time_s=tasks["read_at_s"].copy(),
+        first_step=tasks["first_step"].copy(),
+        steps=np.ones(len(tasks), np.int32),
+    )
+
+
+def _spans(tasks: np.ndarray) -> Spans:
+    """Fetch, compute, push of each contribution taken, and what it adds to the fold."""
+    starts = ("read_at_s", "fetch_end_s", "compute_end_s", "fold_start_s")
+    ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
+    start_s = np.stack([tasks[name] for name in starts], axis=1).reshape(-1)
+    end_s = np.stack([tasks[name] for name in ends], axis=1).reshape(-1)
+    worker = np.repeat(tasks["worker"].astype(np.int32), 4)
+    worker[3::4] = SERVER
+    kind = np.tile(np.arange(4, dtype=np.int32), len(tasks))
+    busy = end_s > start_s
+    return Spans(worker[busy], kind[busy], start_s[busy], end_s[busy])
+
+
+@kernel
+def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record) -> int:
+    """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
+    clock, counts = state.clock[0], record.counts
+    while clock.version < limits.version:
+        if counts[0] == len(record.folds) or counts[2] == len(record.dropped):
+            return FULL
+        if clock.ready == 0 and clock.taken == 0 and clock.arrived > 0:
+            read_all(state, costs, limits)
+        if clock.busy == 0:
+            return DONE
+        fold_s = clock.fold_s if clock.ready == 1 else np.inf
+        arrival_s = state.arrivals[1].time_s
+        time_s = max(min(fold_s, arrival_s), clock.now_s)
+        if time_s > limits.time_s:
+            clock.now_s = limits.time_s
+            return DONE
+        clock.standing = clock.standing + 1 if time_s == clock.now_s else 0
+        if clock.standing > limits.standing:
+            return STUCK
+        clock.now_s = time_s
+        if fold_s <= arrival_s:
+            fold(state, record)
+        else:
+            arrive(state, costs, limits, needed, record, state.arrivals[1].key & WHO)
+    return DONE
+
+
+@kernel
+def read_all(state: State, costs: Costs, limits: Limits) -> None:
+    """Everybody who waited for the fold reads, in order of arrival."""
+    clock = state.clock[0]
+    for place in range(clock.arrived):
+        read(state, costs, limits, state.order[place])
+    clock.arrived = 0
+
+
+@kernel
+def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
+    """Take the snapshot and the next minibatch; or stay idle if there is none."""
+    clock, task = state.clock[0], state.tasks[who]
+    if clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s:
+        task.phase = PARKED
+        clock.busy -= 1
+        return
+    task.phase = COMPUTING
+    task.read_version = clock.version
+    task.read_at_s = clock.now_s
+    task.first_step = clock.dispatched
+    task.fetch_end_s = clock.now_s + costs.copy_s + costs.latency_s
+    task.compute_end_s = task.fetch_end_s + computation_s(costs, who, task.step)
+    task.push_end_s = task.compute_end_s + costs.copy_s + costs.latency_s
+    task.step += 1
+    clock.dispatched += 1
+    clock.under_way = 1
+    enter(state.arrivals, who, task.push_end_s, task.first_step)
+
+
+@kernel
+def arrive(
+    state: State, costs: Costs, limits: Limits, needed: int, record: Record, who: int
+) -> None:
+    """A contribution is at the server: taken if it is of this version and still needed."""
+    clock, task = state.clock[0], state.tasks[who]
+    scratch(state.arrivals, who)
+    if task.read_version < clock.version or clock.ready == 1:
+        task.phase = LATE
+        task.fold_end_s = clock.now_s
+        record.dropped[record.counts[2]] = task
+        record.counts[2] += 1
+        if clock.ready == 0:
+            read(state, costs, limits, who)
+            return
+    else:
+        task.phase = TAKEN
+        task.fold = clock.version
+        task.fold_start_s = max(clock.now_s, clock.server_free_s)
+        task.fold_end_s = task.fold_start_s + folding_s(costs, who, task.step - 1)
+        clock.server_free_s = task.fold_end_s
+        clock.taken += 1
+        if clock.taken == needed:
+            clock.ready = 1
+            clock.fold_s = task.fold_end_s
+    state.order[clock.arrived] = who
+    clock.arrived += 1
+
+
+@kernel
+def fold(state: State, record: Record) -> None:
+    """The fold of all that were taken is complete."""
+    clock, counts = state.clock[0], record.counts
+    record.folds[counts[0]] = clock.now_s
+    counts[0] += 1
+    for place in range(clock.arrived):
+        task = state.tasks[state.order[place]]
+        if task.phase == TAKEN:
+            record.taken[counts[1]] = task
+            counts[1] += 1
+            task.phase = LATE
+    clock.version += 1
+    clock.taken = clock.ready = clock.under_way = 0
