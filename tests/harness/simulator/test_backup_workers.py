@@ -123,7 +123,12 @@ def test_time_that_cannot_pass_is_an_error(cluster, free_job):
         Simulation(machine, BackupWorkers(1), free_job, 3).advance(seconds=1.0)
 
 
-@pytest.mark.parametrize("backups", [5, 6])
-def test_nobody_to_wait_for_is_refused(run, backups):
-    with pytest.raises(UserError, match="less than the number of workers"):
-        run(5, backups)
+def test_one_contribution_of_a_round_is_always_waited_for(run):
+    few, all_but_one = run(5, 7).advance(folds=50), run(5, 4).advance(folds=50)
+    assert few.sha256() == all_but_one.sha256()
+    assert len(few.folded()) == 50
+
+
+def test_workers_on_a_shared_link_are_refused(run):
+    with pytest.raises(UserError, match="sharing"):
+        run(durations={"copy_s": 1.0, "sharing": "fifo"})
