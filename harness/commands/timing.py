@@ -84,7 +84,7 @@ def timing_of(
 
 def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
     """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
-    minibatches = int(timeline.folded().steps.sum())
+    minibatches = int(timeline.kept().steps.sum())
     return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
 
