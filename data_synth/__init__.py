@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from data_synth import parametric, presets
+from data_synth import parametric, presets, spoken
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, samromur
@@ -14,6 +14,7 @@ from harness.errors import UserError, unknown
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
     **{name: presets.maker_of(name) for name in presets.PRESETS},
+    **{name: spoken.maker_of(name) for name in spoken.LANGUAGES},
     "fsdd": fsdd.make,
     "samromur": samromur.make,
     "aishell": aishell.make,
