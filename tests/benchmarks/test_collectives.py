@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.simulator import Cluster, Device, Jitter, Simulation, WorkerGroup, Workload
 from harness.simulator.exchange import AllReduce
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.topology import Level, Network, wire
 
 WORKERS = 1024
@@ -32,3 +34,19 @@ def test_an_all_reduce_of_1024_workers_with_events(benchmark, algorithm, network
     reduce = AllReduce(algorithm, wire(network, WORKERS), group=8)
     ends_s = benchmark(reduce.ends_s, READY, SIZE)
     assert ends_s.min() > READY.max()
+
+
+@pytest.mark.parametrize("collective", ["ring", "hierarchical"])
+def test_a_round_of_averaging_on_1024_workers(benchmark, collective):
+    """Ten minibatches of each with jitter, the all-reduce and the record of it all."""
+    cluster = Cluster(
+        "bench",
+        {"unit": Device(1.0)},
+        (WorkerGroup(WORKERS, "unit"),),
+        jitter=Jitter("lognormal", 0.1),
+        network=NODES,
+    )
+    job = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=SIZE)
+    simulation = Simulation(cluster, Averaging(10, collective=collective), job, WORKERS)
+    timeline = benchmark(simulation.advance, folds=1)
+    assert len(timeline.folded()) == WORKERS

@@ -30,16 +30,8 @@ from harness.simulator.costs import Costs, computation_s
 from harness.simulator.exchange import AllReduce
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
-from harness.simulator.timeline import (
-    IN_FLIGHT,
-    KINDS,
-    SERVER,
-    Contributions,
-    Folds,
-    Spans,
-    Timeline,
-    concat,
-)
+from harness.simulator.protocols.rounds import TASK, recorded, under_way
+from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.topology import Level, Network, wire
 from harness.spec import Spec, setting
 
@@ -56,20 +48,8 @@ CLOCK = np.dtype(
 whether the present and the next round have begun, the minibatches each worker has been handed,
 and when the present round's fold will be complete."""
 
-TASK = np.dtype(
-    [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
-    + [
-        (name, np.float64)
-        for name in (
-            *("read_at_s", "start_s", "compute_end_s"),
-            *("join_s", "pushed_s", "reduced_s", "fetched_s"),
-        )
-    ]
-)
-"""A worker's part in one round: what it has read and been handed, and the instants of its life."""
-
-EPOCH, AVERAGE, REDUCE = "epoch", "average", "all-reduce"
-SPAN_KINDS = (*KINDS, EPOCH, AVERAGE, REDUCE)
+MOST_ROWS = 1 << 18
+"""Contributions recorded at a time, so that many workers do not fill the memory."""
 
 
 class State(NamedTuple):
@@ -132,10 +112,12 @@ class Averaging(Spec):
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
-        clock, parts = state.clock[0], list[Timeline]()
+        clock, rounds = state.clock[0], list[Any]()
+        first = int(clock["version"])
+        room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         why = DONE
         while clock["version"] < limits.version:
-            if len(parts) == room:
+            if len(rounds) == room:
                 why = FULL
                 break
             if not clock["begun"] and not self._begin(state, costs, limits):
@@ -149,19 +131,19 @@ class Averaging(Spec):
             if clock["standing"] > limits.standing:
                 why = STUCK
                 break
-            parts.append(self._fold(state, costs, spans))
-        return why, concat(parts)
+            rounds.append(state.tasks.copy())
+            _fold(state, costs)
+        return why, recorded(first, rounds, spans, self.overlap)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         clock = state.clock[0]
-        present = state.tasks[: len(state.tasks) if clock["begun"] else 0]
-        later = state.later[: len(state.later) if clock["later_begun"] else 0]
-        rows = [_contributions(IN_FLIGHT, tasks) for tasks in (present, later)]
-        read = np.concatenate([present["is_read"], later["is_read"]]) == 1
-        columns = zip(*(part.columns().items() for part in rows), strict=True)
-        joined = {name: np.concatenate([one, two])[read] for (name, one), (_, two) in columns}
-        return Contributions(**joined)
+        return under_way(
+            [
+                *([state.tasks] if clock["begun"] else []),
+                *([state.later] if clock["later_begun"] else []),
+            ]
+        )
 
     def _begin(self, state: State, costs: Costs, limits: Limits) -> bool:
         """All workers read and begin a round, unless there is none for them; whether they do."""
@@ -207,28 +189,6 @@ class Averaging(Spec):
         later["read_at_s"][due] = join_s[due]
         _read(state, costs, later, due)
 
-    def _fold(self, state: State, costs: Costs, spans: bool) -> Timeline:
-        """The fold is complete: record it, and let the next round go on."""
-        clock, done = state.clock[0], state.tasks.copy()
-        clock["now_s"] = clock["fold_s"]
-        fold = int(clock["version"])
-        clock["version"] += 1
-        clock["begun"] = clock["later_begun"]
-        clock["fold_s"] = np.inf
-        if clock["later_begun"]:
-            late = state.later["is_read"] == 0
-            state.later["read_at_s"][late] = clock["now_s"]
-            _read(state, costs, state.later, late)
-            state.tasks[:] = state.later
-            clock["later_begun"] = 0
-            _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
-        return Timeline(
-            folds=Folds(np.array([fold], np.int64), np.array([float(clock["now_s"])])),
-            contributions=_contributions(fold, done),
-            spans=_spans(done, self.overlap) if spans else Spans(),
-            kinds=SPAN_KINDS,
-        )
-
 
 def network_of(cluster: Cluster) -> Network:
     """The cluster's network; without one, what its link says of workers and server holds for all.
@@ -247,6 +207,22 @@ def network_of(cluster: Cluster) -> Network:
         sharing=link.sharing,
         core_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
     )
+
+
+def _fold(state: State, costs: Costs) -> None:
+    """The fold is complete: the next round goes on, if it has begun."""
+    clock, later = state.clock[0], state.later
+    clock["now_s"] = clock["fold_s"]
+    clock["version"] += 1
+    clock["begun"] = clock["later_begun"]
+    clock["fold_s"] = np.inf
+    if clock["later_begun"]:
+        late = later["is_read"] == 0
+        later["read_at_s"][late] = clock["now_s"]
+        _read(state, costs, later, late)
+        state.tasks[:] = later
+        clock["later_begun"] = 0
+        _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
 
 
 def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
@@ -288,42 +264,3 @@ def _plan(state: State, costs: Costs, join_s: Any) -> None:
     tasks["reduced_s"] = state.collective.ends_s(tasks["pushed_s"], size, add_s_per_byte)
     tasks["fetched_s"] = tasks["reduced_s"] + stage_s
     state.clock[0]["fold_s"] = tasks["fetched_s"].max()
-
-
-def _contributions(fold: int, tasks: Any) -> Contributions:
-    return Contributions(
-        fold=np.full(len(tasks), fold, np.int64),
-        worker=np.arange(len(tasks), dtype=np.int32),
-        read_version=tasks["read_version"].copy(),
-        read_time_s=tasks["read_at_s"].copy(),
-        first_step=tasks["first_step"].copy(),
-        steps=tasks["steps"].astype(np.int32),
-    )
-
-
-def _spans(tasks: Any, overlap: bool) -> Spans:
-    """What each worker was busy with in a round; what took no time is left out.
-
-    Overlapped, a worker computes while its parameters travel, so the all-reduce is shown
-    with the server: it is what folds.
-    """
-    stages = [(EPOCH, "read_at_s", "start_s"), ("compute", "start_s", "compute_end_s")]
-    if not overlap:
-        stages += [
-            (AVERAGE, "compute_end_s", "join_s"),
-            ("push", "join_s", "pushed_s"),
-            (REDUCE, "pushed_s", "reduced_s"),
-            ("fetch", "reduced_s", "fetched_s"),
-        ]
-    workers = len(tasks)
-    who = np.repeat(np.arange(workers, dtype=np.int32), len(stages))
-    kind = np.tile(np.array([SPAN_KINDS.index(name) for name, *_ in stages], np.int32), workers)
-    start_s = np.stack([tasks[start] for _, start, _ in stages], axis=1).reshape(-1)
-    end_s = np.stack([tasks[end] for *_, end in stages], axis=1).reshape(-1)
-    if overlap:
-        reduce = SPAN_KINDS.index(REDUCE)
-        who, kind = np.append(who, np.int32(SERVER)), np.append(kind, np.int32(reduce))
-        start_s = np.append(start_s, tasks["join_s"].min())
-        end_s = np.append(end_s, tasks["fetched_s"].max())
-    busy = end_s > start_s
-    return Spans(who[busy], kind[busy], start_s[busy], end_s[busy])
