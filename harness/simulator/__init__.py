@@ -24,6 +24,9 @@
     whole.save("run.parquet"); Timeline.load("run.parquet"); whole.sha256()
     whole.perfetto("trace.json")
 
+    Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
+                                                 # a fold holds a contribution of every worker
+
 `compute_seconds` gives the cost of one minibatch on a worker's device (for pricing a rate
 search or an evaluation), `bare_throughput_per_s` the minibatches a second of one device
 without any server. Nothing here imports torch.
@@ -38,6 +41,7 @@ from harness.simulator.cluster import (
     Host,
     Jitter,
     Link,
+    Parallel,
     Server,
     Stragglers,
     WorkerGroup,
@@ -50,6 +54,7 @@ from harness.simulator.costs import (
     fold_seconds,
 )
 from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
 from harness.simulator.timeline import (
@@ -64,6 +69,7 @@ from harness.simulator.timeline import (
     Timeline,
     concat,
 )
+from harness.simulator.topology import Level, Network
 from harness.simulator.workload import Workload
 
 __all__ = [
@@ -72,6 +78,7 @@ __all__ = [
     "MOST_WORKERS",
     "PROTOCOLS",
     "SERVER",
+    "Averaging",
     "Cluster",
     "Contributions",
     "Decodes",
@@ -80,7 +87,10 @@ __all__ = [
     "Folds",
     "Host",
     "Jitter",
+    "Level",
     "Link",
+    "Network",
+    "Parallel",
     "ParameterServer",
     "Restarts",
     "Server",
