@@ -176,9 +176,12 @@ class Training:
         search = isinstance(schedule, Search)
         if search and position.step % self.order.chunk_steps == 0:
             position.rate = self._search(schedule)
-        ends_chunk = search and boundary % self.order.chunk_steps == 0
+        chunk_end = (position.step // self.order.chunk_steps + 1) * self.order.chunk_steps
+        idle = min(chunk_end, self.order.steps) if search else self.order.steps
         segment = self.simulation.advance(
-            folds=boundary - position.step, drain=ends_chunk or boundary == self.order.steps
+            folds=boundary - position.step,
+            drain=boundary == idle,
+            handing_out=None if boundary == idle else idle - position.step,
         )
         self.replay.run(segment, position.rate)
         self.segments.append(segment)

@@ -133,7 +133,12 @@ class Simulation:
         self._costs = costs_of(self.cluster, workload, self.workers, self.seed)
 
     def advance(
-        self, *, folds: int | None = None, seconds: float | None = None, drain: bool = False
+        self,
+        *,
+        folds: int | None = None,
+        seconds: float | None = None,
+        drain: bool = False,
+        handing_out: int | None = None,
     ) -> Timeline:
         """Run one segment and return what happened in it.
 
@@ -143,13 +148,16 @@ class Simulation:
             drain: with ``folds``, hand out only as many minibatches as that needs; with
                 ``seconds``, hand out none after that time. Either way the segment ends when
                 all are folded and every worker is idle; the next segment starts them again.
+            handing_out: with ``folds``, hand out no more minibatches than that many folds
+                need, counted from now: a later segment is to drain there.
 
         Raises:
             ValueError: not exactly one of ``folds`` and ``seconds``, or a negative one, or
-                more contributions under way than ``folds`` to drain them in.
+                more contributions under way than ``folds`` to drain them in, or fewer
+                minibatches to hand out than folds to wait for.
             UserError: time does not move on because nothing costs time.
         """
-        limits = self._limits(folds, seconds, drain)
+        limits = self._limits(folds, seconds, drain, handing_out)
         parts = list(self._run(limits, _MOST_ROOM))
         return ended(parts, self.protocol.in_flight(self._state))
 
@@ -222,7 +230,13 @@ class Simulation:
             array[...] = state[name]
         return simulation
 
-    def _limits(self, folds: int | None, seconds: float | None, drain: bool) -> Limits:
+    def _limits(
+        self,
+        folds: int | None,
+        seconds: float | None,
+        drain: bool,
+        handing_out: int | None = None,
+    ) -> Limits:
         """Absolute limits of a segment."""
         standing = _NEVER
         if (folds is None) == (seconds is None):
@@ -234,7 +248,11 @@ class Simulation:
                 raise ValueError(f"{self._promised - self.version} contributions are under way")
             if drain:
                 return Limits(_NEVER, math.inf, goal, math.inf, standing)
-            return Limits(goal, math.inf, _NEVER, math.inf, standing)
+            if handing_out is None:
+                return Limits(goal, math.inf, _NEVER, math.inf, standing)
+            if handing_out < folds:
+                raise ValueError(f"{handing_out} minibatches cannot make {folds} folds")
+            return Limits(goal, math.inf, self.version + handing_out, math.inf, standing)
         assert seconds is not None
         _check_amount("seconds", seconds)
         end_s = self.now_s + seconds

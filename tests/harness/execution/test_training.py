@@ -141,6 +141,14 @@ def test_rate_search_costs_simulated_time(configure, corpus, tmp_path):
     assert bool(np.all(timeline.spans.end_s[searches] > timeline.spans.start_s[searches]))
 
 
+def test_an_evaluation_may_stand_just_before_a_chunk_ends(configure, corpus, tmp_path):
+    """Fewer folds are left to the drain than workers have contributions under way."""
+    search = Search(0.02, least_minibatches=2)
+    for evaluations in range(3, 14):
+        config = configure(schedule=search, evaluations=evaluations, workers=3, passes=1)
+        assert train(config, corpus, Store(tmp_path), silent).status == "done"
+
+
 def test_halving_stops_when_gains_end(configure, corpus, tmp_path):
     config = configure(
         algorithm=AsyncSgd(), schedule=Halving(1e-9, halve_below=0.5, stop_below=0.1), passes=9

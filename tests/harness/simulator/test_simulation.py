@@ -218,3 +218,17 @@ def test_another_process_gives_the_same_bytes_and_loads_no_torch(cluster):
         ).stdout.strip()
 
     assert run("1") == run("2")
+
+
+@SHARING
+def test_a_segment_just_before_a_drain_hands_out_no_more_than_the_drain_needs(simulate, sharing):
+    whole = simulate(4, sharing=sharing, **BUSY).advance(folds=20, drain=True)
+    parts = simulate(4, sharing=sharing, **BUSY)
+    segments = [parts.advance(folds=19, handing_out=20), parts.advance(folds=1, drain=True)]
+    assert parts.drained
+    assert concat(segments).sha256() == whole.sha256()
+
+
+def test_fewer_minibatches_than_folds_are_refused(simulate):
+    with pytest.raises(ValueError, match="3 minibatches cannot make 4 folds"):
+        simulate(4, **BUSY).advance(folds=4, handing_out=3)
