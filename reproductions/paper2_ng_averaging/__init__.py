@@ -9,11 +9,11 @@ from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, ex
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 
 PAPER = Paper(
-    "paper2",
-    {name: REPORTED["paper"][name] for name in ("title", "authors")},
-    SEEDS,
-    experiments,
-    differences,
-    EXHIBITS,
-    CLAIMS,
+    id="paper2",
+    reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
+    seeds=SEEDS,
+    experiments=experiments,
+    differences=differences,
+    exhibits=EXHIBITS,
+    claims=CLAIMS,
 )
