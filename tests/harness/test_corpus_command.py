@@ -46,6 +46,9 @@ def test_a_corpus_is_made_described_and_validated(tiny, capsys):
         (["validate", "nowhere"], "nowhere: not a whole corpus"),
         (["validate", "nowhere", "--epochs", "0"], "--epochs 0: at least 1 is allowed"),
         (["fetch", "fsd"], "did you mean 'fsdd'?"),
+        (["knobs", "mandarin"], "did you mean 'mandarin-like'?"),
+        (["align", "nowhere", "--out", "o", "--rounds", "0"], "--rounds 0: at least 1 is allowed"),
+        (["align", "nowhere", "--out", "o"], "nowhere: not a whole corpus"),
         (["bake"], "invalid choice: 'bake'"),
     ],
 )
