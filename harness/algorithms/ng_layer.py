@@ -232,8 +232,8 @@ class NaturalGradient:
             The next state, and under `PerComponent` the norm of the change, ``[R]`` (else 0).
         """
         rows, ends = Rows(x, appended=True), Rows(delta)
-        inputs, fi = _side(self.inputs, sides.inputs, rows)
-        outputs, fo = _side(self.outputs, sides.outputs, ends)
+        inputs, fi = one_side(self.inputs, sides.inputs, rows)
+        outputs, fo = one_side(self.outputs, sides.outputs, ends)
         scale = fi.gain * fo.gain
         if isinstance(self.max_change, PerSample):
             scale *= per_sample_share(self.max_change, fi, fo, rate)
@@ -243,22 +243,23 @@ class NaturalGradient:
             _project_product(rows, ends, fi, fo, scale, weight, bias)
         norm = torch.zeros_like(scale)
         if isinstance(self.max_change, PerComponent):
-            norm = _limited_(weight, bias, rate, self.max_change.each)
+            norm = limited_(weight, bias, rate, self.max_change.each)
         return Sides(inputs, outputs), norm
 
 
-def _limited_(weight: Tensor, bias: Tensor, rate: Rate, most: float) -> Tensor:
+def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
     """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
 
     Returns:
         The norm of the change that is left, ``[R]``.
     """
     squares = torch.linalg.vector_norm(weight, dim=(1, 2)).double().square_()
-    squares += torch.linalg.vector_norm(bias, dim=1).double().square_()
+    if bias is not None:
+        squares += torch.linalg.vector_norm(bias, dim=1).double().square_()
     norm = squares.sqrt_() * rate
     share = torch.clamp(most / norm, max=1.0)
     if bool((share < 1.0).any()):
-        _scale_(weight, bias, share)
+        scale_(weight, bias, share)
     return norm * share
 
 
@@ -282,12 +283,13 @@ def project_(weight: Tensor, bias: Tensor | None, inputs: Factor, outputs: Facto
     _subtract(weight, bias, inputs, outputs, right, torch.bmm(outputs.basis, weight))
 
 
-def _side(
-    options: Preconditioner | None, moment: Moment | None, rows: Rows
+def one_side(
+    options: Preconditioner | None, moment: Moment | None, rows: Rows, scale: float = 1.0
 ) -> tuple[Moment | None, Factor]:
+    """One call of `precondition`, or of nothing where a side is left as it is."""
     if options is None or moment is None:
         return None, untouched(rows)
-    return precondition(moment, rows, options)
+    return precondition(moment, rows, options, scale)
 
 
 def _forming_is_cheaper(x: Tensor, delta: Tensor, ki: int, ko: int) -> bool:
@@ -326,7 +328,7 @@ def _project_product(
         right = torch.bmm(delta.mT, fi.along) if count < m else _right(weight, bias, fi)
         left = torch.bmm(fo.along.mT, x) if count < n else torch.bmm(fo.basis, weight)
         _subtract(weight, bias, fi, fo, right, left)
-    _scale_(weight, bias, scale)
+    scale_(weight, bias, scale)
 
 
 def _right(weight: Tensor, bias: Tensor | None, inputs: Factor) -> Tensor:
@@ -338,10 +340,12 @@ def _right(weight: Tensor, bias: Tensor | None, inputs: Factor) -> Tensor:
     return right
 
 
-def _scale_(weight: Tensor, bias: Tensor, scale: Tensor) -> None:
+def scale_(weight: Tensor, bias: Tensor | None, scale: Tensor) -> None:
+    """Multiply each replica's ``weight [R, n, m]`` and ``bias [R, n]`` by ``scale [R]``."""
     scale = scale.to(weight.dtype).unsqueeze(1)
     weight.mul_(scale.unsqueeze(2))
-    bias.mul_(scale)
+    if bias is not None:
+        bias.mul_(scale)
 
 
 def _subtract(

@@ -1,0 +1,242 @@
+"""Natural-gradient SGD for any PyTorch model: a `torch.optim` optimizer with hooks.
+
+Every `torch.nn.Linear` has both of its sides preconditioned as in `ng_layer`; every other
+parameter takes a plain SGD step. Nothing else of this project is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from harness.algorithms.natural_gradient import Factor, Preconditioner, Rows
+from harness.algorithms.ng_layer import (
+    NaturalGradient,
+    PerComponent,
+    PerSample,
+    Rate,
+    Sides,
+    limited_,
+    one_side,
+    per_sample_share,
+    project_,
+    scale_,
+)
+from harness.errors import UserError, unknown
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass
+class _Watched:
+    """One linear layer, and what its two sides have seen since the last step."""
+
+    module: nn.Linear
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+    sides: Sides | None = None
+
+    @property
+    def appended(self) -> bool:
+        return self.module.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+    def watch(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+        """A forward hook: keep the inputs, and ask autograd for the outputs' derivatives."""
+        del module
+        if output.requires_grad:
+            x = (args[0] if args else kwargs["input"]).detach()
+            output.register_hook(lambda delta: self.seen.append((x, delta.detach())))
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
+        x, delta = (
+            torch.cat([side.flatten(0, -2) if side.dim() > 1 else side[None] for side in sides])
+            for sides in zip(*self.seen, strict=True)
+        )
+        dtype = self.module.weight.dtype
+        return Rows(x.to(dtype).unsqueeze(0), self.appended), Rows(delta.to(dtype).unsqueeze(0))
+
+    def gradient(self) -> tuple[Tensor, Tensor | None]:
+        """Copies of ``[1, n, m]`` and ``[1, n]`` (None without a bias)."""
+        weight, bias = self.module.weight, self.module.bias
+        assert weight.grad is not None
+        if not self.appended:
+            return weight.grad[None].clone(), None
+        return weight.grad[None].clone(), (
+            torch.zeros_like(bias) if bias.grad is None else bias.grad.clone()
+        )[None]
+
+
+class NGSGD(torch.optim.Optimizer):
+    """SGD whose linear layers descend along their natural gradient.
+
+    The gradient that is preconditioned is what stands in ``.grad`` at the step, so clipping
+    and accumulation work as with any optimizer; weight decay and momentum come after it.
+
+    Args:
+        modules: a model, or several modules; all their parameters are optimized.
+        lr: the learning rate, as for `torch.optim.SGD`.
+        momentum: as for `torch.optim.SGD`, without dampening.
+        weight_decay: added to the direction, times the parameter; it is not preconditioned.
+        options: both sides' preconditioners and the max-change. `PerComponent.together` counts
+            the linear layers.
+        reduction: whether the loss is the mean or the sum over rows (frames, positions). It
+            sets the scale at which derivatives of minibatches are compared, not the rate.
+
+    Raises:
+        UserError: parameters in place of modules, or a value outside its range.
+    """
+
+    def __init__(
+        self,
+        modules: nn.Module | Iterable[nn.Module],
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        options: NaturalGradient | None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
+        roots = [modules] if isinstance(modules, nn.Module) else list(modules)
+        if not roots or not all(isinstance(root, nn.Module) for root in roots):
+            raise UserError("NGSGD: modules are what it needs to see; allowed: a model or modules")
+        if reduction not in ("mean", "sum"):
+            raise unknown("NGSGD: reduction", str(reduction), ("mean", "sum"))
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        for name, value in defaults.items():
+            if not value >= 0.0:
+                raise UserError(f"NGSGD: {name} is {value}; allowed: 0 or more")
+        super().__init__(list(dict.fromkeys(p for r in roots for p in r.parameters())), defaults)
+        self.options, self.reduction = options or NaturalGradient(), reduction
+        found = dict.fromkeys(m for r in roots for m in r.modules() if isinstance(m, nn.Linear))
+        self._watched = [_Watched(module) for module in found]
+        self._hooks = [
+            w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self._watched
+        ]
+
+    def close(self) -> None:
+        """Take the hooks off the model, which then trains as if never watched."""
+        for hook in self._hooks:
+            hook.remove()
+        self._forget()
+
+    def restart(self) -> None:
+        """Throw the estimates away, as some recipes do at every epoch."""
+        for watched in self._watched:
+            watched.sides = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As any optimizer; derivatives seen so far go with the gradients they made."""
+        super().zero_grad(set_to_none)
+        self._forget()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient.
+
+        Args:
+            closure: evaluates the model again and returns the loss, as in `torch.optim`.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        directions = self._directions()
+        for group in self.param_groups:
+            for p in group["params"]:
+                direction = directions.get(p, p.grad)
+                if direction is not None:
+                    self._move(p, direction, group)
+        self._forget()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, the estimates under ``"natural_gradient"``."""
+        estimates = {
+            i: w.sides.tensors() for i, w in enumerate(self._watched) if w.sides is not None
+        }
+        return {**super().state_dict(), "natural_gradient": estimates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a `state_dict` of the same model."""
+        # torch casts what it finds in "state" to the parameters' precision; the estimates'
+        # small matrices are float64 whatever that is.
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "natural_gradient"})
+        estimates = state_dict["natural_gradient"]
+        for i, watched in enumerate(self._watched):
+            device = watched.module.weight.device
+            own = {name: t.to(device, copy=True) for name, t in estimates.get(i, {}).items()}
+            watched.sides = Sides.from_tensors(own) if own else None
+
+    def _forget(self) -> None:
+        for watched in self._watched:
+            watched.seen.clear()
+
+    def _move(self, p: Tensor, direction: Tensor, group: dict[str, Any]) -> None:
+        if group["weight_decay"]:
+            direction = direction.add(p, alpha=group["weight_decay"])
+        if group["momentum"]:
+            velocity = self.state[p].setdefault("velocity", torch.zeros_like(p))
+            direction = velocity.mul_(group["momentum"]).add_(direction)
+        p.sub_(direction, alpha=group["lr"])
+
+    def _directions(self) -> dict[Tensor, Tensor]:
+        """The linear layers' directions, by parameter."""
+        rates = {p: group["lr"] for group in self.param_groups for p in group["params"]}
+        ready = [w for w in self._watched if w.seen and w.module.weight.grad is not None]
+        made = [self._direction(w, rates[w.module.weight]) for w in ready]
+        change = self.options.max_change
+        if made and isinstance(change, PerComponent):
+            norm = torch.stack([norm for _, _, norm in made]).norm(dim=0)
+            share = torch.clamp(change.together / norm, max=1.0)
+            for weight, bias, _ in made:
+                scale_(weight, bias, share)
+        directions: dict[Tensor, Tensor] = {}
+        for watched, (weight, bias, _) in zip(ready, made, strict=True):
+            directions[watched.module.weight] = weight[0]
+            if bias is not None:
+                directions[watched.module.bias] = bias[0]
+        return directions
+
+    def _direction(self, watched: _Watched, rate: Rate) -> tuple[Tensor, Tensor | None, Tensor]:
+        """A layer's ``[1, n, m]``, ``[1, n]`` and the norm of its change, ``[1]``."""
+        rows, ends = watched.rows()
+        count = rows.x.shape[1] if self.reduction == "mean" else 1
+        fi, fo = self._factors(watched, rows, ends, float(count))
+        weight, bias = watched.gradient()
+        project_(weight, bias, fi, fo)
+        scale, change = fi.gain * fo.gain, self.options.max_change
+        if isinstance(change, PerSample):
+            scale *= per_sample_share(change, fi, fo, rate)
+        scale_(weight, bias, scale)
+        norm = torch.zeros_like(scale)
+        if isinstance(change, PerComponent):
+            norm = limited_(weight, bias, rate, change.each)
+        return weight, bias, norm
+
+    def _factors(
+        self, watched: _Watched, rows: Rows, ends: Rows, scale: float
+    ) -> tuple[Factor, Factor]:
+        """Both sides' factors; the estimates move on."""
+        sides = watched.sides or self._start(rows, ends)
+        inputs, fi = one_side(self.options.inputs, sides.inputs, rows)
+        outputs, fo = one_side(self.options.outputs, sides.outputs, ends, scale)
+        watched.sides = Sides(inputs, outputs)
+        return fi, fo
+
+    def _start(self, *both: Rows) -> Sides:
+        options: Sequence[Preconditioner | None] = (self.options.inputs, self.options.outputs)
+        return Sides(
+            *(
+                how and how.start(1, rows.width, rows.x.dtype, rows.x.device)
+                for how, rows in zip(options, both, strict=True)
+            )
+        )

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.contract import Minibatch
+from harness.algorithms.natural_gradient import Moment, Preconditioner, Rows, precondition
+from harness.algorithms.ng_layer import (
+    NaturalGradient,
+    PerComponent,
+    PerSample,
+    Sides,
+    state_from_tensors,
+    state_tensors,
+)
+from harness.errors import UserError
+from harness.seeds import stream
+
+FLOAT64 = torch.float64
+LAYOUT = Layout((7, 12, 9, 5))
+NET = Dnn(LAYOUT)
+BOTH = NaturalGradient(Preconditioner(4, 2), Preconditioner(3, 2))
+
+
+def normal(*shape: int, key: int = 0) -> Tensor:
+    return torch.from_numpy(stream(11, "layer", key, *shape).standard_normal(shape))
+
+
+def minibatch(replicas: int, count: int, key: int = 0) -> Minibatch:
+    targets = stream(11, "targets", key).integers(0, 5, (replicas, count))
+    return Minibatch(normal(replicas, count, 7, key=key), torch.from_numpy(targets))
+
+
+def hats(x: Tensor, delta: Tensor, sides: Sides, options: NaturalGradient) -> list[Tensor]:
+    """``γ X̂`` and ``γ D̂`` with every column, formed the plain way."""
+    formed = []
+    both = [(sides.inputs, options.inputs, True, x), (sides.outputs, options.outputs, False, delta)]
+    for moment, how, appended, rows in both:
+        wide = torch.cat([rows, torch.ones_like(rows[..., :1])], 2) if appended else rows
+        if moment is not None and how is not None:
+            _, factor = precondition(moment, Rows(rows, appended), how)
+            wide = factor.gain[:, None, None] * (wide - factor.along @ factor.basis)
+        formed.append(wide)
+    return formed
+
+
+def warm(
+    options: NaturalGradient, m: int, n: int, count: int, replicas: int = 2
+) -> tuple[Sides, Tensor, Tensor]:
+    """A state of five minibatches, and the inputs and derivatives of a sixth."""
+    (sides,) = options.start((m, n), replicas, FLOAT64)
+    out = torch.empty(replicas, n, m, dtype=FLOAT64), torch.empty(replicas, n, dtype=FLOAT64)
+    for step in range(5):
+        x, delta = normal(replicas, count, m, key=step), normal(replicas, count, n, key=step + 50)
+        sides, _ = options.of_layer(x, delta, sides, 1.0, *out)
+    return sides, normal(replicas, count, m, key=77), normal(replicas, count, n, key=78)
+
+
+def one_layer(
+    options: NaturalGradient, sides: Sides, x: Tensor, delta: Tensor, rate: float | Tensor = 1.0
+) -> Tensor:
+    """``[weight, bias]`` of one layer's direction, ``[R, n, m + 1]``."""
+    replicas, m, n = len(x), x.shape[2], delta.shape[2]
+    weight, bias = torch.empty(replicas, n, m).to(x), torch.empty(replicas, n).to(x)
+    options.of_layer(x, delta, sides, rate, weight, bias)
+    return torch.cat([weight, bias.unsqueeze(2)], 2)
+
+
+@pytest.mark.parametrize("count", [3, 20, 200])
+@pytest.mark.parametrize("sizes", [(6, 9), (30, 4), (1, 5), (5, 1), (1, 1)], ids=str)
+def test_direction_is_the_product_of_both_preconditioned_sides(sizes, count):
+    for options in (BOTH, NaturalGradient(BOTH.inputs, None), NaturalGradient(None, BOTH.outputs)):
+        sides, x, delta = warm(options, *sizes, count)
+        inputs, outputs = hats(x, delta, sides, options)
+        found = one_layer(options, sides, x, delta)
+        torch.testing.assert_close(found, outputs.mT @ inputs, rtol=1e-11, atol=1e-12)
+
+
+def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
+    from harness.algorithms import ng_layer
+
+    directions = []
+    for forms in (True, False):
+        monkeypatch.setattr(ng_layer, "_forming_is_cheaper", lambda *_, forms=forms: forms)
+        sides, x, delta = warm(BOTH, 12, 9, 40)
+        directions.append(one_layer(BOTH, sides, x, delta))
+    scale = directions[0].abs().max()
+    assert (directions[0] - directions[1]).abs().max() < 1e-13 * scale
+
+
+@pytest.mark.parametrize("counts_rate", [True, False])
+def test_per_sample_limit_counts_every_rows_share(counts_rate):
+    options = NaturalGradient(BOTH.inputs, BOTH.outputs, PerSample(0.1, counts_rate))
+    sides, x, delta = warm(options, 12, 9, 40)
+    rate = torch.tensor([0.5, 1e-3], dtype=FLOAT64)
+    inputs, outputs = hats(x, delta, sides, options)
+    change = (inputs.norm(dim=2) * outputs.norm(dim=2)).sum(1) * (rate if counts_rate else 1.0)
+    share = torch.clamp(0.1 * 40 / change, max=1.0)
+    assert share[0] < 1.0
+    assert (share[1] == 1.0) == counts_rate
+    expected = share[:, None, None] * (outputs.mT @ inputs)
+    found = one_layer(options, sides, x, delta, rate)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def changes(options: NaturalGradient, stack: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """A network's direction, and the norm of each layer's step ``[R, layers]``."""
+    out = torch.empty_like(stack)
+    state = options.start(LAYOUT.sizes, len(stack), FLOAT64)
+    options.direction(NET, stack, minibatch(len(stack), 30), state, rate, out)
+    norms = [
+        torch.cat([weight.flatten(1), bias], 1).norm(dim=1) * rate
+        for weight, bias in LAYOUT.views(out)
+    ]
+    return out, torch.stack(norms, 1)
+
+
+def test_per_component_limit_bounds_each_layer_and_all_together():
+    stack = normal(2, LAYOUT.parameters)
+    free = NaturalGradient(BOTH.inputs, BOTH.outputs)
+    each = NaturalGradient(BOTH.inputs, BOTH.outputs, PerComponent(0.75, 100.0))
+    both = NaturalGradient(BOTH.inputs, BOTH.outputs, PerComponent(0.75, 1.0))
+    _, unlimited = changes(free, stack, 1.0)
+    _, limited = changes(each, stack, 1.0)
+    assert (unlimited > 0.75).any()
+    torch.testing.assert_close(limited, unlimited.clamp(max=0.75), rtol=1e-12, atol=0)
+    direction, together = changes(both, stack, 1.0)
+    share = torch.clamp(1.0 / limited.norm(dim=1), max=1.0)
+    assert (share < 1.0).any()
+    torch.testing.assert_close(together, limited * share[:, None], rtol=1e-12, atol=0)
+    torch.testing.assert_close(direction.norm(dim=1), torch.ones(2, dtype=FLOAT64))
+
+
+def test_small_steps_are_not_limited():
+    stack = normal(2, LAYOUT.parameters)
+    expected, _ = changes(NaturalGradient(BOTH.inputs, BOTH.outputs), stack, 1e-6)
+    for limit in (PerSample(0.1), PerComponent()):
+        found, _ = changes(NaturalGradient(BOTH.inputs, BOTH.outputs, limit), stack, 1e-6)
+        assert torch.equal(found, expected)
+
+
+def test_without_preconditioners_and_limit_the_direction_is_the_gradient():
+    stack = normal(3, LAYOUT.parameters)
+    x, targets = minibatch(3, 30)
+    expected, out = torch.empty_like(stack), torch.empty_like(stack)
+    losses = NET.gradient(stack, x, targets, expected)
+    plain = NaturalGradient(None, None)
+    state = plain.start(LAYOUT.sizes, 3, FLOAT64)
+    found, _ = plain.direction(NET, stack, Minibatch(x, targets), state, 0.1, out)
+    assert torch.equal(found, losses)
+    assert torch.equal(out, expected)
+
+
+def test_sgd_can_have_the_same_limit_as_natural_gradient():
+    stack = normal(2, LAYOUT.parameters)
+    gradient, free = changes(NaturalGradient(None, None), stack, 1.0)
+    limited, norms = changes(NaturalGradient(None, None, PerComponent(0.5, 100.0)), stack, 1.0)
+    torch.testing.assert_close(norms, free.clamp(max=0.5), rtol=1e-12, atol=0)
+    cosine = torch.cosine_similarity(gradient[:, :96], limited[:, :96], dim=1)
+    torch.testing.assert_close(cosine, torch.ones(2, dtype=FLOAT64))
+
+
+def descent(options: NaturalGradient, stack: Tensor, first: int, last: int, state: list[Sides]):
+    """Some steps of every replica on its own minibatches."""
+    stack, out = stack.clone(), torch.empty_like(stack)
+    for step in range(first, last):
+        x, targets = minibatch(3, 16, key=step)
+        _, state = options.direction(
+            NET, stack, Minibatch(x[: len(stack)], targets[: len(stack)]), state, 0.01, out
+        )
+        stack.sub_(out, alpha=0.01)
+    return stack, state
+
+
+def test_replicas_together_descend_as_one_alone():
+    options = NaturalGradient(BOTH.inputs, BOTH.outputs, PerSample(0.1))
+    start = normal(3, LAYOUT.parameters)
+    together, _ = descent(options, start, 0, 20, options.start(LAYOUT.sizes, 3, FLOAT64))
+    alone, _ = descent(options, start[:1], 0, 20, options.start(LAYOUT.sizes, 1, FLOAT64))
+    torch.testing.assert_close(together[:1], alone, rtol=1e-9, atol=1e-10)
+
+
+def test_a_checkpoint_continues_with_the_same_bytes():
+    start = normal(3, LAYOUT.parameters).float()
+    options = NaturalGradient(BOTH.inputs, BOTH.outputs, PerSample(0.1))
+    state = options.start(LAYOUT.sizes, 3)
+
+    def steps(stack: Tensor, first: int, last: int, state: list[Sides]):
+        out = torch.empty_like(stack)
+        for step in range(first, last):
+            x, targets = minibatch(3, 16, key=step)
+            batch = Minibatch(x.float(), targets)
+            _, state = options.direction(NET, stack, batch, state, 0.01, out)
+            stack = stack - 0.01 * out
+        return stack, state
+
+    whole, _ = steps(start, 0, 18, state)
+    half, state = steps(start, 0, 11, state)
+    saved = save({name: t.contiguous() for name, t in state_tensors(state).items()})
+    resumed, _ = steps(half, 11, 18, state_from_tensors(load(saved), len(state)))
+    assert torch.equal(whole, resumed)
+
+
+def test_a_side_without_preconditioner_survives_a_checkpoint():
+    state = NaturalGradient(BOTH.inputs, None).start(LAYOUT.sizes, 2)
+    again = state_from_tensors(state_tensors(state), len(state))
+    assert all(isinstance(sides.inputs, Moment) and sides.outputs is None for sides in again)
+
+
+def test_inputs_are_left_as_they_were():
+    sides, x, delta = warm(BOTH, 12, 9, 5)
+    before = x.clone(), delta.clone()
+    one_layer(BOTH, sides, x, delta)
+    assert torch.equal(x, before[0])
+    assert torch.equal(delta, before[1])
+
+
+def test_limits_must_be_positive():
+    for wrong in (lambda: PerSample(0.0), lambda: PerComponent(each=-1.0)):
+        with pytest.raises(UserError, match="above 0"):
+            wrong()
