@@ -23,10 +23,10 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
-from harness.simulator.protocols import asynchronous, plain_server
-from harness.simulator.protocols.asynchronous import Rules
+from harness.simulator.protocols import asynchronous, plain_server, slots
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.plain_server import PlainState
+from harness.simulator.protocols.slots import Rules
 from harness.simulator.timeline import (
     IN_FLIGHT,
     LOST,
@@ -41,7 +41,7 @@ from harness.spec import Spec, setting
 
 __all__ = ["ParameterServer"]
 
-_State = PlainState | asynchronous.State
+_State = PlainState | slots.State
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class ParameterServer(Spec):
         """
         if cluster.link.sharing == "none" and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        state = asynchronous.start(cluster, workers, self.depth)
-        if len(state.events) > 2 * asynchronous.MOST_LEAVES:
+        state = slots.start(cluster, workers, self.depth)
+        if len(state.events) > 2 * slots.MOST_LEAVES:
             raise UserError(f"workers: {workers} is too many with faults, sharing or settings")
         return state
 
@@ -107,7 +107,7 @@ class ParameterServer(Spec):
         if isinstance(state, PlainState):
             plain_server.wake(state)
         else:
-            asynchronous.wake(state)
+            slots.wake(state)
 
     def advance(
         self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
@@ -122,7 +122,7 @@ class ParameterServer(Spec):
         first = int(state.clock[0]["version"])
         record = _room_for(room, len(state.slots))
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
-        if int(state.clock[0]["sequence"]) > asynchronous.MOST_EVENTS // 2:
+        if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
         folded, lost, restarts = (
             rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
@@ -141,7 +141,7 @@ class ParameterServer(Spec):
         if isinstance(state, PlainState):
             return plain_server.in_flight(state)
         phase = state.slots["phase"]
-        rows = state.slots[(phase != asynchronous.FREE) & (phase != asynchronous.ABANDONED)]
+        rows = state.slots[(phase != slots.FREE) & (phase != slots.ABANDONED)]
         ordered = rows[np.argsort(rows["first_step"])]
         return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
 
@@ -150,34 +150,34 @@ PLAIN = ParameterServer().rules
 RESTART_COLUMNS = ("time_s", "version", "restored_version")
 
 
-def _room_for(folds: int, slots: int) -> asynchronous.Record:
-    return asynchronous.Record(
-        folded=np.empty(folds, asynchronous.SLOT),
-        lost=np.empty(folds + slots, asynchronous.SLOT),
-        restarts=np.empty(folds, asynchronous.RESTART),
+def _room_for(folds: int, count: int) -> slots.Record:
+    return slots.Record(
+        folded=np.empty(folds, slots.SLOT),
+        lost=np.empty(folds + count, slots.SLOT),
+        restarts=np.empty(folds, slots.RESTART),
         counts=np.zeros(3, np.int64),
     )
 
 
-def _contributions(folds: np.ndarray, slots: np.ndarray) -> Contributions:
+def _contributions(folds: np.ndarray, rows: np.ndarray) -> Contributions:
     return Contributions(
         fold=folds,
-        worker=slots["worker"].astype(np.int32),
-        read_version=slots["read_version"].copy(),
-        read_time_s=slots["read_at_s"].copy(),
-        first_step=slots["first_step"].copy(),
-        steps=slots["steps"].astype(np.int32),
+        worker=rows["worker"].astype(np.int32),
+        read_version=rows["read_version"].copy(),
+        read_time_s=rows["read_at_s"].copy(),
+        first_step=rows["first_step"].copy(),
+        steps=rows["steps"].astype(np.int32),
     )
 
 
-def _spans(slots: np.ndarray) -> Spans:
+def _spans(rows: np.ndarray) -> Spans:
     """Fetch, compute, push and fold of each contribution; what took no time is left out."""
     starts = ("fetch_start_s", "fetch_end_s", "push_start_s", "fold_start_s")
     ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
-    start_s = np.stack([slots[name] for name in starts], axis=1).reshape(-1)
-    end_s = np.stack([slots[name] for name in ends], axis=1).reshape(-1)
-    worker = np.repeat(slots["worker"].astype(np.int32), 4)
+    start_s = np.stack([rows[name] for name in starts], axis=1).reshape(-1)
+    end_s = np.stack([rows[name] for name in ends], axis=1).reshape(-1)
+    worker = np.repeat(rows["worker"].astype(np.int32), 4)
     worker[3::4] = SERVER
-    kind = np.tile(np.arange(4, dtype=np.int32), len(slots))
+    kind = np.tile(np.arange(4, dtype=np.int32), len(rows))
     busy = end_s > start_s
     return Spans(worker[busy], kind[busy], start_s[busy], end_s[busy])

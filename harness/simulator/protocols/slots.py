@@ -1,0 +1,235 @@
+"""Workers and the slots of their contributions: the state of the asynchronous kernel.
+
+Each contribution lives in a slot of its worker. Slots, workers and fault processes are the
+leaves of one tournament and have at most one pending event each, so whatever a failure cuts
+off is taken out of the order, and no orphan of it can count later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator import link
+from harness.simulator.cluster import Cluster
+from harness.simulator.events import new_tournament, scratch, set_leaf
+from harness.simulator.jit import kernel
+from harness.simulator.protocols.contract import CLOCK_FIELDS
+
+__all__ = ["Record", "Rules", "State", "start", "wake"]
+
+FOLDED, PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
+"""Event kinds; the number is the priority at equal times."""
+
+PARKED, ABOUT_TO_READ, HELD, ENGAGED, AWAY = range(5)
+"""A worker: idle for want of work, about to read, held by the staleness bound, at work or
+waiting for a fold, not there."""
+
+FREE, WORKING, GATED, PUSHING, AT_SERVER, ABANDONED = range(6)
+"""A slot: empty, fetched or computed for, waiting for room at the server, on its way there,
+there, lost with its copy still on a fair link."""
+
+PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
+MOST_LEAVES = 1 << 24
+MOST_EVENTS = 1 << 36
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *((name, np.int64) for name in ("standing", "sequence", "under_way", "begun", "places")),
+        *((name, np.int64) for name in ("parked", "least", "at_least", "checkpoint", "restored")),
+        *((name, np.float64) for name in ("server_free_s", "server_up_s")),
+    ]
+)
+"""Beside the common fields: events in a row at one instant, events ever, contributions under
+way, whether faults are scheduled, places taken at the server, parked workers, the fewest folds
+of a worker that is there and how many have so few, checkpoints so far, the version a restart
+goes back to, and until when the server is busy and down."""
+
+INTEGERS = ("worker", "phase", "on_link", "first_step", "steps", "read_version")
+COSTS = ("copy_s", "compute_s", "fold_s")
+INSTANTS = (
+    *("read_at_s", "fetch_start_s", "fetch_end_s", "compute_end_s"),
+    *("push_start_s", "push_end_s", "fold_start_s", "fold_end_s"),
+)
+SLOT = np.dtype(
+    [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
+)
+"""A contribution, what it costs, and the instants of its life; at its loss the fold's end is
+the instant of the loss."""
+
+WORKER = np.dtype(
+    [(name, np.int64) for name in ("status", "step", "since_fetch", "folds", "mine", "computing")]
+    + [(name, np.int64) for name in ("read_version", "messages")]
+    + [(name, np.float64) for name in ("read_at_s", "uplink_free_s", "leave_s")]
+)
+"""A worker: minibatches begun, contributions begun since it fetched (-1: it holds nothing), its
+folds, its contributions under way, whether it computes, messages sent, what it read and when,
+when its own link to the server is free, and how long it will be away before its next read."""
+
+RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
+
+
+class Rules(NamedTuple):
+    """The protocol's settings; a bound or limit of -1 is none.
+
+    Attributes:
+        push_every: minibatches in a contribution.
+        fetch_every: contributions from one fetch.
+        bound: how many folds a worker may be ahead of the slowest.
+        queue: places at the server.
+        depth: contributions a worker may have under way.
+    """
+
+    push_every: int
+    fetch_every: int
+    bound: int
+    queue: int
+    depth: int
+
+
+class State(NamedTuple):
+    """Everything that moves.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        events: tournament of slots, workers, and fault processes by worker.
+        held: [2N] tournament of workers held by the bound, by their folds.
+        gate: [2C] tournament of slots that wait for room at the server.
+        channels: the link.
+        slots: [C] of `SLOT`, ``depth`` a worker.
+        workers: [N] of `WORKER`.
+        occurrences: [P, N] how often each process happened to each worker.
+    """
+
+    clock: Any
+    events: Any
+    held: Any
+    gate: Any
+    channels: link.Channels
+    slots: Any
+    workers: Any
+    occurrences: Any
+
+
+class Record(NamedTuple):
+    """What happened: [M] folded and [L] lost slots, restarts, and how many there are of each."""
+
+    folded: Any
+    lost: Any
+    restarts: Any
+    counts: Any
+
+
+def start(cluster: Cluster, workers: int, depth: int) -> State:
+    """All workers idle at time 0, version 0."""
+    count = workers * depth
+    slots, people = np.zeros(count, SLOT), np.zeros(workers, WORKER)
+    slots["worker"] = np.repeat(np.arange(workers), depth)
+    people["since_fetch"] = -1
+    clock = np.zeros(1, CLOCK)
+    clock["parked"] = clock["at_least"] = workers
+    timed = sum(fault.kind != "message" for fault in cluster.faults)
+    return State(
+        clock=clock,
+        events=new_tournament(count + workers * (1 + timed)),
+        held=new_tournament(workers),
+        gate=new_tournament(count),
+        channels=link.new_channels(cluster.link, count),
+        slots=slots,
+        workers=people,
+        occurrences=np.zeros((timed, workers if timed else 0), np.int64),
+    )
+
+
+@kernel
+def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
+    """The next event of a leaf; of equal time and kind, the one planned first comes first."""
+    clock = state.clock[0]
+    set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (clock.sequence << SEQUENCE) | leaf)
+    clock.sequence += 1
+
+
+@kernel
+def fault_leaf(state: State, process: int, who: int) -> int:
+    """The leaf of a process that happens to a worker."""
+    return len(state.slots) + len(state.workers) * (1 + process) + who
+
+
+@kernel
+def wake(state: State) -> None:
+    """Idle workers are about to read, in order of their numbers."""
+    for who in range(len(state.workers)):
+        if state.workers[who].status == PARKED:
+            about_to_read(state, who)
+
+
+@kernel
+def become(state: State, who: int, status: int) -> None:
+    """Change a worker's status and the counts that go with it."""
+    clock, worker = state.clock[0], state.workers[who]
+    clock.parked += (status == PARKED) - (worker.status == PARKED)
+    clock.busy += (status in (ABOUT_TO_READ, ENGAGED)) - (worker.status in (ABOUT_TO_READ, ENGAGED))
+    worker.status = status
+
+
+@kernel
+def about_to_read(state: State, who: int) -> None:
+    """A worker reads at this instant, when everything else at it is done."""
+    become(state, who, ABOUT_TO_READ)
+    plan(state, len(state.slots) + who, state.clock[0].now_s, READ)
+
+
+@kernel
+def not_least(state: State, rules: Rules) -> None:
+    """One of the workers with the fewest folds has more now, or is away."""
+    state.clock[0].at_least -= 1
+    if state.clock[0].at_least == 0:
+        find_least(state, rules)
+
+
+@kernel
+def find_least(state: State, rules: Rules) -> None:
+    """The fewest folds of a worker that is there; whoever the bound no longer holds reads."""
+    clock = state.clock[0]
+    clock.at_least = 0
+    for who in range(len(state.workers)):
+        worker = state.workers[who]
+        if worker.status != AWAY:
+            if clock.at_least == 0 or worker.folds < clock.least:
+                clock.least = worker.folds
+                clock.at_least = 0
+            clock.at_least += worker.folds == clock.least
+    while state.held[1].time_s <= clock.least + rules.bound:
+        first = state.held[1].key & LEAF
+        scratch(state.held, first)
+        about_to_read(state, first)
+
+
+@kernel
+def go(state: State, rules: Rules, who: int, until_s: float) -> None:
+    """A worker is away until an instant; it holds nothing and holds nobody up."""
+    worker, leaf = state.workers[who], len(state.slots) + who
+    if worker.status == HELD:
+        scratch(state.held, who)
+    become(state, who, AWAY)
+    worker.computing = 0
+    worker.since_fetch = -1
+    scratch(state.events, leaf)
+    if until_s < np.inf:
+        plan(state, leaf, until_s, RETURNED)
+    if worker.folds == state.clock[0].least:
+        not_least(state, rules)
+
+
+@kernel
+def come_back(state: State, rules: Rules, who: int) -> None:
+    """A worker is there again; it goes on from the slowest of the others."""
+    clock, worker = state.clock[0], state.workers[who]
+    about_to_read(state, who)
+    if clock.at_least == 0:
+        find_least(state, rules)
+    else:
+        worker.folds = max(worker.folds, clock.least)
+        clock.at_least += worker.folds == clock.least
