@@ -40,6 +40,8 @@ MAKERS = (
     "features.py",
     "storage.py",
 )
+# States, int64 [n], frames in each, int64 [n], and displacements, float64 [n, dims].
+Visits = tuple[np.ndarray, np.ndarray, np.ndarray]
 FIRST_CHARACTER = 0x4E00  # where the common Chinese characters begin in Unicode
 
 
@@ -176,30 +178,34 @@ class Maker:
             float64 [frames, articulation + 1] and int32 [frames].
         """
         r = self.recipe
-        pauses = [r.silence_frames if rng.random() < r.pause else (0, 0) for _ in words[1:]]
-        pauses = [
-            r.silence_frames,
-            *(r.pause_frames if p[1] else p for p in pauses),
-            r.silence_frames,
-        ]
-        states: list[np.ndarray] = [np.arange(SILENCE_STATES)]
-        stays = [_three_parts(int(rng.integers(pauses[0][0], pauses[0][1] + 1)))]
-        shifts = [np.zeros((SILENCE_STATES, r.articulation + 1))]
-        for word, (least, most) in zip(words, pauses[1:], strict=True):
-            name = self.words[word]
-            phones = self.phones[name]
-            said = self.language.variants[phones, rng.integers(r.variants, size=len(phones))]
-            states.append(np.array(self.lexicon[name]))
-            stays.append(rng.geometric(min(1.0, hurry / r.mean_state_frames), size=len(states[-1])))
-            shifts.append(np.repeat(said, STATES_A_PHONE, axis=0))
-            if most:
-                states.append(np.arange(SILENCE_STATES))
-                stays.append(_three_parts(int(rng.integers(least, most + 1))))
-                shifts.append(np.zeros((SILENCE_STATES, r.articulation + 1)))
-        targets, stay = np.concatenate(states), np.concatenate(stays)
-        places = self.senones.places[targets] + np.concatenate(shifts)
+        gaps = [r.pause_frames if rng.random() < r.pause else None for _ in words[1:]]
+        visits = [self.silent(r.silence_frames, rng)]
+        for word, gap in zip(words, [*gaps, r.silence_frames], strict=True):
+            visits.append(self.said(self.words[word], hurry, rng))
+            if gap:
+                visits.append(self.silent(gap, rng))
+        targets, stays, shifts = (np.concatenate(column) for column in zip(*visits, strict=True))
+        places = self.senones.places[targets] + shifts
         places += r.jitter * rng.normal(size=places.shape)
-        return np.repeat(places, stay, axis=0), np.repeat(targets, stay).astype(np.int32)
+        return np.repeat(places, stays, axis=0), np.repeat(targets, stays).astype(np.int32)
+
+    def said(self, word: str, hurry: float, rng: np.random.Generator) -> Visits:
+        """The states of a word, how long each is stayed in, and how this saying displaces it."""
+        phones, targets = self.phones[word], np.array(self.lexicon[word])
+        ways = rng.integers(self.recipe.variants, size=len(phones))
+        shifts = np.repeat(self.language.variants[phones, ways], STATES_A_PHONE, axis=0)
+        leave = min(1.0, hurry / self.recipe.mean_state_frames)
+        return targets, rng.geometric(leave, size=len(targets)), shifts
+
+    def silent(self, frames: tuple[int, int], rng: np.random.Generator) -> Visits:
+        """A silence of (least, most) frames, like ``said``."""
+        total = int(rng.integers(frames[0], frames[1] + 1))
+        stays = np.array([total // 3, total - 2 * (total // 3), total // 3])
+        return (
+            np.arange(SILENCE_STATES),
+            stays,
+            np.zeros((SILENCE_STATES, self.recipe.articulation + 1)),
+        )
 
     def utterance(
         self, split: str, index: int
@@ -240,10 +246,6 @@ class Maker:
             words=tuple(tuple(self.words[w] for w in said) for said in words),
         )
         return Chunk(np.concatenate(features), np.concatenate(targets), table)
-
-
-def _three_parts(frames: int) -> np.ndarray:
-    return np.array([frames // 3, frames - 2 * (frames // 3), frames // 3])
 
 
 def chunks(maker: Maker, utterances: int = 200) -> Iterator[Chunk]:

@@ -20,16 +20,11 @@ from data_synth.validate import Effort, Validation, validate
 
 # What is turned, and to what: nearly off, and about double.
 TURNS: Mapping[str, tuple[Any, Any]] = {
-    "closeness": (0.15, 0.6),
-    "variants": (1, 8),
     "variant_spread": (0.5, 2.5),
     "pull": (0.2, 1.4),
-    "families": (1, 8),
+    "closeness": (0.15, 0.6),
     "wobble": (0.1, 0.8),
-    "band_noise": (0.05, 0.6),
-    "smear": (0.1, 0.7),
     "mean_state_frames": (1.7, 5.0),
-    "gain": (0.5, 3.0),
     "speaker_spread": (0.0, 0.4),
     "channel_spread": (0.0, 1.5),
     "snr_db": ((30.0, 40.0), (0.0, 5.0)),
