@@ -13,19 +13,18 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from harness.algorithms.natural_gradient import Factor, Preconditioner, Rows
-from harness.algorithms.ng_layer import (
-    NaturalGradient,
+from harness.algorithms.natural_gradient import Factor
+from harness.algorithms.ng_change import (
     PerComponent,
     PerSample,
     Rate,
-    Sides,
     limited_,
-    one_side,
     per_sample_share,
-    project_,
     scale_,
 )
+from harness.algorithms.ng_estimate import Preconditioner, Rows
+from harness.algorithms.ng_layer import NaturalGradient, Sides, one_side
+from harness.algorithms.ng_product import project_
 from harness.errors import UserError, unknown
 
 Reduction = Literal["mean", "sum"]

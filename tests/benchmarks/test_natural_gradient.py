@@ -14,8 +14,9 @@ from torch import nn
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.contract import Minibatch
-from harness.algorithms.natural_gradient import FIRST_CALLS, Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient, PerSample
+from harness.algorithms.ng_change import PerSample
+from harness.algorithms.ng_estimate import FIRST_CALLS, Preconditioner
+from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.ng_sgd import NGSGD
 
 PERIOD = 4

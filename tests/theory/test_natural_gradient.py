@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.algorithms.natural_gradient import Preconditioner
+from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
 from harness.seeds import stream
 

@@ -8,16 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.algorithms.natural_gradient import (
-    FIRST_CALLS,
-    WARMING_PASSES,
-    Factor,
-    Moment,
-    Preconditioner,
-    Rows,
-    formed,
-    precondition,
-)
+from harness.algorithms.natural_gradient import WARMING_PASSES, Factor, formed, precondition
+from harness.algorithms.ng_estimate import FIRST_CALLS, Moment, Preconditioner, Rows
 from harness.errors import UserError
 from harness.seeds import stream
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Minibatch
-from harness.algorithms.natural_gradient import Moment, Preconditioner, Rows, precondition
+from harness.algorithms.natural_gradient import precondition
+from harness.algorithms.ng_change import PerComponent, PerSample
+from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
 from harness.algorithms.ng_layer import (
     NaturalGradient,
-    PerComponent,
-    PerSample,
     Sides,
     state_from_tensors,
     state_tensors,
@@ -81,11 +81,11 @@ def test_direction_is_the_product_of_both_preconditioned_sides(sizes, count):
 
 
 def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
-    from harness.algorithms import ng_layer
+    from harness.algorithms import ng_product
 
     directions = []
     for forms in (True, False):
-        monkeypatch.setattr(ng_layer, "_forming_is_cheaper", lambda *_, forms=forms: forms)
+        monkeypatch.setattr(ng_product, "_forming_is_cheaper", lambda *_, forms=forms: forms)
         sides, x, delta = warm(BOTH, 12, 9, 40)
         directions.append(one_layer(BOTH, sides, x, delta))
     scale = directions[0].abs().max()

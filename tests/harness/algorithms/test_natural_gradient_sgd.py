@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Minibatch
-from harness.algorithms.natural_gradient import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient, PerComponent, PerSample
+from harness.algorithms.ng_change import PerComponent, PerSample
+from harness.algorithms.ng_estimate import Preconditioner
+from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.ng_sgd import NGSGD
 from harness.errors import UserError
 

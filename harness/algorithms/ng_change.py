@@ -1,0 +1,89 @@
+"""How far one minibatch may move a network: the max-change of two generations of Kaldi.
+
+Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.natural_gradient import Factor
+from harness.errors import UserError
+
+Rate = float | Tensor
+"""One learning rate, or one a replica: ``[R]``."""
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """Limit the mean change a sample may cause in a layer: Kaldi's nnet2.
+
+    ``s = min(1, limit N / (rate γᵢ γₒ Σ |x̂| |d̂|))``.
+
+    Args:
+        limit: 0.075 to 0.1 in recipes for minibatches of 512.
+        counts_rate: whether the rate is part of the change. Without it large minibatches move
+            each layer by ``rate limit N`` at most, whatever their gradient.
+    """
+
+    limit: float = 0.075
+    counts_rate: bool = True
+
+    def __post_init__(self) -> None:
+        _require_positive("PerSample.limit", self.limit)
+
+
+@dataclass(frozen=True)
+class PerComponent:
+    """Limit the norm of each layer's change, then that of all layers together: nnet3.
+
+    Args:
+        each: the largest Euclidean norm of one layer's change of weights and biases.
+        together: that of the whole network's, after each layer was limited.
+    """
+
+    each: float = 0.75
+    together: float = 2.0
+
+    def __post_init__(self) -> None:
+        _require_positive("PerComponent.each", self.each)
+        _require_positive("PerComponent.together", self.together)
+
+
+def per_sample_share(change: PerSample, inputs: Factor, outputs: Factor, rate: Rate) -> Tensor:
+    """The s of `PerSample`, ``[R]``, for the two factors of one layer."""
+    total = (inputs.squares.sqrt() * outputs.squares.sqrt()).sum(1)
+    total *= inputs.gain * outputs.gain * (rate if change.counts_rate else 1.0)
+    return torch.clamp(change.limit * inputs.squares.shape[1] / total, max=1.0)
+
+
+def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
+    """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
+
+    Returns:
+        The norm of the change that is left, ``[R]``.
+    """
+    squares = torch.linalg.vector_norm(weight, dim=(1, 2)).double().square_()
+    if bias is not None:
+        squares += torch.linalg.vector_norm(bias, dim=1).double().square_()
+    norm = squares.sqrt_() * rate
+    share = torch.clamp(most / norm, max=1.0)
+    if bool((share < 1.0).any()):
+        scale_(weight, bias, share)
+    return norm * share
+
+
+def scale_(weight: Tensor, bias: Tensor | None, scale: Tensor) -> None:
+    """Multiply each replica's ``weight [R, n, m]`` and ``bias [R, n]`` by ``scale [R]``."""
+    scale = scale.to(weight.dtype).unsqueeze(1)
+    weight.mul_(scale.unsqueeze(2))
+    if bias is not None:
+        bias.mul_(scale)
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0.0:
+        raise UserError(f"natural gradient: {name} is {value}; allowed: above 0")
