@@ -38,7 +38,7 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     _legend(axes, exhibit.rows)
 
 
-def plain(value: float, position: int = 0) -> str:
+def plain(value: float, position: float = 0.0) -> str:
     """A tick's label in digits; the position is matplotlib's and does not matter."""
     del position
     return f"{value:g}"

@@ -56,6 +56,7 @@ class Paper:
 
     Args:
         id: ``"paper1"`` …
+        corpus: what it is reproduced on unless told otherwise.
         reference: the paper's ``title`` and ``authors``.
         seeds: how many seeds each scale takes by default; its keys are the scales.
         experiments: the named configurations of one seed.
@@ -65,6 +66,7 @@ class Paper:
     """
 
     id: str
+    corpus: str
     reference: Mapping[str, str]
     seeds: Mapping[str, int]
     experiments: Callable[[Subject, int], Mapping[str, Config]]

@@ -22,11 +22,12 @@ def _experiments(subject: Subject, seed: int) -> dict[str, Config]:
 
 
 PAPER = Paper(
-    "paper1",
-    {name: REPORTED["paper"][name] for name in ("title", "authors")},
-    {scale: preset.seeds for scale, preset in PRESETS.items()},
-    _experiments,
-    differences,
-    (*EXHIBITS, *BEYOND, *UNDERDETERMINED),
-    CLAIMS,
+    id="paper1",
+    corpus="mandarin-like",
+    reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
+    seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
+    experiments=_experiments,
+    differences=differences,
+    exhibits=(*EXHIBITS, *BEYOND, *UNDERDETERMINED),
+    claims=CLAIMS,
 )

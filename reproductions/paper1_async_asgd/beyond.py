@@ -14,15 +14,11 @@ from reproductions.readings import at_epoch, curve_rows, hashes
 
 VARIANTS = (
     "search, no margin",
-    "search, margin 1%",
     "search, factor 1.5",
-    "search from 0.002",
     "hand from 0.016",
-    "hand from 0.004",
     "constant 0.008",
     "random initial parameters",
     "one worker",
-    "sixteen workers",
 )
 
 

@@ -49,8 +49,8 @@ class Preset:
 
 
 PRESETS = {
-    "smoke": Preset((192,) * 2, 16, 1 / 50, 1.0, 2, 16, 10),
-    "laptop": Preset((256,) * 3, 16, 1 / 500, 1.0, 3, 20, 20),
+    "smoke": Preset((192,) * 2, 16, 1 / 25, 1.0, 2, 16, 10),
+    "laptop": Preset((192,) * 3, 32, 1 / 100, 1.0, 3, 20, 10),
     "gpu": Preset((1024,) * 7, 128, 1 / 500, 0.2, 3, 16, 25),
     "paper": Preset((2048,) * 7, 256, 1 / 500, 0.2, 3, 20, 50),
 }
@@ -103,15 +103,11 @@ def variants(subject: Subject, seed: int) -> dict[str, RunConfig]:
     search = averaged(subject, seed, Search(RATE))
     others = {
         "search, no margin": replace(search, schedule=Search(RATE, clear=0.0)),
-        "search, margin 1%": replace(search, schedule=Search(RATE, clear=0.01)),
         "search, factor 1.5": replace(search, schedule=Search(RATE, factor=1.5)),
-        "search from 0.002": replace(search, schedule=Search(RATE / 4)),
         "hand from 0.016": replace(search, schedule=Hand(2 * RATE)),
-        "hand from 0.004": replace(search, schedule=Hand(RATE / 2)),
         "constant 0.008": replace(search, schedule=Constant(RATE)),
         "random initial parameters": replace(search, initial=None),
         "one worker": replace(search, workers=1),
-        "sixteen workers": replace(search, workers=16),
     }
     return {name: replace(config, passes=1) for name, config in others.items()}
 

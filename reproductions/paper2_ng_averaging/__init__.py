@@ -10,6 +10,7 @@ from reproductions.paper2_ng_averaging.prediction import REPORTED
 
 PAPER = Paper(
     id="paper2",
+    corpus="conversational",
     reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
     seeds=SEEDS,
     experiments=experiments,

@@ -17,7 +17,8 @@ import torch
 from harness.store import Store
 
 COMMAND = [sys.executable, "-m", "reproductions"]
-SMALL = ["paper1", "--scale", "smoke", "--seeds", "1", "--only", "fig1,table3", "--jobs", "2"]
+SMALL = ["paper1", "--scale", "smoke", "--corpus", "parametric", "--seeds", "1"]
+SMALL += ["--only", "fig1,table3", "--jobs", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,8 @@ def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_pat
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "results.json").exists()
-    assert run(cache, *SMALL, "--out", out).returncode == 0
+    # One process instead of two: how many there are must not show in the result.
+    assert run(cache, *SMALL, "--jobs", "1", "--out", out).returncode == 0
     assert measured(out) == measured(whole)
 
 
@@ -123,10 +125,13 @@ BAD = {
     "an unknown device": (["paper1", "--device", "gpu"], "auto, cpu, cuda"),
     "an unknown exhibit": (["paper1", "--scale", "smoke", "--only", "tabel2"], "table2"),
     "an unknown option": (["paper1", "--sclae", "smoke"], "--sclae"),
+    "half an option": (["paper1", "--scal", "smoke"], "--scal"),
+    "a paper that is not in yet": (["paper3"], "not in yet"),
+    "endless seeds": (["paper1", "--seeds", "1000000000000"], "whole number from 1 to 1000"),
     "no paper": ([], "paper"),
-    "no seeds": (["paper1", "--seeds", "0"], "whole number from 1"),
-    "half a seed": (["paper1", "--seeds", "1.5"], "whole number from 1"),
-    "no jobs": (["paper1", "--jobs", "0"], "whole number from 1"),
+    "no seeds": (["paper1", "--seeds", "0"], "whole number from 1 to 1000"),
+    "half a seed": (["paper1", "--seeds", "1.5"], "whole number from 1 to 1000"),
+    "no jobs": (["paper1", "--jobs", "0"], "whole number from 1 to 1000"),
     "a negative budget": (["paper1", "--budget", "-1"], "positive number of minutes"),
     "an endless budget": (["paper1", "--budget", "nan"], "positive number of minutes"),
 }
@@ -148,6 +153,28 @@ def test_an_output_folder_that_cannot_be_written_is_refused(cache, tmp_path):
     done = run(cache, "paper1", "--scale", "smoke", "--out", tmp_path / "file" / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --out: ")
+
+
+def test_an_output_folder_without_a_name_is_refused(cache):
+    done = run(cache, "paper1", "--out", "")
+    assert done.returncode == 2
+    assert "name of a folder" in done.stderr
+
+
+def test_a_process_that_is_killed_is_one_clear_line_and_exit_code_3(cache, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*COMMAND, *SMALL, "--out", str(out)],
+        env=environment(cache), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(out, "runs/*/config.json")
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 3
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
 
 
 def test_a_missing_corpus_is_refused_with_the_way_to_get_it(cache, tmp_path):
