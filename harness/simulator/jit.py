@@ -8,10 +8,10 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
-from numba.core import config
+import numba.core.config
 
 __all__ = ["kernel", "part"]
 
@@ -35,6 +35,8 @@ def _cache_folder() -> str:
     return str(home / "lagbench" / "kernels" / _source_digest())
 
 
+# Set by numba when it is imported; its own annotations do not list them.
+config: Any = numba.core.config
 _FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
 
 
@@ -67,4 +69,5 @@ def kernel(function: _F, inline: str = "never") -> _F:
 def _compiled(function: _F, cache: bool, inline: str) -> _F:
     # Kernels allocate no arrays, so counting references to those they are handed is wasted;
     # with the counting a fold takes five times as long.
-    return cast(_F, numba.njit(cache=cache, inline=inline, _nrt=False)(function))
+    njit: Any = numba.njit  # its declared signature leaves `_nrt` out
+    return njit(cache=cache, inline=inline, _nrt=False)(function)
