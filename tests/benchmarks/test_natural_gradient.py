@@ -23,6 +23,7 @@ PERIOD = 4
 OPTIONS = NaturalGradient(Preconditioner(30, PERIOD), Preconditioner(60, PERIOD), PerSample(0.1))
 WIDE = (440, 512, 512, 512, 1000)
 FULL = (440, 2048, 2048, 2048, 2048, 2048, 2048, 8806)
+SMALL = (429, 128, 128, 128, 128, 352)
 SMOKE = (44, 64, 64, 100)
 """Where benchmarks are off, the same code on a network that takes no time."""
 
@@ -80,8 +81,11 @@ def test_natural_gradient_over_sgd(benchmark, sizes, frames, rounds):
     benchmark.pedantic(natural, rounds=1)
 
 
-def test_sixteen_replicas_over_one_alone_a_frame(benchmark):
-    sizes, frames, rounds = (WIDE, 256, 5) if benchmark.enabled else (SMOKE, 16, 1)
+@pytest.mark.parametrize(("sizes", "frames"), [(WIDE, 256), (SMALL, 32)], ids=["512x3", "128x4"])
+def test_sixteen_replicas_over_one_alone_a_frame(benchmark, sizes, frames):
+    rounds = 5
+    if not benchmark.enabled:
+        sizes, frames, rounds = SMOKE, 16, 1
     _, alone = steps_of(sizes, frames)
     _, together = steps_of(sizes, frames, replicas=16)
     benchmark.extra_info["ratio"] = found = ratio(together, alone, rounds) / 16.0
