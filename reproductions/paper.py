@@ -25,11 +25,13 @@ class Subject:
     Args:
         scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
         corpus: what is trained on.
+        corpus_seed: what it was made with.
         device: ``"cpu"`` or ``"cuda"``.
     """
 
     scale: str
     corpus: Corpus
+    corpus_seed: int
     device: str
 
 

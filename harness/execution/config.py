@@ -39,7 +39,7 @@ class RunConfig:
     """One training run on a simulated cluster.
 
     Args:
-        corpus, scale, fingerprint: which corpus, and the SHA-256 of its content.
+        corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
         hidden: units of each hidden layer; inputs and targets follow from the corpus.
         activation: nonlinearity of the hidden layers.
         initial: the machines that pretrain the network; None for random parameters.
@@ -55,6 +55,7 @@ class RunConfig:
 
     corpus: str
     scale: str
+    corpus_seed: int
     fingerprint: str
     hidden: tuple[int, ...]
     activation: Activation

@@ -163,7 +163,7 @@ def _execute_one(config: Config, store: Path) -> str:
 
 def _corpus(config: RunConfig) -> Corpus:
     """The corpus a run names, as it was when the run was configured."""
-    corpus = load_corpus(config.corpus, scale=config.scale)
+    corpus = load_corpus(config.corpus, scale=config.scale, seed=config.corpus_seed)
     if corpus.fingerprint != config.fingerprint:
         raise UserError(f"corpus {config.corpus}: changed on disk while the runs were prepared")
     return corpus

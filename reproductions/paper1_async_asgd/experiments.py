@@ -194,6 +194,7 @@ def _run(
     return RunConfig(
         corpus=subject.corpus.name,
         scale=subject.scale,
+        corpus_seed=subject.corpus_seed,
         fingerprint=subject.corpus.fingerprint,
         hidden=preset.hidden,
         activation="sigmoid",

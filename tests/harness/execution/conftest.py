@@ -93,6 +93,7 @@ def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
         standard: dict[str, object] = {
             "corpus": "tiny",
             "scale": "smoke",
+            "corpus_seed": 0,
             "fingerprint": corpus.fingerprint,
             "hidden": (6,),
             "activation": "sigmoid",
