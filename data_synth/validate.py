@@ -104,26 +104,28 @@ def trained(
     """
     import torch
 
+    from harness.acoustics.denormals import denormals_flushed
+
     rows, targets = drawn(corpus, corpus.split(split), effort.train_frames, seed)
     features = torch.from_numpy(np.array(corpus.features, np.float32))
     inputs = features.shape[1] * rows.shape[1]
-    torch.set_flush_denormal(True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "validate weights", len(sizes)) % 2**63)
         network = _network([inputs, *sizes, corpus.n_targets])
     optimiser = torch.optim.Adam(network.parameters(), RATE)
     steps = max(1, effort.epochs * -(-len(rows) // MINIBATCH))
     slower = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
-    for epoch in range(effort.epochs):
-        order = stream(seed, "validate order", epoch).permutation(len(rows))
-        for first in range(0, len(rows), MINIBATCH):
-            pick = order[first : first + MINIBATCH]
-            logits = network(features[rows[pick]].flatten(1))
-            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets[pick]))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            slower.step()
+    with denormals_flushed():
+        for epoch in range(effort.epochs):
+            order = stream(seed, "validate order", epoch).permutation(len(rows))
+            for first in range(0, len(rows), MINIBATCH):
+                pick = order[first : first + MINIBATCH]
+                logits = network(features[rows[pick]].flatten(1))
+                loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets[pick]))
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                slower.step()
 
     def posteriors(rows: np.ndarray) -> Any:
         with torch.no_grad():

@@ -127,8 +127,12 @@ def _from_lexicon(path: Path) -> dict[str, list[tuple[str, ...]]]:
 
 def _from_pinyin(wanted: Iterable[str]) -> dict[str, list[tuple[str, ...]]]:
     try:
-        from pypinyin import Style, pinyin
-        from pypinyin.contrib.tone_convert import to_finals, to_initials
+        # An optional extra: the type checker may run without it.
+        from pypinyin import Style, pinyin  # pyright: ignore[reportMissingImports]
+        from pypinyin.contrib.tone_convert import (  # pyright: ignore[reportMissingImports]
+            to_finals,
+            to_initials,
+        )
     except ImportError:
         raise UserError(
             "corpus aishell: no resource_aishell/lexicon.txt beside data_aishell, and pypinyin "

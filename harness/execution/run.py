@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
+from harness.acoustics.denormals import denormals_flushed
 from harness.execution.config import RunConfig
 from harness.execution.observe import Watch
 from harness.execution.training import Training
@@ -28,16 +26,6 @@ def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
             config.to_dict(),
             lambda writer: _execute(Training(config, corpus, store, writer, watch)),
         )
-
-
-@contextmanager
-def denormals_flushed() -> Generator[None]:
-    """Denormal numbers count as zero here: saturated sigmoids make many, and each is slow."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def _execute(training: Training) -> None:

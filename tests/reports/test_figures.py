@@ -35,7 +35,7 @@ def test_axes_carry_their_labels_and_a_dollar_sign_is_one(tmp_path):
 
 def test_missing_and_unbounded_points_leave_gaps(tmp_path):
     rows = (Row("a", 0, None, None), Row("a", 1, None, 2.0), Row("b", 0, None, None, None))
-    for kind in figures.SERIES:
+    for kind in figures.SERIES.keys() - {"messages"}:  # drawn from its own list, not from rows
         assert figures.draw(replace(CURVES, rows=rows, draw={"as": kind}), tmp_path)["svg"]
 
 
