@@ -35,7 +35,7 @@ SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
     "decode_cost": (float, "sequence: frames trained on in the time of decoding one"),
     "fetch_s": (float, "sequence: seconds between two fetches of a decoder"),
     "waiting": (int, "sequence: decoded utterances that may wait for a slot"),
-    "shards": (int, "sequence: parts of the model with a queue of their own"),
+    "shards": (int, "parameter_server, sequence: parts of the model with a queue of their own"),
 }
 """Every setting of a protocol: its type, and what it means."""
 

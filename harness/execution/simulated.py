@@ -70,10 +70,13 @@ class StaleReplay:
 
         Raises:
             ValueError: the segment does not begin at the server's version.
-            UserError: the server failed in it; models of the past are not kept to go back to.
+            UserError: the server failed in it, and models of the past are not kept to go back
+                to; or it is in shards, and a read finds no one version of the model.
         """
         if len(segment.restarts):
             raise UserError("cluster: a server that fails can be timed but not trained with")
+        if len(segment.pieces):
+            raise UserError("shards: a server in shards can be timed but not trained with")
         self._forget(segment)
         reads = _reads_by_version(segment, self.in_flight)
         self._read(reads)

@@ -13,6 +13,7 @@
     segment.folded().read_version, segment.staleness(), segment.lag_s()
     segment.lost(), segment.restarts             # what faults destroyed: rows whose fold is
                                                  # LOST (−2), and folds undone by a restart
+    segment.pieces                               # what each shard folded, of a server in shards
 
     simulation.advance(folds=500, drain=True)    # ends with all workers idle
     simulation.pause(30.0, "search")             # allowed when drained; costs virtual time
@@ -64,6 +65,7 @@ from harness.simulator.timeline import (
     Contributions,
     Decodes,
     Folds,
+    Pieces,
     Restarts,
     Spans,
     Timeline,
@@ -92,6 +94,7 @@ __all__ = [
     "Network",
     "Parallel",
     "ParameterServer",
+    "Pieces",
     "Restarts",
     "Server",
     "Simulation",

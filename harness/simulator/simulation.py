@@ -227,7 +227,8 @@ class Simulation:
                 "saved simulation: it is of another cluster, protocol, number of workers or seed"
             )
         for name, array in _leaves(simulation._state):
-            array[...] = state[name]
+            if array.size:  # an array for what is not simulated here may be newer than the state
+                array[...] = state[name]
         return simulation
 
     def _limits(

@@ -10,10 +10,11 @@ columns say what happened:
 - spans: who was busy with what. A worker counts from 0, the server is −1 (a further shard
   s is −1 − s). A worker's spans appear in the segment where its contribution folds.
 
-Where there is something to say, two more do:
+Where there is something to say, three more do:
 
 - restarts: when the server failed and went on from a checkpoint;
-- decodes: in sequence training, with which parameters each utterance was decoded.
+- decodes: in sequence training, with which parameters each utterance was decoded;
+- pieces: where the server is in shards, when each shard folded, and what it was when read.
 
 A contribution that a failure destroyed is a row whose fold is −2, in the segment of its loss.
 """
@@ -37,6 +38,7 @@ __all__ = [
     "Decodes",
     "Digest",
     "Folds",
+    "Pieces",
     "Restarts",
     "Spans",
     "Timeline",
@@ -46,7 +48,7 @@ __all__ = [
 
 IN_FLIGHT, LOST = -1, -2
 SERVER = -1
-TABLES = ("folds", "contributions", "spans", "restarts", "decodes")
+TABLES = ("folds", "contributions", "spans", "restarts", "decodes", "pieces")
 KINDS = ("fetch", "compute", "push", "fold")
 """Span kinds every timeline starts with; others are added after them."""
 
@@ -167,6 +169,27 @@ class Decodes(_Table):
 
 
 @dataclass(frozen=True, eq=False)
+class Pieces(_Table):
+    """[P] pieces of folded contributions: by fold, then by shard.
+
+    A shard's version is how many pieces it has folded. Shards need not fold in one order.
+
+    Attributes:
+        fold: the fold that the piece is part of.
+        worker: the shard's lane, as in spans: shard s is −1 − s.
+        read_version: the shard's version that the contribution's worker read.
+        version: the shard's version just before it folded this piece.
+        time_s: when it had folded it.
+    """
+
+    fold: Ints = field(default_factory=_ints)
+    worker: SmallInts = field(default_factory=_small_ints)
+    read_version: Ints = field(default_factory=_ints)
+    version: Ints = field(default_factory=_ints)
+    time_s: Floats = field(default_factory=_floats)
+
+
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """What a simulation, or a real run, did during one segment.
 
@@ -177,6 +200,7 @@ class Timeline:
         kinds: names of the span kinds.
         restarts: restarts of the server.
         decodes: decoded utterances.
+        pieces: what each shard of the server folded.
     """
 
     folds: Folds = field(default_factory=Folds)
@@ -185,11 +209,12 @@ class Timeline:
     kinds: tuple[str, ...] = KINDS
     restarts: Restarts = field(default_factory=Restarts)
     decodes: Decodes = field(default_factory=Decodes)
+    pieces: Pieces = field(default_factory=Pieces)
 
     def tables(self) -> dict[str, _Table]:
-        """The tables by name; the last two where they have rows."""
+        """The tables by name; the last three where they have rows."""
         always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
-        seldom = {"restarts": self.restarts, "decodes": self.decodes}
+        seldom = {"restarts": self.restarts, "decodes": self.decodes, "pieces": self.pieces}
         return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
 
     def folded(self) -> Contributions:
@@ -300,6 +325,7 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
         kinds=kinds,
         restarts=_stack([part.restarts for part in segments]),
         decodes=_stack([part.decodes for part in segments]),
+        pieces=_stack([part.pieces for part in segments]),
     )
 
 

@@ -27,6 +27,7 @@ from harness.simulator.timeline import (
     Decodes,
     Digest,
     Folds,
+    Pieces,
     Restarts,
     Spans,
     Timeline,
@@ -40,6 +41,7 @@ _TABLES: dict[str, Any] = {
     "spans": Spans,
     "restarts": Restarts,
     "decodes": Decodes,
+    "pieces": Pieces,
 }
 _TYPES = {
     "fold": pa.int64(),

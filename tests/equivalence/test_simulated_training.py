@@ -19,6 +19,7 @@ from harness.execution.simulated import StaleReplay
 from harness.simulator import (
     Contributions,
     Folds,
+    ParameterServer,
     Simulation,
     Timeline,
     Workload,
@@ -227,4 +228,13 @@ def test_training_on_a_server_that_fails_is_refused_in_one_line(tmp_path):
     workload = Workload.of_network(LAYOUT.sizes, 6)
     simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
     with pytest.raises(UserError, match="not trained"):
+        replayed(simulation.advance(folds=60))
+
+
+def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(BUSY)
+    workload = Workload.of_network(LAYOUT.sizes, 6)
+    simulation = Simulation(load_cluster(path), ParameterServer(shards=2), workload, 5, seed=3)
+    with pytest.raises(UserError, match="shards: a server in shards can be timed but not trained"):
         replayed(simulation.advance(folds=60))

@@ -69,7 +69,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         if link_s <= event_s:
-            leave_link(state, costs, where)
+            leave_link(state, costs, rules, where)
         else:
             key = state.events[1].key
             happen(state, costs, rules, limits, record, key >> PRIORITY, key & LEAF)
@@ -86,9 +86,9 @@ def happen(
     if kind == FOLDED:
         fold(state, costs, rules, limits, record, leaf)
     elif kind == PUSHED:
-        arrive(state, costs, leaf)
+        arrive(state, costs, rules, leaf)
     elif kind == SEND:
-        send(state, costs, leaf)
+        send(state, costs, rules, leaf)
     elif kind == COMPUTED:
         computed(state, costs, rules, leaf)
     elif kind == FETCHED:

@@ -9,6 +9,7 @@ from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import enter, scratch
 from harness.simulator.jit import kernel
 from harness.simulator.laws import uniforms
+from harness.simulator.protocols import shards
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.slots import (
     ABANDONED,
@@ -79,6 +80,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
         worker.since_fetch = 0
         worker.read_version = clock.version
         worker.read_at_s = clock.now_s
+        shards.look(state.shards, who, clock.now_s)
     worker.since_fetch += 1
     slot.phase = WORKING
     slot.on_link = 0
@@ -97,6 +99,8 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     clock.dispatched += rules.push_every
     clock.under_way += 1
     clock.busy += 1
+    if rules.shards > 1:
+        shards.begin(state.shards, who, place)
     slot.fetch_start_s = clock.now_s
     if not fetches:
         compute(state, place, clock.now_s)
@@ -109,7 +113,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
 
 
 @kernel
-def leave_link(state: State, costs: Costs, where: int) -> None:
+def leave_link(state: State, costs: Costs, rules: Rules, where: int) -> None:
     """A copy is off the fair link; its last byte arrives a latency later."""
     kind, place = link.finish(state.channels, where, state.clock[0].now_s)
     slot = state.slots[place]
@@ -119,6 +123,8 @@ def leave_link(state: State, costs: Costs, where: int) -> None:
         worker = state.workers[slot.worker]
         if worker.status == ENGAGED and worker.computing == 0:
             about_to_read(state, slot.worker)
+    elif kind == PUSHED and rules.shards > 1:
+        queue_piece(state, costs, rules, place, state.clock[0].now_s + costs.latency_s)
     else:
         plan(state, place, state.clock[0].now_s + costs.latency_s, kind)
 
@@ -144,34 +150,60 @@ def computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
         clock.sequence += 1
     else:
         clock.places += 1
-        send(state, costs, place)
+        send(state, costs, rules, place)
     if worker.mine < rules.depth and worker.status == ENGAGED:
         about_to_read(state, slot.worker)
 
 
 @kernel
-def send(state: State, costs: Costs, place: int) -> None:
-    """Copy the contribution to the server."""
+def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """Copy the contribution to the server, to one shard after the other."""
     clock, slot, channels = state.clock[0], state.slots[place], state.channels
     worker = state.workers[slot.worker]
     slot.phase = PUSHING
     slot.push_start_s = clock.now_s
-    if channels.sharing == link.FAIR:
-        slot.on_link = 1
-        link.join(channels, channels.up, clock.now_s, slot.copy_s, PUSHED, place)
-        return
     if channels.sharing == link.OWN:
         slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
         worker.uplink_free_s = slot.push_start_s + slot.copy_s
-    else:
+    elif channels.sharing != link.FAIR:
         slot.push_start_s = link.occupy(channels, channels.up, clock.now_s, slot.copy_s)
-    plan(state, place, slot.push_start_s + slot.copy_s + costs.latency_s, PUSHED)
+    send_piece(state, costs, rules, place)
 
 
 @kernel
-def arrive(state: State, costs: Costs, place: int) -> None:
+def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """The next piece of a contribution, all of it where there is one shard, is on its way."""
+    slot, channels = state.slots[place], state.channels
+    if channels.sharing == link.FAIR:
+        slot.on_link = 1
+        copy_s = slot.copy_s / rules.shards
+        link.join(channels, channels.up, state.clock[0].now_s, copy_s, PUSHED, place)
+    else:
+        sent = state.shards.sent[place] if rules.shards > 1 else 0
+        left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
+        plan(state, place, left_s + costs.latency_s, PUSHED)
+
+
+@kernel
+def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
+    """A piece queues at its shard; the next follows, or the end of the fold is known."""
+    slot, now_s = state.slots[place], state.clock[0].now_s
+    if not shards.queue(state.shards, slot.worker, place, now_s, arrival_s, slot.fold_s):
+        send_piece(state, costs, rules, place)
+        return
+    slot.phase = AT_SERVER
+    slot.push_end_s = arrival_s
+    slot.fold_end_s = shards.fold_end_s(state.shards, place)
+    plan(state, place, slot.fold_end_s, FOLDED)
+
+
+@kernel
+def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
     """A contribution is at the server and queues, unless its message was lost on the way."""
     clock, slot = state.clock[0], state.slots[place]
+    if rules.shards > 1:
+        queue_piece(state, costs, rules, place, clock.now_s)
+        return
     worker = state.workers[slot.worker]
     worker.messages += 1
     if costs.faults.probability > 0.0:
@@ -196,6 +228,8 @@ def fold(
     who, worker = slot.worker, state.workers[slot.worker]
     save(state, costs)
     record.folded[record.counts[0]] = slot
+    for where in range(record.pieces.shape[1]):
+        record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
     record.counts[0] += 1
     clock.version += 1
     slot.phase = FREE
@@ -219,7 +253,7 @@ def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
         place = state.gate[1].key & LEAF
         scratch(state.gate, place)
         clock.places += 1
-        send(state, costs, place)
+        send(state, costs, rules, place)
 
 
 @kernel

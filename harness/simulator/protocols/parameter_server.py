@@ -10,6 +10,10 @@ do, and reads last: a worker that reads at the instant of a fold sees the folded
 with all costs zero each worker's whole cycle is done before the next one reads, which is
 serial SGD.
 
+Where the server is in shards, a contribution goes to them in equal pieces, one after the other,
+and each shard folds its pieces first come first served; a fold is complete when the last shard
+has folded (see `shards`).
+
 Minibatches are handed out by one counter in order of reads. What a contribution costs is
 settled when it is read.
 """
@@ -17,6 +21,7 @@ settled when it is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +31,7 @@ from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server, slots
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.plain_server import PlainState
+from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.slots import Rules
 from harness.simulator.timeline import (
     IN_FLIGHT,
@@ -33,6 +39,7 @@ from harness.simulator.timeline import (
     SERVER,
     Contributions,
     Folds,
+    Pieces,
     Restarts,
     Spans,
     Timeline,
@@ -60,6 +67,7 @@ class ParameterServer(Spec):
             back when it is folded; without a free one it waits at its worker. None is no limit.
         depth: contributions a worker may have under way. With 1 it waits for its fold before it
             reads again; with more it goes on as soon as it has computed.
+        shards: equal parts of the model, each with a queue of its own.
     """
 
     name = "parameter_server"
@@ -70,6 +78,15 @@ class ParameterServer(Spec):
     bound: int | None = setting(None, at_least=0, at_most=1_000_000_000)
     queue: int | None = setting(None, at_least=1, at_most=1_000_000_000)
     depth: int = setting(1, at_least=1, at_most=64)
+    shards: int = setting(1, at_least=1, at_most=10_000)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of every spec, without ``shards`` where there is one.
+
+        Saved simulations and runs are known by this; those with one server keep their names.
+        """
+        plain = super().to_dict()
+        return {name: value for name, value in plain.items() if (name, value) != ("shards", 1)}
 
     def trouble(self) -> tuple[str, str] | None:
         """A contribution is computed at one version."""
@@ -87,17 +104,24 @@ class ParameterServer(Spec):
             bound=-1 if self.bound is None else self.bound,
             queue=-1 if self.queue is None else self.queue,
             depth=self.depth,
+            shards=self.shards,
         )
 
     def start(self, cluster: Cluster, workers: int) -> _State:
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: too many workers for the settings that are not the plain ones.
+            UserError: too many workers for the settings that are not the plain ones, or faults
+                where the server is in shards.
         """
+        if self.shards > 1 and cluster.faults:
+            raise UserError(f"shards: {self.shards} is not allowed with faults; allowed: 1")
+        if self.shards * self.depth * workers > MOST_PIECES:
+            allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
+            raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
         if cluster.link.sharing == "none" and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        state = slots.start(cluster, workers, self.depth)
+        state = slots.start(cluster, workers, self.depth, self.shards)
         if len(state.events) > 2 * slots.MOST_LEAVES:
             raise UserError(f"workers: {workers} is too many with faults, sharing or settings")
         return state
@@ -120,7 +144,8 @@ class ParameterServer(Spec):
         if isinstance(state, PlainState):
             return plain_server.advance(state, costs, limits, room, spans)
         first = int(state.clock[0]["version"])
-        record = _room_for(room, len(state.slots))
+        room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
+        record = _room_for(room, len(state.slots), len(state.shards.queues))
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
         if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
@@ -128,12 +153,14 @@ class ParameterServer(Spec):
             rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
         )
         numbers = np.arange(first, first + len(folded), dtype=np.int64)
+        pieces = record.pieces[: len(folded)]
         fates = np.concatenate([numbers, np.full(len(lost), LOST, np.int64)])
         return why, Timeline(
             folds=Folds(numbers, folded["fold_end_s"].copy()),
             contributions=_contributions(fates, np.concatenate([folded, lost])),
-            spans=_spans(folded) if spans else Spans(),
+            spans=_spans(folded, pieces) if spans else Spans(),
             restarts=Restarts(*(restarts[name].copy() for name in RESTART_COLUMNS)),
+            pieces=_pieces(numbers, pieces),
         )
 
     def in_flight(self, state: _State) -> Contributions:
@@ -147,15 +174,17 @@ class ParameterServer(Spec):
 
 
 PLAIN = ParameterServer().rules
+MOST_PIECES = 1 << 20
 RESTART_COLUMNS = ("time_s", "version", "restored_version")
 
 
-def _room_for(folds: int, count: int) -> slots.Record:
+def _room_for(folds: int, count: int, shards: int) -> slots.Record:
     return slots.Record(
         folded=np.empty(folds, slots.SLOT),
         lost=np.empty(folds + count, slots.SLOT),
         restarts=np.empty(folds, slots.RESTART),
         counts=np.zeros(3, np.int64),
+        pieces=np.empty((folds, shards), PIECE),
     )
 
 
@@ -170,14 +199,34 @@ def _contributions(folds: np.ndarray, rows: np.ndarray) -> Contributions:
     )
 
 
-def _spans(rows: np.ndarray) -> Spans:
-    """Fetch, compute, push and fold of each contribution; what took no time is left out."""
-    starts = ("fetch_start_s", "fetch_end_s", "push_start_s", "fold_start_s")
-    ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
-    start_s = np.stack([rows[name] for name in starts], axis=1).reshape(-1)
-    end_s = np.stack([rows[name] for name in ends], axis=1).reshape(-1)
-    worker = np.repeat(rows["worker"].astype(np.int32), 4)
-    worker[3::4] = SERVER
-    kind = np.tile(np.arange(4, dtype=np.int32), len(rows))
+def _pieces(folds: np.ndarray, rows: np.ndarray) -> Pieces:
+    """One row for each shard of each fold; none where there is one server."""
+    count = rows.shape[1]
+    return Pieces(
+        fold=np.repeat(folds, count),
+        worker=np.tile(SERVER - np.arange(count, dtype=np.int32), len(rows)),
+        read_version=rows["read_version"].reshape(-1),
+        version=rows["version"].reshape(-1),
+        time_s=rows["end_s"].reshape(-1),
+    )
+
+
+def _spans(rows: np.ndarray, pieces: np.ndarray) -> Spans:
+    """Fetch, compute, push of each contribution and the fold of each of its pieces.
+
+    What took no time is left out.
+    """
+    starts = ("fetch_start_s", "fetch_end_s", "push_start_s")
+    ends = ("fetch_end_s", "compute_end_s", "push_end_s")
+    in_shards = pieces.shape[1] > 0
+    count = pieces.shape[1] if in_shards else 1
+    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
+    fold_end_s = pieces["end_s"] if in_shards else rows["fold_end_s"][:, None]
+    start_s = np.column_stack([*(rows[name] for name in starts), fold_start_s]).reshape(-1)
+    end_s = np.column_stack([*(rows[name] for name in ends), fold_end_s]).reshape(-1)
+    worker = np.empty((len(rows), 3 + count), np.int32)
+    worker[:, :3] = rows["worker"][:, None]
+    worker[:, 3:] = SERVER - np.arange(count)
+    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), len(rows))
     busy = end_s > start_s
-    return Spans(worker[busy], kind[busy], start_s[busy], end_s[busy])
+    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])

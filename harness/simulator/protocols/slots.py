@@ -16,6 +16,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.events import new_tournament, scratch, set_leaf
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import CLOCK_FIELDS
+from harness.simulator.protocols.shards import Shards, new_shards
 
 __all__ = ["Record", "Rules", "State", "start", "wake"]
 
@@ -80,6 +81,7 @@ class Rules(NamedTuple):
         bound: how many folds a worker may be ahead of the slowest.
         queue: places at the server.
         depth: contributions a worker may have under way.
+        shards: parts of the model with a queue of their own.
     """
 
     push_every: int
@@ -87,6 +89,7 @@ class Rules(NamedTuple):
     bound: int
     queue: int
     depth: int
+    shards: int
 
 
 class State(NamedTuple):
@@ -101,6 +104,7 @@ class State(NamedTuple):
         slots: [C] of `SLOT`, ``depth`` a worker.
         workers: [N] of `WORKER`.
         occurrences: [P, N] how often each process happened to each worker.
+        shards: the shards of the server, where there are several.
     """
 
     clock: Any
@@ -111,18 +115,23 @@ class State(NamedTuple):
     slots: Any
     workers: Any
     occurrences: Any
+    shards: Shards
 
 
 class Record(NamedTuple):
-    """What happened: [M] folded and [L] lost slots, restarts, and how many there are of each."""
+    """What happened: [M] folded and [L] lost slots, restarts, and how many there are of each.
+
+    Where there are several shards, [M, S] ``pieces`` of what folded.
+    """
 
     folded: Any
     lost: Any
     restarts: Any
     counts: Any
+    pieces: Any
 
 
-def start(cluster: Cluster, workers: int, depth: int) -> State:
+def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
     """All workers idle at time 0, version 0."""
     count = workers * depth
     slots, people = np.zeros(count, SLOT), np.zeros(workers, WORKER)
@@ -140,6 +149,7 @@ def start(cluster: Cluster, workers: int, depth: int) -> State:
         slots=slots,
         workers=people,
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),
+        shards=new_shards(shards, workers, count),
     )
 
 

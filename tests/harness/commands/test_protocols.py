@@ -31,6 +31,16 @@ def test_averaging_is_simulated_with_its_settings(tmp_path, capsys):
     assert 1.0 < figures["10"]["speedup"] < figures["20"]["speedup"] < 4.0
 
 
+def test_a_server_in_shards_is_simulated_and_folds_sooner(tmp_path):
+    lags = []
+    for shards in ("1", "4"):
+        out = tmp_path / shards
+        size = ["--workers", "4", "--folds", "200", "--json", str(out)]
+        assert main(["simulate", K20M, "--shards", shards, *size]) == 0
+        lags.append(json.loads(out.read_text())[0]["lag_s"]["mean"])
+    assert lags[1] < lags[0]
+
+
 def test_overlapped_averaging_is_faster_and_one_fold_stale(tmp_path):
     found = []
     for more in ([], ["--overlap"]):
@@ -60,6 +70,11 @@ def test_an_epoch_on_stampede_is_as_long_as_paper_2_says(tmp_path):
         (["--epochs", "1"], "--epochs: there are none; allowed: with --protocol averaging"),
         (["--every", "10"], "--every: not allowed with --protocol parameter_server; allowed: with"),
         (["--protocol", "averaging", "--bound", "3"], "--bound: not allowed with --protocol av"),
+        (
+            ["--protocol", "averaging", "--shards", "2"],
+            "allowed: with --protocol parameter_server or",
+        ),
+        (["--shards", "0"], "parameter_server: shards: 0 is not allowed"),
         (["--protocol", "averaging", "--every", "0"], "averaging: every: 0 is not allowed"),
         (["--protocol", "averaging", "--collective", "rign"], "did you mean 'ring'"),
         (["--protocol", "avering"], "did you mean 'averaging'"),

@@ -106,3 +106,48 @@ class Model:
         yield self.env.timeout(down_s)
         self.folds[who] = max(self.folds[who], self.slowest())
         self.present[who] = True
+
+
+class ShardedModel(Model):
+    """The server in shards: a process for each piece, which keeps its shard's count of folds.
+
+    Args:
+        cluster, job, workers, seed: as for a `Simulation`.
+        shards: how many servers share the model.
+    """
+
+    def __init__(self, cluster: Cluster, job, workers, seed, shards):
+        super().__init__(cluster, job, workers, seed)
+        self.queues = [simpy.Resource(self.env) for _ in range(shards)]
+        self.versions = [0] * shards
+
+    def worker(self, who):
+        """Records (time, worker, staleness, versions read, versions before the folds)."""
+        env, costs, shards = self.env, self.costs, len(self.queues)
+        order = [(who + piece) % shards for piece in range(shards)]
+        while True:
+            version, seen = len(self.record), list(self.versions)
+            step = self.steps[who]
+            self.steps[who] += 1
+            yield env.timeout(costs.copy_s)
+            yield env.timeout(costs.latency_s)
+            yield env.timeout(computation_s(costs, who, step))
+            pieces = [env.process(self.piece(who, piece)) for piece in range(shards)]
+            yield env.all_of(pieces)
+            before = {shard: piece.value for shard, piece in zip(order, pieces, strict=True)}
+            entry = (env.now, who, len(self.record) - version)
+            self.record.append((*entry, seen, [before[shard] for shard in range(shards)]))
+            if len(self.record) == self.goal:
+                self.finished.succeed()
+
+    def piece(self, who, number):
+        env, costs, shards = self.env, self.costs, len(self.queues)
+        shard = (who + number) % shards
+        yield env.timeout(costs.copy_s * ((number + 1) / shards))
+        yield env.timeout(costs.latency_s)
+        with self.queues[shard].request() as turn:
+            yield turn
+            before = self.versions[shard]
+            yield env.timeout(costs.fold_s / shards)
+        self.versions[shard] += 1
+        return before

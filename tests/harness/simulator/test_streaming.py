@@ -22,8 +22,9 @@ FAULTS = (
         (ParameterServer(), ()),
         (ParameterServer(bound=2), FAULTS),
         (Sequence(slots=4, frames=60.0, decode_cost=0.1, shards=2), ()),
+        (ParameterServer(shards=3), ()),
     ],
-    ids=["plain", "faults", "sequence"],
+    ids=["plain", "faults", "sequence", "shards"],
 )
 def test_a_streamed_timeline_is_the_file_of_one_that_was_held(
     cluster, unit_job, tmp_path, protocol, faults

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator import Jitter, ParameterServer, Simulation, Timeline, concat
+from harness.simulator.faults import Fault
+from harness.simulator.timeline_file import write
+
+SPEC = importlib.util.spec_from_file_location("m", Path(__file__).parent / "simpy_server.py")
+simpy_server = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(simpy_server)
+
+LOGNORMAL = Jitter("lognormal", 0.3)
+EXPONENTIAL = Jitter("shifted-exponential", 1.0)
+BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.3, "jitter": LOGNORMAL}
+SETTINGS = [
+    {"shards": 3},
+    {"shards": 7, "bound": 1},
+    {"shards": 2, "queue": 2},
+    {"shards": 3, "depth": 3, "push_every": 2, "fetch_every": 6},
+]
+
+
+@pytest.fixture
+def run(cluster, unit_job):
+    """A simulation of a server in shards with the durations named."""
+
+    def build(workers=5, durations=BUSY, sharing="none", **settings):
+        machine = cluster(workers, sharing=sharing, **durations)
+        return Simulation(machine, ParameterServer(**settings), unit_job, workers, 3)
+
+    return build
+
+
+def by_shard(column, shards):
+    """[F][S] of a column of the pieces."""
+    return column.reshape(-1, shards).tolist()
+
+
+@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
+@pytest.mark.parametrize(("workers", "shards"), [(4, 2), (4, 5), (50, 3), (50, 16)])
+def test_shards_are_simpys_bit_for_bit(cluster, unit_job, jitter, workers, shards):
+    machine = cluster(
+        workers, copy_s=0.31, latency_s=1e-3, fold_s=0.9 * shards / workers, jitter=jitter
+    )
+    timeline = Simulation(machine, ParameterServer(shards=shards), unit_job, workers, 3).advance(
+        folds=1500
+    )
+    ours = zip(
+        timeline.folds.time_s.tolist(),
+        timeline.folded().worker.tolist(),
+        timeline.staleness().tolist(),
+        by_shard(timeline.pieces.read_version, shards),
+        by_shard(timeline.pieces.version, shards),
+        strict=True,
+    )
+    model = simpy_server.ShardedModel(machine, unit_job, workers, 3, shards)
+    assert list(ours) == model.run(1500)
+    assert timeline.pieces.read_version.reshape(-1, shards).std(axis=1).max() > 0.0
+
+
+def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
+    """Half a copy and half a fold are 0.5 s; the worker computes 0.25 s and does not wait.
+
+    It reads at 0, 1.25, 2.5 and 3.75. The first contribution's pieces leave from 1.25 on: the
+    first shard folds from 1.75 to 2.25, the second from 2.25 to 2.75. So the read at 2.5 sees one
+    piece at the first shard and none at the second.
+    """
+    durations = {"compute_s": 0.25, "copy_s": 1.0, "fold_s": 1.0}
+    timeline = run(workers=1, shards=2, depth=3, durations=durations).advance(folds=4)
+    assert timeline.folds.time_s.tolist() == [2.75, 4.0, 5.25, 6.5]
+    assert timeline.folded().read_time_s.tolist() == [0.0, 1.25, 2.5, 3.75]
+    assert timeline.folded().read_version.tolist() == [0, 0, 0, 1]
+    pieces = timeline.pieces
+    assert pieces.fold.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert pieces.worker.tolist() == [-1, -2] * 4
+    assert by_shard(pieces.read_version, 2) == [[0, 0], [0, 0], [1, 0], [2, 1]]
+    assert by_shard(pieces.version, 2) == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert by_shard(pieces.time_s, 2) == [[2.25, 2.75], [3.5, 4.0], [4.75, 5.25], [6.0, 6.5]]
+
+
+def test_neighbours_begin_with_different_shards_which_fold_in_different_orders(run):
+    """Both fetch and compute until 2; their first pieces arrive at 2.5, their second ones at 3."""
+    durations = {"copy_s": 1.0, "fold_s": 1.0, "compute_s": 1.0}
+    timeline = run(workers=2, shards=2, durations=durations).advance(folds=2)
+    assert timeline.folds.time_s.tolist() == [3.5, 3.5]
+    assert by_shard(timeline.pieces.version, 2) == [[0, 1], [1, 0]]
+    assert by_shard(timeline.pieces.time_s, 2) == [[3.0, 3.5], [3.5, 3.0]]
+    spans = timeline.spans.where(timeline.spans.kind == 3)
+    lanes = zip(spans.worker.tolist(), spans.start_s.tolist(), spans.end_s.tolist(), strict=True)
+    assert sorted(lanes) == [(-2, 2.5, 3.0), (-2, 3.0, 3.5), (-1, 2.5, 3.0), (-1, 3.0, 3.5)]
+
+
+@pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):
+    simulation = run(sharing=sharing, **settings)
+    segments = [simulation.advance(folds=70), simulation.advance(seconds=40.0)]
+    segments.append(simulation.advance(folds=50, drain=True))
+    whole, shards = concat(segments), settings["shards"]
+    steps = settings.get("push_every", 1)
+    folds = simulation.version
+    assert simulation.drained
+    assert sorted(whole.folded().first_step.tolist()) == list(range(0, steps * folds, steps))
+    assert whole.folded().fold.tolist() == list(range(folds))
+    pieces = whole.pieces
+    assert pieces.fold.tolist() == np.repeat(np.arange(folds), shards).tolist()
+    before, read, time_s = (
+        column.reshape(-1, shards)
+        for column in (pieces.version, pieces.read_version, pieces.time_s)
+    )
+    assert (np.sort(before, axis=0) == np.arange(folds)[:, None]).all()
+    assert (read <= before).all()
+    assert (read >= whole.folded().read_version[:, None]).all()
+    assert (time_s.max(axis=1) == whole.folds.time_s).all()
+    in_order = np.take_along_axis(time_s, np.argsort(before, axis=0), axis=0)
+    assert (np.diff(in_order, axis=0) > 0.0).all()
+    seen = (in_order[:, None, :] <= whole.folded().read_time_s[None, :, None]).sum(axis=0)
+    assert (seen == read).all()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_segments_a_restore_and_the_file_change_nothing(run, settings, tmp_path):
+    parts, whole = (run(**settings) for _ in range(2))
+    segments = [parts.advance(folds=folds) for folds in (1, 0, 60, 39)]
+    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), workers=5, seed=3)
+    segments.append(parts.advance(folds=200))
+    together = whole.advance(folds=300)
+    assert concat(segments).sha256() == together.sha256()
+    assert write(segments, tmp_path / "t") == together.sha256()
+    assert Timeline.load(tmp_path / "t").pieces.version.tolist() == together.pieces.version.tolist()
+
+
+def test_a_long_segment_is_simulated_in_parts_that_add_up(run):
+    settings = {"shards": 500, "durations": {"fold_s": 0.05, "jitter": LOGNORMAL}}
+    whole, parts = run(**settings), run(**settings)
+    together = whole.advance(folds=5000)  # more pieces than one part has room for
+    assert len(together.pieces) == 500 * 5000
+    assert concat([parts.advance(folds=2100), parts.advance(folds=2900)]).sha256() == (
+        together.sha256()
+    )
+
+
+def test_one_worker_alone_has_a_fair_link_to_itself(run):
+    own, fair = (run(workers=1, shards=4, sharing=s).advance(folds=100) for s in ("none", "fair"))
+    assert own.folds.time_s == pytest.approx(fair.folds.time_s, rel=1e-12)
+    assert own.pieces.time_s == pytest.approx(fair.pieces.time_s, rel=1e-12)
+
+
+def test_shards_share_the_folding(run):
+    """The server is what limits: with twice the shards twice as many folds a second."""
+    durations = {"fold_s": 1.0, "copy_s": 0.1, "jitter": LOGNORMAL}
+    one, two = (
+        run(workers=20, shards=s, durations=durations).advance(folds=1000).folds.time_s[-1]
+        for s in (1, 2)
+    )
+    assert one / two == pytest.approx(2.0, rel=0.05)
+
+
+def test_one_shard_is_the_server_as_it_was_and_keeps_its_name(run):
+    assert "shards" not in ParameterServer(shards=1).to_dict()
+    assert ParameterServer(shards=2).to_dict()["shards"] == 2
+    timeline = run(sharing="fifo", shards=1).advance(folds=50)
+    assert len(timeline.pieces) == 0
+    assert "pieces" not in timeline.tables()
+
+
+def test_shards_with_faults_are_refused(cluster, unit_job):
+    machine = cluster(4, faults=(Fault("death", mean_s=9.0, down_s=1.0),))
+    with pytest.raises(UserError, match="shards: 2 is not allowed with faults"):
+        Simulation(machine, ParameterServer(shards=2), unit_job)
+
+
+def test_more_pieces_than_can_be_held_are_refused(cluster, unit_job):
+    with pytest.raises(UserError, match="with 1000 workers at most 1048"):
+        Simulation(cluster(1000), ParameterServer(shards=1049), unit_job, 1000)
