@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
-from harness.simulator.events import WHO, enter, new_tournament, scratch
+from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
 from harness.simulator.jit import kernel, part
 from harness.simulator.laws import CONSTANT
+from harness.simulator.prefetch import prefetch
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
 
@@ -29,6 +30,10 @@ __all__ = ["PlainState", "advance", "in_flight", "start", "wake"]
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Span kinds, as in `timeline.KINDS`."""
+
+CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
+"""With more workers than the first, a fold's memory is fetched ahead: when its worker is among
+so many that are next, with so many levels of the tournament."""
 
 CLOCK = np.dtype(
     [
@@ -159,20 +164,34 @@ def in_flight(state: PlainState) -> Contributions:
     """Contributions read and not yet folded, by first step."""
     tasks = state.tasks
     workers = np.flatnonzero(tasks["phase"] == UNDER_WAY)
-    workers = workers[np.argsort(tasks["first_step"][workers])]
-    return Contributions(
+    # sorting numbers is several times as fast as sorting references to them
+    ordered = np.sort((tasks["first_step"][workers] << WHO_BITS) | workers)
+    workers = (ordered & WHO).astype(np.int32)
+    rows = Contributions(
         fold=np.full(len(workers), IN_FLIGHT, np.int64),
-        worker=workers.astype(np.int32),
-        read_version=tasks["read_version"][workers],
-        read_time_s=tasks["read_at_s"][workers],
-        first_step=tasks["first_step"][workers],
+        worker=workers,
+        read_version=np.empty(len(workers), np.int64),
+        read_time_s=np.empty(len(workers)),
+        first_step=ordered >> WHO_BITS,
         steps=np.ones(len(workers), np.int32),
     )
+    write_reads(tasks, workers, rows.read_version, rows.read_time_s)
+    return rows
+
+
+@kernel
+def write_reads(tasks: Any, workers: Any, read_version: Any, read_at_s: Any) -> None:
+    """Put what each of ``workers`` has read, and when, into the columns."""
+    for row in range(len(workers)):
+        read_version[row] = tasks[workers[row]].read_version
+        read_at_s[row] = tasks[workers[row]].read_at_s
 
 
 @kernel
 def wake(state: PlainState) -> None:
     """Idle workers are about to read, in order of their numbers."""
+    if state.clock[0].busy == len(state.tasks):
+        return
     for who in range(len(state.tasks)):
         if state.tasks[who].phase == PARKED:
             state.clock[0].busy += 1
@@ -184,6 +203,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
     """Move ``state`` until a limit is met or ``room`` rows are written; returns why it stopped."""
     clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
     rows, with_spans = 0, len(record.copy_s) > 0
+    levels = levels_below_horizon(len(tasks))
     shortest_s = shortest_fold_s(state, costs)
     while clock.version < limits.version:
         who = arrivals[1].key & WHO
@@ -215,7 +235,36 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
                 queue_reader(state, who)
                 continue
         read(state, costs, limits, who)
+        if levels > 0:
+            foresee(state, costs, who, levels)
     return DONE
+
+
+@kernel
+def levels_below_horizon(workers: int) -> int:
+    """Levels of the tournament below the `HORIZON`; 0 where a cache holds everything anyhow."""
+    levels = 0
+    while workers > CACHED and (workers >> levels) > HORIZON:
+        levels += 1
+    return levels
+
+
+@part
+def foresee(state: PlainState, costs: Costs, who: int, levels: int) -> None:
+    """Begin to fetch what the worker's fold needs that has just come up to the horizon.
+
+    Each fold brings one worker up there, in the place of ``who``, which has left. It waits
+    there for about `HORIZON` folds before its own. Unforeseen, its own would wait for memory.
+    """
+    arrivals, tasks = state.arrivals, state.tasks
+    first = arrivals[(len(tasks) + who) >> levels].key & WHO
+    prefetch(tasks, first)
+    prefetch(tasks, first + 1)  # a row lies on two lines
+    prefetch(costs.compute_s, first)
+    place = len(tasks) + first
+    for _ in range(FAR_LEVELS):
+        prefetch(arrivals, place)
+        place >>= 1
 
 
 @kernel
