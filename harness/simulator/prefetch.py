@@ -9,16 +9,14 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 __all__ = ["prefetch"]
 
 _TO_BE_WRITTEN, _STAYS_NEAR, _DATA = 1, 3, 1
-intrinsic: Any = _intrinsic  # it takes the first argument away, which checkers cannot know
 
 
-@intrinsic
-def prefetch(typing: Any, rows: Any, row: Any) -> Any:
+def _prefetch(typing: Any, rows: Any, row: Any) -> Any:
     """Begin to fetch the cache line where ``rows[row]`` starts; changes no value.
 
     Only inside a kernel; ``rows`` is a contiguous array of one axis. A row outside it is
@@ -37,3 +35,6 @@ def prefetch(typing: Any, rows: Any, row: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(rows, row), generate
+
+
+prefetch: Any = intrinsic(_prefetch)  # called without the first argument

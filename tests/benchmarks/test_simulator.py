@@ -7,7 +7,9 @@ durations were drawn before. Both are past their start, and compiled.
 
 from __future__ import annotations
 
+import math
 import time
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -16,10 +18,12 @@ import simpy
 
 from harness.simulator import Cluster, Device, Jitter, Server, Simulation, WorkerGroup, Workload
 from harness.simulator.costs import computation_s, costs_of
+from harness.simulator.events import set_leaf
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
 FOLDS = 1_000_000
 SIMPY_FOLDS = 10_000
+GROWTH = (1000, 10_000, 100_000, 1_000_000)
 
 
 def cluster_of(workers: int) -> Cluster:
@@ -99,14 +103,62 @@ def folds_per_s_with_spans(cluster: Cluster, workers: int) -> float:
     return FOLDS / (time.perf_counter() - start)
 
 
-@pytest.mark.parametrize("workers", [1000, 10_000, 100_000, 1_000_000])
-def test_a_fold_costs_no_more_than_the_logarithm_of_the_number_of_workers(benchmark, workers):
-    """`ns_per_fold_and_level` over worker counts is flat but for the processor's caches."""
-    simulation = Simulation(cluster_of(workers), "parameter_server", JOB, workers, spans=False)
-    segment = simulation.advance(folds=workers)
-    assert len(segment.folds) == workers
-    assert np.all(np.diff(segment.folds.time_s) > 0.0)
-    benchmark(simulation.advance, folds=SIMPY_FOLDS if benchmark.disabled else FOLDS)
-    if benchmark.stats is not None:
-        nanoseconds = 1e9 * benchmark.stats.stats.median / FOLDS
-        benchmark.extra_info |= {"ns_per_fold_and_level": nanoseconds / np.log2(workers)}
+@pytest.mark.parametrize("workers", GROWTH)
+def test_a_fold_compares_no_more_events_than_the_logarithm_of_the_number_of_workers(workers):
+    levels = math.ceil(math.log2(workers))
+    counts = [comparisons(workers, who) for who in (0, workers // 3, workers - 1)]
+    assert max(counts) == levels
+    assert min(counts) >= levels - 1
+
+
+def test_each_fold_is_followed_by_one_read_that_enters_one_event():
+    simulation = Simulation(cluster_of(1000), "parameter_server", JOB, spans=False)
+    simulation.advance(folds=SIMPY_FOLDS)
+    pending = simulation._state.arrivals[1000:]["time_s"] < np.inf
+    assert simulation.dispatched == SIMPY_FOLDS + pending.sum()
+
+
+def comparisons(workers: int, who: int) -> int:
+    """How many times are compared with another as one worker's event enters."""
+    counted = []
+
+    class Seconds(float):
+        def __lt__(self, other):
+            counted.append(other)
+            return float(self) < float(other)
+
+    class Entries(dict):
+        def __len__(self):
+            return 2 * workers
+
+        def __missing__(self, place):
+            return self.setdefault(place, SimpleNamespace(time_s=Seconds("inf"), key=1 << 62))
+
+    set_leaf.py_func(Entries(), who, Seconds(1.0), who)
+    return len(counted)
+
+
+def test_how_the_cost_of_a_fold_grows_with_the_workers(benchmark):
+    """`per_level_over_1000_workers` is 1 where a fold's time grows as the logarithm does."""
+    folds = SIMPY_FOLDS if benchmark.disabled else FOLDS
+    simulations = {
+        n: Simulation(cluster_of(n), "parameter_server", JOB, spans=False) for n in GROWTH
+    }
+    for workers, simulation in simulations.items():
+        segment = simulation.advance(folds=workers)
+        assert np.all(np.diff(segment.folds.time_s) > 0.0)
+    nanoseconds = {n: [] for n in GROWTH}
+
+    def one_round():
+        for workers, simulation in simulations.items():
+            start = time.perf_counter()
+            assert len(simulation.advance(folds=folds).folds) == folds
+            nanoseconds[workers].append(1e9 * (time.perf_counter() - start) / folds)
+
+    benchmark.pedantic(one_round, rounds=1 if benchmark.disabled else 9)
+    each = {n: float(np.median(times)) for n, times in nanoseconds.items()}
+    per_level = {n: each[n] / math.log2(n) for n in GROWTH}
+    benchmark.extra_info |= {
+        "ns_per_fold": each,
+        "per_level_over_1000_workers": {n: per_level[n] / per_level[1000] for n in GROWTH},
+    }
