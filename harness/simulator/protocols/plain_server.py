@@ -31,6 +31,8 @@ PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Span kinds, as in `timeline.KINDS`."""
 
+AHEAD = 16
+"""Rows between asking for one and reading it."""
 CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
 """With more workers than the first, a fold's memory is fetched ahead: when its worker is among
 so many that are next, with so many levels of the tournament."""
@@ -163,9 +165,9 @@ def write_spans(
 def in_flight(state: PlainState) -> Contributions:
     """Contributions read and not yet folded, by first step."""
     tasks = state.tasks
-    workers = np.flatnonzero(tasks["phase"] == UNDER_WAY)
+    ordered = np.empty(len(tasks), np.int64)
     # sorting numbers is several times as fast as sorting references to them
-    ordered = np.sort((tasks["first_step"][workers] << WHO_BITS) | workers)
+    ordered = np.sort(ordered[: write_keys(tasks, ordered)])
     workers = (ordered & WHO).astype(np.int32)
     rows = Contributions(
         fold=np.full(len(workers), IN_FLIGHT, np.int64),
@@ -180,9 +182,22 @@ def in_flight(state: PlainState) -> Contributions:
 
 
 @kernel
+def write_keys(tasks: Any, keys: Any) -> int:
+    """Put the first step and the number of each worker under way into one; returns how many."""
+    count = 0
+    for who in range(len(tasks)):
+        if tasks[who].phase == UNDER_WAY:
+            keys[count] = (tasks[who].first_step << WHO_BITS) | who
+            count += 1
+    return count
+
+
+@kernel
 def write_reads(tasks: Any, workers: Any, read_version: Any, read_at_s: Any) -> None:
     """Put what each of ``workers`` has read, and when, into the columns."""
+    last = len(workers) - 1
     for row in range(len(workers)):
+        prefetch(tasks, workers[min(row + AHEAD, last)])
         read_version[row] = tasks[workers[row]].read_version
         read_at_s[row] = tasks[workers[row]].read_at_s
 
