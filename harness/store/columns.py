@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.errors import UserError
 from harness.store import atomic
 
 MetricRow = dict[str, Any]
@@ -57,8 +58,16 @@ def write_columns(path: Path, columns: Columns) -> None:
 
 
 def read_columns(path: Path) -> Columns:
-    """Read what ``write_columns`` wrote."""
-    table = pq.read_table(path)
+    """Read what ``write_columns`` wrote.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: not a whole file of metrics ({first})") from None
     return {
         key: np.array(table.column(key).to_pylist(), TYPES.get(key, np.float64))
         for key in table.column_names

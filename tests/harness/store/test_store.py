@@ -166,6 +166,14 @@ def test_a_damaged_record_is_named(tmp_path):
         Store(tmp_path).runs()
 
 
+def test_a_truncated_file_of_metrics_is_named(tmp_path):
+    run = finished(Store(tmp_path))
+    path = run.path("metrics.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"metrics\.parquet: not a whole file of metrics"):
+        _ = Store(tmp_path).load(run.hash).metrics
+
+
 def test_many_processes_make_each_run_once(tmp_path):
     program = textwrap.dedent(
         """
