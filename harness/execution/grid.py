@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
@@ -74,7 +76,8 @@ def execute(
         channel = context.Queue()
         pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel, os.getpid()))
         try:
-            futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
+            with _interrupts_held():
+                futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
             _watch(futures, channel, board, end_s)
         except BrokenProcessPool:
             raise ProcessDied from None
@@ -86,6 +89,19 @@ def execute(
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return {name: Store(store).load(name) for name in wanted}
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Processes started here never see Ctrl-C: it is for the parent, which ends them.
+
+    A signal that arrives meanwhile is delivered to the parent afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass
