@@ -35,7 +35,7 @@ def bare_loop(net: Dnn, model: torch.Tensor) -> None:
         net.gradient(stack, *minibatch_of([(0, step)]), out)
 
 
-def simulated(net: Dnn, model: torch.Tensor) -> None:
+def simulated(net: Dnn, model: torch.Tensor) -> StaleReplay:
     """Timing, reads, gradients, folds and the average of asynchronous ASGD."""
     workload = Workload.of_network(LAYOUT.sizes, FRAMES)
     cluster = load_cluster(CLUSTER)
@@ -44,6 +44,7 @@ def simulated(net: Dnn, model: torch.Tensor) -> None:
     server = algorithm.start(model)
     replay = StaleReplay(algorithm, net.gradient, server, minibatch_of, WORKERS)
     replay.run(simulation.advance(folds=FOLDS, drain=True), 1e-4)
+    return replay
 
 
 def test_harness_over_bare_loop(benchmark):
@@ -63,4 +64,6 @@ def test_harness_over_bare_loop(benchmark):
 
     ratios = [ratio() for _ in range(5 if benchmark.enabled else 1)]
     benchmark.extra_info["ratio"] = sorted(ratios)[len(ratios) // 2]
-    benchmark.pedantic(simulated, (net, model), rounds=1)
+    replay = benchmark.pedantic(simulated, (net, model), rounds=1)
+    # What the ratio rests on: every fold was executed, four workers' gradients to a batch.
+    assert (replay.server.version, replay.batches) == (FOLDS, FOLDS // WORKERS)
