@@ -23,15 +23,17 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from harness.errors import UserError, unknown
 
 __all__ = ["Limits", "Spec", "allowed_words", "build", "limits_of", "load_toml", "setting"]
 
 _Table = Mapping[str, object]
-_SpecT = TypeVar("_SpecT", bound="Spec")
+_Built = TypeVar("_Built")
 _LIMITS = "lagbench.limits"
+KIND = "is"
+"""The key that says which class a table describes."""
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
 
 
@@ -128,11 +130,13 @@ def load_toml(path: str | Path) -> dict[str, object]:
         raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
 
 
-def build(spec: type[_SpecT], table: object, where: str, key: str = "") -> _SpecT:
+def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Built:
     """An instance of ``spec`` from a TOML table.
 
+    Where a field may be one of several classes, the table's key ``is`` names which.
+
     Args:
-        spec: the settings class.
+        spec: the settings class: a `Spec`, or any dataclass.
         table: what TOML gave; anything but a table is refused.
         where: the file or option, for messages.
         key: the dotted key of this table inside the file, empty at the top.
@@ -142,8 +146,10 @@ def build(spec: type[_SpecT], table: object, where: str, key: str = "") -> _Spec
     """
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: {key}: {_show(table)} is not allowed; allowed: a table")
-    values = cast(_Table, table)
-    known = {entry.name: entry for entry in fields(spec)}
+    values = dict(cast(_Table, table))
+    if KIND in values and values.pop(KIND) != spec.__name__:
+        raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
+    known = {entry.name: entry for entry in fields(cast(Any, spec))}
     for name in values:
         if name not in known:
             raise unknown(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
@@ -153,7 +159,8 @@ def build(spec: type[_SpecT], table: object, where: str, key: str = "") -> _Spec
         for name, entry in known.items()
         if name in values or _required(entry, where, _join(key, name), hints[name])
     }
-    _explain_trouble(spec, built, where, key)
+    if issubclass(spec, Spec):
+        _explain_trouble(spec, built, where, key)
     return spec(**built)
 
 
@@ -182,11 +189,13 @@ def _convert(
 ) -> object:
     """``value`` as the type ``kind``, or the error that teaches."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):  # only `X | None` is used
-        inner = next(part for part in arguments if part is not type(None))
+    if origin in (Union, types.UnionType):
+        inner = _chosen(value, arguments, label)
         return None if value is None else _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
-        return build(cast(type[Spec], kind), value, where, key)
+        return value if isinstance(value, kind) else build(kind, value, where, key)
+    if origin is Literal:
+        return _scalar(value, str, Limits(one_of=arguments), label)
     if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         items = enumerate(cast(Sequence[object], value))
         return tuple(
@@ -200,6 +209,25 @@ def _convert(
             for k, v in pairs
         }
     return _scalar(value, kind, limits, label)
+
+
+def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
+    """Which of several types a value is for: the only one, or the class its table names."""
+    possible = [kind for kind in kinds if kind is not type(None)]
+    classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
+    if len(possible) == 1 or not classes:
+        return possible[0]
+    if type(value) in possible:
+        return type(value)
+    if not isinstance(value, Mapping):
+        raise UserError(f"{label}: {_show(value)} is not allowed; allowed: a table")
+    name = cast(_Table, value).get(KIND)
+    if not isinstance(name, str):
+        shown = "missing" if name is None else f"{_show(name)} is not allowed"
+        raise UserError(f"{label}.{KIND}: {shown}; allowed: one of {', '.join(classes)}")
+    if name not in classes:
+        raise unknown(f"{label}.{KIND}", name, classes)
+    return classes[name]
 
 
 def _scalar(value: object, kind: Any, limits: Limits, label: str) -> object:
@@ -230,6 +258,8 @@ def allowed_words(kind: Any, limits: Limits) -> str:
         return allowed_words(next(part for part in arguments if part is not type(None)), limits)
     if origin is tuple:
         return f"a list, each entry {allowed_words(arguments[0], limits)}"
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
     if limits.one_of is not None:
         return "one of " + ", ".join(limits.one_of)
     return " ".join([_TYPE_NAMES.get(kind, "a table"), limits.describe()]).strip()

@@ -5,6 +5,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -203,3 +204,47 @@ def test_the_cost_models_figures_for_the_papers_networks():
     assert paper2.flops_per_frame == pytest.approx(237.6e6, rel=5e-4)
     assert paper2.minibatch_flops == pytest.approx(243.3e9, rel=5e-4)
     assert paper1.minibatch_flops == pytest.approx(71.7e9, rel=5e-4)
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: float = setting(above=0.0)
+
+
+@dataclass(frozen=True)
+class Square:
+    side: float
+
+
+@dataclass(frozen=True)
+class Drawing(Spec):
+    shape: Circle | Square | None = None
+    line: Literal["solid", "dotted"] = "solid"
+
+
+def test_a_table_may_name_which_of_several_classes_it_describes() -> None:
+    table = {"shape": {"is": "Square", "side": 2}, "line": "dotted"}
+    assert build(Drawing, table, "d.toml") == Drawing(Square(2.0), "dotted")
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"shape": {"is": "Sqare", "side": 2}},
+            "shape.is: unknown 'Sqare' (did you mean 'Square'?)",
+        ),
+        ({"shape": {"side": 2}}, "shape.is: missing; allowed: one of Circle, Square"),
+        ({"shape": {"is": 3}}, "shape.is: 3 is not allowed; allowed: one of Circle, Square"),
+        ({"shape": 3}, "shape: 3 is not allowed; allowed: a table"),
+        ({"shape": {"is": "Circle", "radius": -1}}, "shape.radius: -1"),
+        ({"line": "dashed"}, "line: unknown 'dashed'; allowed: dotted, solid"),
+        ({"is": "Painting"}, "is: not allowed; allowed: Drawing"),
+    ],
+)
+def test_a_wrong_class_or_word_is_one_line_that_names_what_is_allowed(
+    table: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        build(Drawing, table, "d.toml")
+    assert f"d.toml: {words}" in str(caught.value)
