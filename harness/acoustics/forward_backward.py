@@ -8,6 +8,7 @@ state and one a word, where a graph without junctions would cost the square of t
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import njit
@@ -44,13 +45,13 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     """
     check_scores(scores)
     ends = graph.start, graph.end, graph.nodes
-    log_z, gamma, least = _sums(np.ascontiguousarray(scores, np.float64), _flat(graph), *ends)
+    log_z, gamma, least = _sums(np.ascontiguousarray(scores, np.float64), flat(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
 
 
-class _Arcs(NamedTuple):
+class Arcs(NamedTuple):
     """A graph's arcs in two flat lists: those to states, and those to junctions by source.
 
     Attributes:
@@ -63,7 +64,17 @@ class _Arcs(NamedTuple):
     passing: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _flat(graph: Graph) -> _Arcs:
+_FLAT: WeakKeyDictionary[Graph, Arcs] = WeakKeyDictionary()
+
+
+def flat(graph: Graph) -> Arcs:
+    """A graph's arcs as the sums want them; made once for each graph."""
+    if graph not in _FLAT:
+        _FLAT[graph] = _flattened(graph)
+    return _FLAT[graph]
+
+
+def _flattened(graph: Graph) -> Arcs:
     # Unsigned, because numba counts a negative index from the end and asks every time.
     source = np.repeat(np.arange(graph.nodes, dtype=np.uint32), np.diff(graph.first))
     to, enters = graph.to.astype(np.uint32), graph.to < graph.states
@@ -72,11 +83,11 @@ def _flat(graph: Graph) -> _Arcs:
     step = to[enters].astype(np.int64) - source[enters]
     entering = np.flatnonzero(enters)[np.argsort(step, kind="stable")]
     lists = [(source[m], to[m], np.exp(graph.weight[m])) for m in (entering, ~enters)]
-    return _Arcs(graph.target.astype(np.uint32), lists[0], lists[1])
+    return Arcs(graph.target.astype(np.uint32), lists[0], lists[1])
 
 
 @njit(cache=True, nogil=True)
-def _forward(likely: np.ndarray, arcs: _Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
+def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
     """α of every layer, its states' largest divided out; the sum of the divisors' logarithms."""
     states, frames = len(arcs.target), len(likely)
     source, to, w = arcs.entering
@@ -106,7 +117,7 @@ def _forward(likely: np.ndarray, arcs: _Arcs, start: int, nodes: int) -> tuple[n
 
 
 @njit(cache=True, nogil=True)
-def _retreat(b: np.ndarray, entered: np.ndarray, arcs: _Arcs) -> None:
+def _retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
     """β of a layer, from the next frame's states ``entered``; ``b`` holds what ends there."""
     source, to, w = arcs.entering
     above, below, v = arcs.passing
@@ -118,7 +129,7 @@ def _retreat(b: np.ndarray, entered: np.ndarray, arcs: _Arcs) -> None:
 
 @njit(cache=True, nogil=True)
 def _sums(
-    scores: np.ndarray, arcs: _Arcs, start: int, end: int, nodes: int
+    scores: np.ndarray, arcs: Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, float]:
     """Log Z, γ, and the least that forward and backward shared in any frame."""
     frames, states = len(scores), len(arcs.target)

@@ -107,14 +107,19 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
     """
     if lattice.empty:
         return -math.inf, np.zeros((lattice.frames, n_targets))
-    arcs = lattice.first, lattice.to, lattice.score
-    alpha, beta = _sum_forward(*arcs), _sum_backward(*arcs)
+    alpha, beta = log_sums(lattice)
     state = lattice.node < lattice.graph.states
     target = lattice.graph.target[lattice.node[state]]
     share = np.exp(alpha[state] + beta[state] - beta[0])
     cell = (lattice.layer[state].astype(np.int64) - 1) * n_targets + target
     gamma = np.bincount(cell, share, lattice.frames * n_targets)
     return float(beta[0]), gamma.reshape(lattice.frames, n_targets)
+
+
+def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
+    """Log summed weights float64 [n] of all beginnings up to, and all endings from, each node."""
+    arcs = lattice.first, lattice.to, lattice.score
+    return _sum_forward(*arcs), _sum_backward(*arcs)
 
 
 def best_path(lattice: Lattice) -> Recognised:

@@ -1,0 +1,84 @@
+"""The denominator of sequence training: all that could have been said, two ways.
+
+A lattice, made on the fly by a beam search with the current parameters, as in paper 3; or
+the whole graph, which is what an infinitely wide beam would find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.acoustics.accuracy import Accuracies, accuracies, lattice_accuracies
+from harness.acoustics.decoder import Beam, lattice
+from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.graph import Graph
+from harness.acoustics.lattice import Lattice, oracle_errors, posteriors
+
+
+@dataclass(frozen=True, eq=False)
+class WholeGraph:
+    """Exact sums over every path of ``graph`` for one utterance's ``scores`` [T, K]."""
+
+    graph: Graph
+    scores: np.ndarray
+
+    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the scores."""
+        return occupancies(self.graph, self.scores if boost is None else self.scores + boost)
+
+    def accuracies(self, targets: np.ndarray) -> Accuracies:
+        """Expected state accuracy against ``targets`` [T]."""
+        return accuracies(self.graph, self.scores, targets)
+
+    def misses(self, reference: tuple[str, ...]) -> bool:
+        """Whether a reference that can be said is missing: never."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class OnTheFly:
+    """Sums over the paths of the lattice that a beam search found for one utterance."""
+
+    lattice: Lattice
+    n_targets: int
+
+    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the arcs' scores."""
+        found = self.lattice if boost is None else boosted(self.lattice, boost)
+        return posteriors(found, self.n_targets)
+
+    def accuracies(self, targets: np.ndarray) -> Accuracies:
+        """Expected state accuracy against ``targets`` [T]."""
+        return lattice_accuracies(self.lattice, targets, self.n_targets)
+
+    def misses(self, reference: tuple[str, ...]) -> bool:
+        """Whether no path of the lattice says the reference."""
+        return oracle_errors(self.lattice, reference) > 0
+
+
+Denominator = WholeGraph | OnTheFly
+
+
+def denominator(graph: Graph, scores: np.ndarray, beam: Beam | None) -> Denominator:
+    """What stands in the denominator of one utterance.
+
+    Args:
+        graph: the word loop.
+        scores: float64 [T, K], scaled acoustic scores.
+        beam: what the search for a lattice keeps; None for the whole graph.
+    """
+    if beam is None:
+        return WholeGraph(graph, scores)
+    return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
+
+
+def boosted(found: Lattice, boost: np.ndarray) -> Lattice:
+    """The same paths with ``boost[t, s]`` nats more wherever target s is entered in frame t."""
+    entered = found.node[found.to]
+    gain = np.zeros(len(entered))
+    state = entered < found.graph.states
+    frame = found.layer[found.to[state]] - 1
+    gain[state] = boost[frame, found.graph.target[entered[state]]]
+    return replace(found, score=found.score + gain)

@@ -1,0 +1,269 @@
+"""Sequence criteria: from an utterance's log posteriors to its outer gradient (paper 3, eq. 2, 3).
+
+With scores l_t(s) = κ (log p(s|x_t) - log p(s)) and Z the sum over paths of
+exp(Σ_t l_t + log transitions + log P(W)),
+
+    F = log Z_num - log Z_den,      o_t(s) = ∂F/∂log p(s|x_t) = κ (γ_num,t(s) - γ_den,t(s)).
+
+The reference's paths are among the denominator's, so F ≤ 0. Rows of o sum to 0, so the
+gradient of -Σ o log p(s|x) at the logits is -o itself: whole rows may be left out, single
+entries may not. Gradients here point uphill.
+
+Beside MMI: boosted MMI (Povey et al. 2008), which counts a path as e^b likelier for each frame
+in which its state is not the reference's; state-level minimum Bayes risk (``accuracy``); and
+MMI's numerator alone, paper 3's control, whose rows of o sum to κ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from harness.acoustics.decoder import Beam
+from harness.acoustics.denominator import Denominator, denominator
+from harness.acoustics.graph import Graph
+from harness.acoustics.numerator import Alignment, References, Words
+from harness.errors import UserError, unknown
+
+Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
+Paths = Literal["lattice", "graph"]
+Numerator = Literal["alignment", "sum"]
+Lost = Literal["reject", "skip", "add"]
+Trouble = Literal[
+    "no frames",  # an utterance of none
+    "not finite",  # a log posterior is NaN or +inf, or a frame has nothing above -inf
+    "out of lexicon",  # a word of the reference cannot be said
+    "unreachable",  # the reference cannot be said in so few frames
+    "no end",  # the beam search reached no final state
+    "lost",  # the lattice does not hold the reference
+    "nothing kept",  # every frame was rejected or cancelled
+]
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What sequence training raises, as plain values.
+
+    Args:
+        kind: ``"mmi"``, ``"bmmi"``, ``"smbr"``, or ``"numerator"`` for MMI without denominator.
+        kappa: κ, the acoustic scale; the gradient carries it.
+        denominator: ``"lattice"``, made on the fly, or the whole ``"graph"``.
+        beam: what the search for lattices keeps.
+        numerator: the reference's best ``"alignment"``, or the ``"sum"`` over all of them.
+            Minimum Bayes risk and boosting compare states with the best one either way.
+        reject_below: ε: a frame is rejected where the denominator gives the numerator's
+            state a smaller occupancy (paper 3: 0.001). Of a summed numerator, most must lie
+            on states at or above it. Minimum Bayes risk has no logarithm and rejects nothing.
+        cancel_below: τ: a frame is passed over where Σ_s |o_t(s)| / κ is smaller.
+        lost: where the lattice does not hold the reference, ``"reject"`` only the frames that
+            ε rejects (paper 3), ``"skip"`` the utterance, or ``"add"`` the reference's paths
+            to the denominator.
+        boost: b of boosted MMI, in nats a frame.
+    """
+
+    kind: Kind = "mmi"
+    kappa: float = 0.3
+    denominator: Paths = "graph"
+    beam: Beam = field(default_factory=Beam)
+    numerator: Numerator = "alignment"
+    reject_below: float = 1e-3
+    cancel_below: float = 2e-3
+    lost: Lost = "reject"
+    boost: float = 0.5
+
+    def __post_init__(self) -> None:
+        choices = {"kind": Kind, "denominator": Paths, "numerator": Numerator, "lost": Lost}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in get_args(allowed):
+                raise unknown(f"criterion: {name}", getattr(self, name), get_args(allowed))
+        if not self.kappa > 0:
+            raise UserError(f"criterion: kappa: {self.kappa}; allowed: above 0")
+        for name in ("reject_below", "cancel_below", "boost"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
+
+    @property
+    def mass(self) -> float:
+        """Σ_s o_t(s) of every kept row.
+
+        The derivative of the loss -Σ o log p(s|x) at the logits is ``mass softmax(logits) - o``.
+        """
+        return self.kappa if self.kind == "numerator" else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Outer:
+    """The outer gradient of one utterance.
+
+    Attributes:
+        value: F in nats; expected accuracy in frames for minimum Bayes risk; log Z_num for the
+            numerator alone. NaN where nothing could be computed; above 0 for MMI only where
+            the lattice lost the reference.
+        gradient: float64 [T, K], ascent direction; rows that are not kept are 0.
+        kept: bool [T].
+        rejected, cancelled: frames left out by ε, and of the others by τ.
+        trouble: what was wrong, or None.
+    """
+
+    value: float
+    gradient: np.ndarray
+    kept: np.ndarray
+    rejected: int = 0
+    cancelled: int = 0
+    trouble: Trouble | None = None
+
+    @property
+    def frames(self) -> int:
+        """T."""
+        return len(self.kept)
+
+    @property
+    def used(self) -> int:
+        """How many rows are kept."""
+        return int(self.kept.sum())
+
+
+class SequenceCriterion:
+    """Turns log posteriors into outer gradients, utterance by utterance.
+
+    Args:
+        criterion: which one.
+        references: makes the graphs of references, and has the loop they compete in.
+        log_prior: float [K], log p(s).
+    """
+
+    def __init__(self, criterion: Criterion, references: References, log_prior: np.ndarray) -> None:
+        self.criterion, self.references = criterion, references
+        self.log_prior = np.asarray(log_prior, np.float64)
+
+    @property
+    def graph(self) -> Graph:
+        """The loop of everything that can be said."""
+        return self.references.loop
+
+    def scores(self, log_posteriors: np.ndarray) -> np.ndarray:
+        """κ (log p(s|x_t) - log p(s)), float64 [T, K]."""
+        return self.criterion.kappa * (np.asarray(log_posteriors, np.float64) - self.log_prior)
+
+    def align(self, log_posteriors: np.ndarray, reference: Sequence[str]) -> Alignment | None:
+        """The reference's best path; None where it has none, whatever the reason."""
+        scores, words = self.scores(log_posteriors), tuple(reference)
+        if self._unusable(scores, words):
+            return None
+        return self.references.align(words, scores)
+
+    def outer(
+        self,
+        log_posteriors: np.ndarray,
+        reference: Sequence[str],
+        alignment: Alignment | None = None,
+    ) -> Outer:
+        """Value and outer gradient of one utterance; whatever is wrong with it is named.
+
+        Args:
+            log_posteriors: float [T, K], log p(s|x_t).
+            reference: what was said.
+            alignment: the numerator's path, where it is not to be found anew.
+        """
+        scores, words = self.scores(log_posteriors), tuple(reference)
+        trouble = self._unusable(scores, words)
+        if trouble:
+            return _nothing(scores, trouble)
+        best = alignment
+        if best is None and (self.criterion.numerator == "alignment" or self._compares):
+            best = self.references.align(words, scores)
+            if best is None:
+                return _nothing(scores, "unreachable")
+        if alignment is not None or self.criterion.numerator == "alignment":
+            assert best is not None
+            log_num, gamma_num = best.log_weight(scores), best.occupancies(scores.shape[1])
+        else:
+            log_num, gamma_num = self.references.sum(words, scores)
+        if log_num == -math.inf:
+            return _nothing(scores, "unreachable")
+        if self.criterion.kind == "numerator":
+            kept = np.ones(len(scores), np.bool_)
+            return Outer(log_num, self.criterion.kappa * gamma_num, kept)
+        beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
+        competing = denominator(self.graph, scores, beam)
+        if self.criterion.kind == "smbr":
+            assert best is not None
+            return self._risk(competing, best)
+        return self._information(competing, words, log_num, gamma_num, best)
+
+    @property
+    def _compares(self) -> bool:
+        return self.criterion.kind in ("smbr", "bmmi")
+
+    def _unusable(self, scores: np.ndarray, words: Words) -> Trouble | None:
+        if not len(scores):
+            return "no frames"
+        if not np.isfinite(scores.max(axis=1)).all():
+            return "not finite"
+        return "out of lexicon" if self.references.unsayable(words) else None
+
+    def _risk(self, competing: Denominator, best: Alignment) -> Outer:
+        found = competing.accuracies(best.targets)
+        if found.log_z == -math.inf:
+            return _nothing(found.gamma, "no end")
+        kept = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
+        return self._outer(found.expected, found.derivative, np.zeros(len(kept), np.bool_), kept)
+
+    def _information(
+        self,
+        competing: Denominator,
+        words: Words,
+        log_num: float,
+        gamma_num: np.ndarray,
+        best: Alignment | None,
+    ) -> Outer:
+        boost = None
+        if self.criterion.kind == "bmmi":
+            assert best is not None
+            boost = self.criterion.boost * (1.0 - best.occupancies(gamma_num.shape[1]))
+        log_den, gamma_den = competing.occupancies(boost)
+        if log_den == -math.inf:
+            return _nothing(gamma_num, "no end")
+        # Rounding may lift a numerator that is all of the denominator above it by a hair.
+        lost = log_num > log_den + 1e-9 * (1 + abs(log_den)) or competing.misses(words)
+        if lost and self.criterion.lost == "skip":
+            return _nothing(gamma_num, "lost", log_num - log_den)
+        if lost and self.criterion.lost == "add":
+            log_all = float(np.logaddexp(log_den, log_num))
+            share = math.exp(log_num - log_all)
+            log_den, gamma_den = log_all, (1 - share) * gamma_den + share * gamma_num
+        rejected = contradicted(gamma_num, gamma_den, self.criterion.reject_below)
+        direction = gamma_num - gamma_den
+        alive = np.abs(direction).sum(axis=1) >= self.criterion.cancel_below
+        return self._outer(log_num - log_den, direction, rejected, alive, lost)
+
+    def _outer(
+        self,
+        value: float,
+        direction: np.ndarray,
+        rejected: np.ndarray,
+        alive: np.ndarray,
+        lost: bool = False,
+    ) -> Outer:
+        kept = alive & ~rejected
+        gradient = self.criterion.kappa * np.where(kept[:, None], direction, 0.0)
+        cancelled = int((~alive & ~rejected).sum())
+        trouble = "lost" if lost else None if kept.any() else "nothing kept"
+        return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
+
+
+def contradicted(gamma_num: np.ndarray, gamma_den: np.ndarray, below: float) -> np.ndarray:
+    """Frames [T] whose numerator lies, for the most part, where the denominator has nothing.
+
+    Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½: for an alignment, γ_den of its state is below ε.
+    """
+    return (gamma_num * (gamma_den >= below)).sum(axis=1) < 0.5
+
+
+def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Outer:
+    return Outer(value, np.zeros(like.shape), np.zeros(len(like), np.bool_), trouble=trouble)
