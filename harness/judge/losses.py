@@ -1,0 +1,40 @@
+"""Intervals of what a change costs: one relative loss against another.
+
+A ratio of two rates is nearly linear in errors near their means, so its deviation is carried
+by each utterance of each seed as ``(a - (A/B) b) / B`` (the delta method). A difference of two
+ratios is then a sum of such shares, and its interval that of a rate (``utterances``), with
+everything paired by seed and by utterance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.judge.statistics import Array, Interval
+from harness.judge.utterances import Counts, rate_ci
+
+
+def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts) -> Interval:
+    """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
+
+    Args:
+        a, b, c, d: errors of four settings on the same seeds and utterances, [S, U].
+        lengths: reference length per utterance, [U].
+
+    Raises:
+        ValueError: shapes do not fit, or nothing was tested.
+    """
+    for errors in (a, b, c, d):  # what does not fit is said first
+        rate_ci(errors, lengths)
+    if not (b.sum() and d.sum()):
+        return Interval(np.nan)
+    first, one = _linearised(a, b, lengths)
+    second, other = _linearised(c, d, lengths)
+    return rate_ci(first - second + (one - other) * lengths, lengths)
+
+
+def _linearised(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
+    """What each utterance adds to A / B beyond its mean, [S, U], and A / B itself."""
+    ratio = float(a.sum() / b.sum())
+    rate = float(b.sum() / (len(b) * lengths.sum()))
+    return (np.asarray(a, np.float64) - ratio * np.asarray(b, np.float64)) / rate, ratio
