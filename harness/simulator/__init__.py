@@ -28,6 +28,12 @@
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker
 
+    simulation = Simulation(cluster, Sequence(slots=4), workload, workers=10)
+    simulation.give(lengths)                     # [N, Q] frames of each worker's utterances
+    segment = simulation.advance(folds=10**6)    # ends where what a decoding kept is to be told
+    waiting = simulation.untold()                # which utterances, decoded with which version
+    simulation.tell(waiting.worker, kept)
+
 `compute_seconds` gives the cost of one minibatch on a worker's device (for pricing a rate
 search or an evaluation), `bare_throughput_per_s` the minibatches a second of one device
 without any server. Nothing here imports torch.
@@ -57,6 +63,7 @@ from harness.simulator.costs import (
 from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.protocols.sequence import Sequence, Untold
 from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
 from harness.simulator.timeline import (
     IN_FLIGHT,
@@ -96,11 +103,13 @@ __all__ = [
     "ParameterServer",
     "Pieces",
     "Restarts",
+    "Sequence",
     "Server",
     "Simulation",
     "Spans",
     "Stragglers",
     "Timeline",
+    "Untold",
     "WorkerGroup",
     "Workload",
     "bare_throughput_per_s",

@@ -18,7 +18,7 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.protocols.sequence import Sequence
+from harness.simulator.protocols.sequence import Sequence, Untold
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 from harness.simulator.workload import Workload
 
@@ -191,6 +191,38 @@ class Simulation:
             end_s=np.array([self.now_s]),
         )
         return Timeline(spans=span, kinds=kinds)
+
+    def give(self, lengths: Array) -> None:
+        """In sequence training: decoders take utterances of these lengths, not of drawn ones.
+
+        Given before the first segment, and again to a simulation that was restored.
+
+        Args:
+            lengths: [N, Q] frames of each worker's utterances in its order, then zeros.
+        """
+        self._state = self._sequence.given(self._state, lengths)
+
+    def untold(self) -> Untold:
+        """The utterances of given length that are being decoded, and have not been told of.
+
+        A segment ends before the first of their decodings does; see `tell`.
+        """
+        return self._sequence.untold(self._state)
+
+    def tell(self, worker: Array, kept: Array) -> None:
+        """Say how many frames are kept of the utterances in the decoders of these workers.
+
+        Args:
+            worker: [U] as `untold` names them.
+            kept: [U] at least 0.
+        """
+        self._sequence.tell(self._state, worker, kept)
+
+    @property
+    def _sequence(self) -> Sequence:
+        if not isinstance(self.protocol, Sequence):
+            raise ValueError(f"protocol {self.protocol.name!r} decodes nothing")
+        return self.protocol
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything needed to go on later, as named arrays (copies)."""

@@ -16,7 +16,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["CLOCK_FIELDS", "DONE", "FULL", "GONE", "STUCK", "Limits", "TimingProtocol"]
+__all__ = ["ASKS", "CLOCK_FIELDS", "DONE", "FULL", "GONE", "STUCK", "Limits", "TimingProtocol"]
 
 CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
@@ -25,9 +25,9 @@ CLOCK_FIELDS = (
 """What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
 workers that are not idle."""
 
-DONE, FULL, STUCK, GONE = range(4)
+DONE, FULL, STUCK, GONE, ASKS = range(5)
 """Why `advance` returned: a limit is reached, the room is used up, time does not move on, no
-worker is left."""
+worker is left, the next event needs to be told something."""
 
 
 class Limits(NamedTuple):

@@ -11,6 +11,11 @@ fold their pieces first come first served. The fold is complete, and the version
 the last shard has folded; then the trainer goes on. A read at an instant between two shards'
 folds sees one new piece and one old one: the version read is that of complete folds.
 
+Lengths are drawn, and a fixed part of an utterance is kept; or lengths are given, and what was
+kept of an utterance is told before its decoding ends (see `Simulation.untold`): then a segment
+ends where the next event needs to be told. Of given utterances there is a last one: after it
+the remaining frames are trained on in smaller minibatches.
+
 Of events at one instant: folds, pieces, ends of computing and of decoding, trainers' reads,
 decoders' reads.
 """
@@ -18,6 +23,7 @@ decoders' reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,11 +36,13 @@ from harness.simulator.protocols.sequence_kernel import (
     CLOCK,
     DECODE,
     DECODER,
+    DECODING,
     LEAF,
     NEVER_STARTED,
     PIECE_SPAN,
     TRAINER,
     UNDER_WAY,
+    UNTOLD,
     UTTERANCE,
     Record,
     Rules,
@@ -45,7 +53,25 @@ from harness.simulator.protocols.sequence_kernel import (
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
 from harness.spec import Spec, setting
 
-__all__ = ["Sequence", "outer_lag"]
+__all__ = ["Sequence", "Untold", "outer_lag"]
+
+
+class Untold(NamedTuple):
+    """[U] utterances in decoders.
+
+    Attributes:
+        worker: whose decoder.
+        number: which of this worker's utterances, counted from 0.
+        utterance: number, counted over all workers in order of decoding.
+        decode_version: the version it is decoded with.
+        decode_time_s: when that version was read.
+    """
+
+    worker: np.ndarray
+    number: np.ndarray
+    utterance: np.ndarray
+    decode_version: np.ndarray
+    decode_time_s: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,8 @@ class Sequence(Spec):
         fetch_every: minibatches from one fetch of a trainer to the next.
         waiting: decoded utterances that may wait for a slot.
         shards: parts of the model, each with a queue of its own.
+        shuffled: whether a minibatch has a frame of each slot's utterance; if not, it has
+            frames of one utterance after another.
     """
 
     name = "sequence"
@@ -75,6 +103,7 @@ class Sequence(Spec):
     fetch_every: int = setting(1, at_least=1, at_most=1_000_000)
     waiting: int = setting(1, at_least=1, at_most=100_000)
     shards: int = setting(1, at_least=1, at_most=10_000)
+    shuffled: bool = True
 
     @property
     def rules(self) -> Rules:
@@ -87,6 +116,7 @@ class Sequence(Spec):
             frames_cv=self.frames_cv,
             kept=self.kept,
             decode_cost=self.decode_cost,
+            shuffled=self.shuffled,
         )
 
     def start(self, cluster: Cluster, workers: int) -> State:
@@ -113,7 +143,38 @@ class Sequence(Spec):
             slots=np.zeros((workers, self.slots), UTTERANCE),
             shard_free_s=np.zeros(self.shards),
             pieces=np.zeros((workers, self.shards), PIECE_SPAN),
+            lengths=np.zeros((workers, 0), np.int64),
         )
+
+    def given(self, state: State, lengths: np.ndarray) -> State:
+        """The state in which decoders take utterances of these lengths.
+
+        Args:
+            state: as `start` made it.
+            lengths: [N, Q] frames of each worker's utterances in its order, then zeros.
+        """
+        if lengths.shape[0] != len(state.decoders) or lengths.shape[1] == 0:
+            raise ValueError(f"lengths of shape {lengths.shape} for {len(state.decoders)} workers")
+        return state._replace(lengths=np.ascontiguousarray(lengths, np.int64))
+
+    def untold(self, state: State) -> Untold:
+        """The utterances whose decoding has begun, and of which nobody has said what it kept."""
+        entry, decoders = state.waiting[:, -1], state.decoders
+        worker = np.flatnonzero((decoders["phase"] == DECODING) & (entry["kept"] == UNTOLD))
+        return Untold(
+            worker.astype(np.int32),
+            decoders["decoded"][worker] - 1,
+            entry["utterance"][worker],
+            entry["version"][worker],
+            entry["read_at_s"][worker],
+        )
+
+    def tell(self, state: State, worker: np.ndarray, kept: np.ndarray) -> None:
+        """So many frames are kept of the utterances in the decoders of these workers."""
+        entry = state.waiting[:, -1]
+        if not (np.all(entry["kept"][worker] == UNTOLD) and np.all(kept >= 0)):
+            raise ValueError("what an utterance kept is told once, and is at least 0")
+        entry["kept"][worker] = entry["left"][worker] = kept
 
     def wake(self, state: State) -> None:
         """Idle trainers are about to read; decoders begin if they have not."""

@@ -10,13 +10,16 @@ from harness.simulator import laws
 from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import set_leaf
 from harness.simulator.jit import kernel
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.protocols.contract import ASKS, CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 
-__all__ = ["Record", "Rules", "State", "run", "wake"]
+__all__ = ["UNTOLD", "Record", "Rules", "State", "run", "wake"]
 
 FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)
-BLOCKED, DECODING, NEVER_STARTED = range(3)
+BLOCKED, DECODING, NEVER_STARTED, FINISHED = range(4)
+UNTOLD = -1
+"""In place of how many frames of an utterance were kept: nobody has said yet."""
+NONE_YET = 1 << 62
 PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
 
 CLOCK = np.dtype(
@@ -27,7 +30,7 @@ CLOCK = np.dtype(
 )
 TRAINER = np.dtype(
     [(name, np.int64) for name in ("worker", "phase", "step", "read_version", "first_step")]
-    + [(name, np.int64) for name in ("decode_version", "pieces", "since_fetch")]
+    + [(name, np.int64) for name in ("decode_version", "pieces", "since_fetch", "gathered")]
     + [(name, np.float64) for name in ("copy_s", "compute_s", "fold_s", "read_at_s")]
     + [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
     + [(name, np.float64) for name in ("push_end_s", "fold_end_s")]
@@ -57,6 +60,7 @@ class Rules(NamedTuple):
     frames_cv: float
     kept: float
     decode_cost: float
+    shuffled: bool
 
 
 class State(NamedTuple):
@@ -71,6 +75,8 @@ class State(NamedTuple):
         slots: [N, B] the utterances in the minibatches.
         shard_free_s: [S] until when each shard is busy.
         pieces: [N, S] of `PIECE_SPAN`: the pieces of each contribution.
+        lengths: [N, Q] frames of each decoder's utterances in its order, 0 where there are no
+            more; Q is 0 where lengths are drawn.
     """
 
     clock: Any
@@ -81,6 +87,7 @@ class State(NamedTuple):
     slots: Any
     shard_free_s: Any
     pieces: Any
+    lengths: Any
 
 
 class Record(NamedTuple):
@@ -103,6 +110,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         time_s = max(state.events[1].time_s, clock.now_s)
         if clock.busy == 0:
             return DONE
+        key = state.events[1].key
+        if untold(state, key >> PRIORITY, key & LEAF):
+            return ASKS
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
             return DONE
@@ -110,9 +120,14 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
-        key = state.events[1].key
         happen(state, costs, rules, limits, record, key >> PRIORITY, key & LEAF)
     return DONE
+
+
+@kernel
+def untold(state: State, kind: int, leaf: int) -> bool:
+    """Whether an event is the end of a decoding of which nobody has said what it kept."""
+    return kind == DECODED and state.waiting[leaf, state.waiting.shape[1] - 1].kept == UNTOLD
 
 
 @kernel
@@ -135,7 +150,7 @@ def happen(
     elif kind == TRAINER_READ:
         train(state, costs, rules, limits, record, who)
     else:
-        decode(state, costs, rules, who)
+        read(state, costs, rules, who)
 
 
 @kernel
@@ -160,7 +175,26 @@ def wake(state: State) -> None:
 
 
 @kernel
-def decode(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def read(state: State, costs: Costs, rules: Rules, who: int) -> None:
+    """The decoder begins its next utterance, if there is one."""
+    decoder, trainer = state.decoders[who], state.trainers[who]
+    given = state.lengths.shape[1]
+    if given == 0:
+        number = (who, decoder.decoded)
+        length = rules.frames * laws.gamma(costs.length_key, *number, rules.frames_cv)
+        frames = max(1, int(length + 0.5))
+        decode(state, costs, rules, who, frames, max(1, int(frames * rules.kept + 0.5)))
+    elif decoder.decoded < given and state.lengths[who, decoder.decoded] > 0:
+        decode(state, costs, rules, who, state.lengths[who, decoder.decoded], UNTOLD)
+    else:
+        decoder.phase = FINISHED
+        if trainer.phase == STARVED:
+            trainer.phase = ABOUT_TO_READ
+            plan(state, len(state.trainers) + who, state.clock[0].now_s, TRAINER_READ)
+
+
+@kernel
+def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept: int) -> None:
     """Begin an utterance, with the newest parameters if it is time for them."""
     clock, decoder = state.clock[0], state.decoders[who]
     due = rules.fetch_s == 0.0 or decoder.phase == NEVER_STARTED
@@ -171,14 +205,11 @@ def decode(state: State, costs: Costs, rules: Rules, who: int) -> None:
         decoder.version = clock.version
         decoder.read_at_s = clock.now_s
         seconds = costs.copy_s + costs.latency_s
-    length = rules.frames * laws.gamma(costs.length_key, who, decoder.decoded, rules.frames_cv)
-    frames = max(1, int(length + 0.5))
     entry = state.waiting[who, state.waiting.shape[1] - 1]
     entry.utterance = clock.utterances
     entry.version = decoder.version
     entry.read_at_s = decoder.read_at_s
-    entry.kept = max(1, int(frames * rules.kept + 0.5))
-    entry.left = entry.kept
+    entry.kept = entry.left = kept
     clock.utterances += 1
     decoder.decoded += 1
     decoder.phase = DECODING
@@ -188,9 +219,15 @@ def decode(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def hand_over(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """The decoded utterance joins those that wait, if there is room; a starved trainer goes on."""
+    """The decoded utterance joins those that wait, if there is room; a starved trainer goes on.
+
+    An utterance of which nothing was kept is done with.
+    """
     decoder, trainer = state.decoders[who], state.trainers[who]
     room = state.waiting.shape[1] - 1
+    if state.waiting[who, room].kept == 0:
+        plan(state, who, state.clock[0].now_s, DECODER_READ)
+        return
     if decoder.waiting == room:
         decoder.phase = BLOCKED
         return
@@ -204,27 +241,51 @@ def hand_over(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 
 @kernel
-def filled(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> bool:
-    """Put waiting utterances into empty slots; whether every slot has one now."""
+def load(state: State, costs: Costs, rules: Rules, record: Record, who: int, place: int) -> bool:
+    """Whether a slot has an utterance; if it has run out, it takes the one that waits longest."""
     decoder, room = state.decoders[who], state.waiting.shape[1] - 1
-    for place in range(state.slots.shape[1]):
-        slot = state.slots[who, place]
-        if slot.left > 0:
-            continue
-        if decoder.waiting == 0:
-            return False
-        state.slots[who, place] = state.waiting[who, decoder.first_waiting]
-        decoder.first_waiting = (decoder.first_waiting + 1) % room
-        decoder.waiting -= 1
-        row = record.decodes[record.counts[1]]
-        row.worker, row.slot, row.utterance = who, place, slot.utterance
-        row.decode_version, row.decode_time_s = slot.version, slot.read_at_s
-        row.first_step, row.steps = state.trainers[who].step, slot.kept
-        record.counts[1] += 1
-        if decoder.phase == BLOCKED:
-            decoder.phase = DECODING
-            hand_over(state, costs, rules, who)
+    slot = state.slots[who, place]
+    if slot.left > 0:
+        return True
+    if decoder.waiting == 0:
+        return False
+    state.slots[who, place] = state.waiting[who, decoder.first_waiting]
+    decoder.first_waiting = (decoder.first_waiting + 1) % room
+    decoder.waiting -= 1
+    row = record.decodes[record.counts[1]]
+    row.worker, row.slot, row.utterance = who, place, slot.utterance
+    row.decode_version, row.decode_time_s = slot.version, slot.read_at_s
+    row.first_step, row.steps = state.trainers[who].step, slot.kept
+    record.counts[1] += 1
+    if decoder.phase == BLOCKED:
+        decoder.phase = DECODING
+        hand_over(state, costs, rules, who)
     return True
+
+
+@kernel
+def gather(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> bool:
+    """Frames for a minibatch; whether it is full, or as full as it can ever be."""
+    trainer, size = state.trainers[who], state.slots.shape[1]
+    if rules.shuffled:
+        trainer.gathered = 0
+        for place in range(size):
+            trainer.gathered += load(state, costs, rules, record, who, place)
+    else:
+        while trainer.gathered < size and load(state, costs, rules, record, who, 0):
+            take(state, who, 0, size - trainer.gathered)
+    return trainer.gathered == size or state.decoders[who].phase == FINISHED
+
+
+@kernel
+def take(state: State, who: int, place: int, most: int) -> None:
+    """At most so many frames of a slot enter the minibatch."""
+    trainer, slot = state.trainers[who], state.slots[who, place]
+    count = min(most, slot.left)
+    if count > 0:
+        slot.left -= count
+        trainer.gathered += count
+        trainer.decode_version = min(trainer.decode_version, slot.version)
 
 
 @kernel
@@ -237,14 +298,19 @@ def train(
         trainer.phase = PARKED
         clock.busy -= 1
         return
-    if not filled(state, costs, rules, record, who):
+    if trainer.gathered == 0:
+        trainer.decode_version = NONE_YET
+    if not gather(state, costs, rules, record, who):
         trainer.phase = STARVED
         return
-    trainer.decode_version = state.slots[who, 0].version
-    for place in range(state.slots.shape[1]):
-        slot = state.slots[who, place]
-        slot.left -= 1
-        trainer.decode_version = min(trainer.decode_version, slot.version)
+    if trainer.gathered == 0:
+        trainer.phase = PARKED
+        clock.busy -= 1
+        return
+    if rules.shuffled:
+        trainer.gathered = 0
+        for place in range(state.slots.shape[1]):
+            take(state, who, place, 1)
     trainer.phase = UNDER_WAY
     clock.under_way += 1
     trainer.fetch_start_s = trainer.fetch_end_s = clock.now_s
@@ -256,10 +322,12 @@ def train(
     trainer.since_fetch += 1
     trainer.first_step = clock.dispatched
     trainer.copy_s = costs.copy_s
-    trainer.compute_s = computation_s(costs, who, trainer.step)
+    share = trainer.gathered / state.slots.shape[1]
+    trainer.compute_s = computation_s(costs, who, trainer.step) * share
     trainer.fold_s = folding_s(costs, who, trainer.step)
     trainer.compute_end_s = trainer.fetch_end_s + trainer.compute_s
     trainer.step += 1
+    trainer.gathered = 0
     clock.dispatched += 1
     plan(state, len(state.trainers) + who, trainer.compute_end_s, COMPUTED)
 

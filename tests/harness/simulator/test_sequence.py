@@ -157,3 +157,122 @@ def test_more_replicas_make_outer_gradients_older_in_updates_and_not_in_seconds(
     assert fifty / one == pytest.approx(50.0, rel=0.1)
     assert ten_s == pytest.approx(one_s, rel=0.15)
     assert fifty_s == pytest.approx(one_s, rel=0.15)
+
+
+def given(run, lengths, **more):
+    simulation = run(workers=len(lengths), **more)
+    simulation.give(np.array(lengths))
+    return simulation
+
+
+def told(simulation, keep, segments=None):
+    """Everything that happens when ``keep(worker, number)`` frames are kept of each utterance."""
+    segments = [] if segments is None else segments
+    while True:
+        segments.append(simulation.advance(folds=10**6))
+        waiting = simulation.untold()
+        if not len(waiting.worker):
+            return concat(segments)
+        pairs = zip(waiting.worker.tolist(), waiting.number.tolist(), strict=True)
+        simulation.tell(waiting.worker, np.array([keep(*pair) for pair in pairs]))
+
+
+def test_a_segment_ends_before_a_decoding_of_which_nobody_was_told(run):
+    """Decoding 10 frames takes 5 s; worked out by hand."""
+    settings = {"slots": 1, "decode_cost": 0.5}
+    simulation = given(run, [[10, 4, 6]], durations={}, **settings)
+    first = simulation.advance(folds=100)
+    assert (len(first.folds), simulation.now_s) == (0, 0.0)
+    waiting = simulation.untold()
+    assert [field.tolist() for field in waiting] == [[0], [0], [0], [0], [0.0]]
+    simulation.tell(waiting.worker, np.array([2]))
+    second = simulation.advance(folds=100)
+    assert second.folds.time_s.tolist() == [6.0, 7.0]
+    # The next decoding began at 5 s with version 0 and would end at 7 s, where a fold comes first.
+    waiting = simulation.untold()
+    assert [field.tolist() for field in waiting] == [[0], [1], [1], [0], [5.0]]
+    simulation.tell(waiting.worker, np.array([0]))
+    third = simulation.advance(folds=100)
+    waiting = simulation.untold()
+    assert (len(third.folds), waiting.number.tolist()) == (0, [2])
+    assert waiting.decode_version.tolist() == [2]
+    simulation.tell(waiting.worker, np.array([1]))
+    assert simulation.advance(folds=100).folds.time_s.tolist() == [11.0]
+    assert simulation.drained
+
+
+def test_given_what_drawn_lengths_keep_the_timeline_is_the_drawn_one(run):
+    constant = {"slots": 4, "frames": 50.0, "frames_cv": 0.0, "kept": 0.2, "decode_cost": 1.0}
+    drawn = run(workers=3, **constant).advance(folds=200)
+    simulation = given(run, [[50] * 1000] * 3, slots=4, decode_cost=1.0)
+    segments = []
+    while simulation.version < 200:
+        segments.append(simulation.advance(folds=200 - simulation.version))
+        waiting = simulation.untold()
+        if simulation.version < 200:
+            simulation.tell(waiting.worker, np.full(len(waiting.worker), 10))
+    assert concat(segments).sha256() == drawn.sha256()
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_every_kept_frame_is_trained_on_once_and_then_nobody_is_busy(run, shuffled):
+    draw = np.random.default_rng(1)
+    lengths = draw.integers(5, 30, (3, 17))
+    lengths[1, 11:] = 0
+    kept = draw.integers(0, 9, (3, 17)) % (lengths + 1)
+    simulation = given(run, lengths, slots=4, shuffled=shuffled)
+    timeline = told(simulation, lambda worker, number: kept[worker, number])
+    assert simulation.drained
+    decodes, rows = timeline.decodes, timeline.folded()
+    for worker in range(3):
+        mine = decodes.where(decodes.worker == worker)
+        expected = [k for k, n in zip(kept[worker], lengths[worker], strict=True) if n and k]
+        assert mine.steps.tolist() == expected
+        steps = int((rows.worker == worker).sum())
+        if shuffled:
+            assert steps == (mine.first_step + mine.steps).max()
+        else:
+            assert steps == -(-sum(expected) // 4)
+            before = np.concatenate([[0], np.cumsum(mine.steps)[:-1]])
+            assert mine.first_step.tolist() == (before // 4).tolist()
+    assert len(timeline.contributions) == len(timeline.folds) == len(rows)
+
+
+def test_a_minibatch_that_is_not_full_takes_its_share_of_the_time(run):
+    """Three frames for two slots: the last minibatch has one frame and takes half a second."""
+    simulation = given(run, [[3]], durations={}, slots=2, decode_cost=0.0, shuffled=False)
+    timeline = told(simulation, lambda worker, number: 3)
+    assert timeline.folds.time_s.tolist() == [1.0, 1.5]
+
+
+def test_given_lengths_survive_segments_and_a_restore(run):
+    draw = np.random.default_rng(2)
+    lengths = draw.integers(5, 30, (3, 12))
+
+    def keep(worker, number):
+        return int(lengths[worker, number]) // 3
+
+    whole = told(given(run, lengths, slots=4), keep)
+    simulation, segments = given(run, lengths, slots=4), []
+    for _ in range(9):
+        segments.append(simulation.advance(folds=10**6))
+        waiting = simulation.untold()
+        state = simulation.state()
+        simulation = Simulation.restore(simulation.cluster, simulation.protocol, state, 3)
+        simulation.give(lengths)
+        pairs = zip(waiting.worker.tolist(), waiting.number.tolist(), strict=True)
+        simulation.tell(waiting.worker, np.array([keep(*pair) for pair in pairs]))
+    assert told(simulation, keep, segments).sha256() == whole.sha256()
+
+
+def test_what_was_kept_is_told_once(run):
+    simulation = given(run, [[10]], slots=1)
+    simulation.advance(folds=1)
+    simulation.tell(np.array([0]), np.array([1]))
+    with pytest.raises(ValueError, match="told once"):
+        simulation.tell(np.array([0]), np.array([1]))
+
+
+def test_only_sequence_training_is_given_lengths(simulate):
+    with pytest.raises(ValueError, match="decodes nothing"):
+        simulate().give(np.array([[1]]))
