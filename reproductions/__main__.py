@@ -59,7 +59,7 @@ def _main(asked: argparse.Namespace) -> int:
     if asked.paper not in PAPERS:
         raise unknown("paper", asked.paper, PAPERS)
     # Only now: nobody waits for torch to be told of a misspelt word.
-    from data_synth import load_corpus
+    from data_synth import CAN_SKIP, load_corpus
     from harness.execution.device import resolve
     from harness.execution.grid import ProcessDied
     from harness.store.atomic import writable_folder
@@ -82,9 +82,10 @@ def _main(asked: argparse.Namespace) -> int:
         out=out,
     )
     writable_folder(out, "--out")
+    name = asked.corpus or paper.corpus
     try:
         corpus = load_corpus(
-            asked.corpus or paper.corpus, scale=scale, seed=CORPUS_SEED, progress=_say
+            name, scale=scale, seed=CORPUS_SEED, skip=name in CAN_SKIP, progress=_say
         )
     except UserError:
         with suppress(OSError):  # not empty: it was there before

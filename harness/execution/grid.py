@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from data_synth import load_corpus
+from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.config import RunConfig
@@ -179,7 +179,9 @@ def _execute_one(config: Config, store: Path) -> str:
 
 def _corpus(config: RunConfig) -> Corpus:
     """The corpus a run names, as it was when the run was configured."""
-    corpus = load_corpus(config.corpus, scale=config.scale, seed=config.corpus_seed)
+    corpus = load_corpus(
+        config.corpus, scale=config.scale, seed=config.corpus_seed, skip=config.corpus in CAN_SKIP
+    )
     if corpus.fingerprint != config.fingerprint:
         raise UserError(f"corpus {config.corpus}: changed on disk while the runs were prepared")
     return corpus

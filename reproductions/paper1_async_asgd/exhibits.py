@@ -13,6 +13,7 @@ from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.experiments import (
     CHUNK_HOURS,
+    OF_CHARACTERS,
     PRESETS,
     REPORTED,
     chunk_name,
@@ -81,7 +82,8 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
     """Error rates after one pass by chunk size."""
     rows: list[Row] = []
     for test in subject.corpus.tests:
-        for hours, paper in zip(CHUNK_HOURS, REPORTED["table1"][test], strict=True):
+        printed = REPORTED["table1"].get(test, [None] * len(CHUNK_HOURS))
+        for hours, paper in zip(CHUNK_HOURS, printed, strict=True):
             group = runs[chunk_name(hours)]
             errors = final_errors("one_pass", test, group)
             rows.append(_error_row(test, f"{hours} h", test, errors, paper, group))
@@ -101,7 +103,7 @@ def table2(subject: Subject, runs: Runs) -> Exhibit:
     """Error rates of one pass of ASGD and of many passes of SGD."""
     rows = [
         _error_row(LABELS[name], test, test, final_errors(name, test, runs[name]),
-                   REPORTED["table2"][test][name], runs[name])
+                   REPORTED["table2"].get(test, {}).get(name), runs[name])
         for name in ("multi_pass", "one_pass")
         for test in subject.corpus.tests
     ]  # fmt: skip
@@ -153,11 +155,12 @@ def fig3(subject: Subject, runs: Runs) -> Exhibit:
 
 def error_note(subject: Subject) -> str:
     """What an error is, in words."""
-    measured = (
-        "errors in words decoded with a bigram (a word of the synthetic corpus is a character)"
-        if subject.corpus.lm_text
-        else "isolated-word errors by the best-scoring word model"
-    )
+    if not subject.corpus.lm_text:
+        measured = "isolated-word errors by the best-scoring word model"
+    elif subject.corpus.name in OF_CHARACTERS:
+        measured = "errors in characters too, decoded with a bigram of characters"
+    else:
+        measured = "errors in words decoded with a bigram"
     return (
         f"The paper counts character errors; measured here are {measured}. "
         "Intervals are over seeds and test utterances."
@@ -183,7 +186,12 @@ def final_errors(name: str, test: str, runs: Sequence[Run]) -> np.ndarray:
 
 
 def _error_row(
-    label: str, column: str, test: str, errors: np.ndarray, paper: float, runs: Sequence[Run]
+    label: str,
+    column: str,
+    test: str,
+    errors: np.ndarray,
+    paper: float | None,
+    runs: Sequence[Run],
 ) -> Row:
     rate = rate_ci(errors, lengths_of_utterances(runs[0], test))
     percent = Interval(100 * rate.estimate, 100 * rate.low, 100 * rate.high)

@@ -56,6 +56,8 @@ PRESETS = {
 }
 
 
+OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
+"""Corpora whose words are single characters."""
 RATE: float = REPORTED["paper"]["first_rate"]
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
 TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
@@ -166,12 +168,27 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
         ("error on the test sets", "characters, decoded", _measure(corpus)),
+        ("test sets", "clean7k, noise360", _tests(corpus)),
     ]
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
 
 
 def _measure(corpus: Corpus) -> str:
-    return "words, decoded with a bigram" if corpus.lm_text else "isolated words, not decoded"
+    if not corpus.lm_text:
+        return "isolated words, not decoded"
+    what = "characters" if corpus.name in OF_CHARACTERS else "words"
+    return f"{what}, decoded with a bigram"
+
+
+def _tests(corpus: Corpus) -> str:
+    """Each test set's size, and whether its speakers were heard in training."""
+    heard = set(corpus.split("train").speaker.tolist())
+    told: list[str] = []
+    for test in corpus.tests:
+        part = corpus.split(test)
+        new = heard.isdisjoint(part.speaker.tolist())
+        told.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
+    return "; ".join(told)
 
 
 def _inputs(corpus: Corpus) -> int:

@@ -1,0 +1,113 @@
+"""Paper 1 on corpora that are not the paper's: other test sets, other words, bad recordings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from data_synth.corpus import Corpus, Utterances
+from harness.execution import grid
+from harness.execution.run import WORD_ERRORS
+from harness.store import Run, Store
+from reproductions.paper import Subject
+from reproductions.paper1_async_asgd import claims, exhibits
+from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name, differences
+
+UTTERANCES = 50
+SETTINGS = ("one_pass", "multi_pass", *map(chunk_name, CHUNK_HOURS[1:]))
+
+
+def corpus_of(name: str, tests: tuple[str, ...], test_speaker: str) -> Corpus:
+    """Four utterances of ten frames a split; the words are characters of one state each."""
+    splits = ("train", "dev", *tests)
+    n = 4 * len(splits)
+    table = Utterances(
+        np.array([f"u{i}" for i in range(n)]),
+        np.array([test_speaker if split in tests else "s" for split in splits for _ in range(4)]),
+        np.array([split for split in splits for _ in range(4)]),
+        np.arange(n, dtype=np.int64) * 10,
+        np.full(n, 10, np.int64),
+        (("人",),) * n,
+    )
+    features = np.zeros((10 * n, 3), np.float32)
+    targets = np.zeros(10 * n, np.int32)
+    said = (("人", "人"),)
+    return Corpus(name, features, targets, table, {"人": (0,)}, tests=tests, lm_text=said)
+
+
+def one_test_set() -> Subject:
+    return Subject("smoke", corpus_of("aishell", ("test",), "s"), 11, "cpu")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, list[Run]]:
+    """Two seeds of every setting on a corpus whose only test set is ``test``."""
+    store, made = Store(tmp_path / "runs"), {}
+    for number, name in enumerate(SETTINGS):
+        made[name] = []
+        for seed in range(2):
+            with store.begin({"name": name, "seed": seed}) as writer:
+                wrong = (np.arange(UTTERANCES) < 5 + number + seed).astype(np.int64)
+                model = "iterate" if name == "multi_pass" else "average"
+                errors = {f"test/{model}/0": wrong}
+                errors["test/lengths"] = np.ones(UTTERANCES, np.int64)
+                save_file(errors, tmp_path / "errors")
+                writer.attach(WORD_ERRORS, tmp_path / "errors")
+                writer.finish("done", {"passes": 1, "stopped": 1})
+            made[name].append(store.load(writer.hash))
+    return made
+
+
+def test_a_test_set_the_paper_does_not_have_is_measured_without_its_figures(runs):
+    subject = one_test_set()
+    for exhibit in (exhibits.table1(subject, runs), exhibits.table2(subject, runs)):
+        assert exhibit.rows
+        assert all(row.paper is None and row.measured is not None for row in exhibit.rows)
+    close = claims.one_pass_close(subject, runs)
+    assert (close.paper, close.measured) == (None, pytest.approx(5.5 / 6.5))
+
+
+def test_a_corpus_without_noisy_speech_leaves_that_claim_undecided_and_says_why(runs):
+    claim = claims.noise_harder(one_test_set(), runs)
+    assert (claim.verdict, claim.measured, claim.parts) == ("undecided", None, ())
+    assert "aishell has no clean and noisy test sets" in claim.note
+
+
+def test_errors_are_named_for_what_the_corpus_has():
+    def told(name: str, **changes: Any) -> str:
+        corpus = replace(corpus_of(name, ("test",), "s"), **changes)
+        return exhibits.error_note(Subject("smoke", corpus, 11, "cpu"))
+
+    assert "characters too" in told("aishell")
+    assert "errors in words" in told("samromur")
+    assert "isolated-word" in told("fsdd", lm_text=())
+
+
+@pytest.mark.parametrize(("speaker", "which"), [("s", "the same"), ("t", "other")])
+def test_the_differences_tell_whether_the_test_speakers_were_heard_in_training(speaker, which):
+    subject = Subject("smoke", corpus_of("aishell", ("test",), speaker), 11, "cpu")
+    rows = {row["what"]: row["here"] for row in differences(subject)}
+    assert rows["test sets"] == f"test: 4 utterances of {which} speakers"
+    assert rows["error on the test sets"] == "characters, decoded with a bigram"
+
+
+@pytest.mark.parametrize(("name", "skip"), [("aishell", True), ("fsdd", False)])
+def test_recordings_that_cannot_be_used_are_left_out_where_a_corpus_can_do_so(
+    name, skip, monkeypatch
+):
+    asked = {}
+
+    def load(corpus: str, **options: Any) -> Any:
+        asked.update(options, corpus=corpus)
+        return SimpleNamespace(fingerprint="f")
+
+    monkeypatch.setattr(grid, "load_corpus", load)
+    config: Any = SimpleNamespace(corpus=name, scale="smoke", corpus_seed=11, fingerprint="f")
+    grid._corpus(config)
+    assert asked == {"corpus": name, "scale": "smoke", "seed": 11, "skip": skip}
