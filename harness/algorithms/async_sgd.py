@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Gradient, Minibatch, Server
+from harness.algorithms.contract import Memory, Minibatch, Network, Server
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -37,22 +37,24 @@ class AsyncSgd:
 
     def contribute(
         self,
-        gradient: Gradient,
+        network: Network,
         replicas: Tensor,
         minibatches: Sequence[Minibatch],
         out: Tensor,
         rate: float,
+        memory: Memory,
     ) -> Tensor:
         """Each worker's gradient summed over its minibatches, into ``out [W, P]``; losses ``[W]``.
 
         Between minibatches the replica descends on its own (Downpour's n_push > 1).
         """
-        losses = gradient(replicas, *minibatches[0], out)
+        del memory
+        losses = network.gradient(replicas, *minibatches[0], out)
         latest = out
         for minibatch in minibatches[1:]:
             self._step(replicas, latest, rate)
             latest = torch.empty_like(out)
-            losses = losses + gradient(replicas, *minibatch, latest)
+            losses = losses + network.gradient(replicas, *minibatch, latest)
             out += latest
         return losses
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Gradient, Minibatch, Server
+from harness.algorithms.contract import Memory, Minibatch, Network, Server
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,15 @@ class AveragedSgd:
 
     def contribute(
         self,
-        gradient: Gradient,
+        network: Network,
         replicas: Tensor,
         minibatches: Sequence[Minibatch],
         out: Tensor,
         rate: float,
+        memory: Memory,
     ) -> Tensor:
         """As the descent contributes."""
-        return self.descent.contribute(gradient, replicas, minibatches, out, rate)
+        return self.descent.contribute(network, replicas, minibatches, out, rate, memory)
 
     def fold(
         self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float

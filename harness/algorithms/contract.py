@@ -30,22 +30,76 @@ class Server:
     Args:
         model: the shared parameters ``[P]``.
         version: number of folds so far.
-        vectors: further ``[P]`` vectors an algorithm keeps, by name.
+        vectors: further models ``[P]`` an algorithm keeps, by name.
         numbers: scalars it keeps, by name (counts and switches; exact in float64).
+        momenta: ``[P]`` vectors it keeps that are no models, by name.
     """
 
     model: Tensor
     version: int = 0
     vectors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     numbers: dict[str, float] = field(default_factory=dict[str, float])
+    momenta: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def candidates(self) -> dict[str, Tensor]:
-        """Every model one could deploy, by name: the iterate, and the vectors kept beside it."""
+        """Every model one could deploy, by name: the iterate, and the models kept beside it."""
         return {"iterate": self.model, **self.vectors}
 
 
 Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """``gradient(stack [W, P], x [W, B, D], targets [W, B], out [W, P]) -> summed losses [W]``."""
+
+
+@dataclass
+class Memory:
+    """What workers remember from one contribution to their next.
+
+    Whoever keeps something here contributes for all workers at once, in their order.
+
+    Args:
+        tensors: by name; the executor keeps and restores them and looks no further.
+        new_pass: whether this is the first contribution of a pass over the data.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    new_pass: bool = True
+
+
+class Views(Protocol):
+    """Where layers lie in a stack, as `harness.acoustics.stack.Layout` says it."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Units of each level, input first."""
+        ...
+
+    def views(self, stack: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """``weight [W, n, m]`` and ``bias [W, n]`` of each layer in a ``[W, P]`` stack."""
+        ...
+
+
+class Network(Protocol):
+    """What algorithms need of a network, as `harness.acoustics.dnn.Dnn` offers it."""
+
+    @property
+    def layout(self) -> Views:
+        """Where its layers lie."""
+        ...
+
+    @property
+    def gradient(self) -> Gradient:
+        """The gradient of the summed loss."""
+        ...
+
+    def backward(
+        self,
+        stack: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        visit: Callable[[int, Tensor, Tensor], None],
+    ) -> Tensor:
+        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``."""
+        ...
 
 
 class Algorithm(Protocol):
@@ -57,20 +111,22 @@ class Algorithm(Protocol):
 
     def contribute(
         self,
-        gradient: Gradient,
+        network: Network,
         replicas: Tensor,
         minibatches: Sequence[Minibatch],
         out: Tensor,
         rate: float,
+        memory: Memory,
     ) -> Tensor:
         """Fill ``out [W, P]`` with the contributions of W workers from their stale replicas.
 
         Args:
-            gradient: the model's summed gradient.
+            network: what is trained.
             replicas: ``[W, P]``, what each worker read; may be overwritten.
             minibatches: one for each local step, each with W minibatches of B frames.
             out: the contributions.
             rate: of local steps.
+            memory: what the workers remember, changed in place; most algorithms need none.
 
         Returns:
             The losses ``[W]``, summed over all frames, in nats.

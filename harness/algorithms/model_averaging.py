@@ -1,51 +1,86 @@
-"""Model averaging: workers train on their own for n minibatches, then all become their mean.
+"""Model averaging: workers train on their own for n minibatches, then agree on one model.
 
-Povey, Zhang and Khudanpur (arXiv 1410.7455), section 2; paper 2, section 3.
+Povey, Zhang and Khudanpur (arXiv 1410.7455), section 2; paper 2, section 3. Who agrees on
+their mean averages models; an outer step with a momentum makes it BMUF or DiLoCo.
+
+Rates are of the mean gradient of a minibatch (see `local_descent`). Shape letters as there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Gradient, Minibatch, Server
+from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.local_descent import PLAIN, Restart, descend, recalled, remember
+from harness.algorithms.ng_layer import NaturalGradient
+from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
+
+BEFORE = "before"
+"""The server's vector that holds the model of the version before."""
 
 
 @dataclass(frozen=True)
 class ModelAveraging:
-    """A contribution is the parameters after local steps; a fold replaces the model by their mean.
+    """A contribution is the parameters after local steps; a fold moves the model to their mean.
 
-    With one local step of plain SGD a fold equals one step along the mean gradient.
+    With one local step of plain SGD a fold equals one step along the mean gradient. Where
+    workers go on while their parameters travel, a contribution began at the version before:
+    it then counts as the distance it went from there.
+
+    Args:
+        descent: the local steps; `PLAIN`, or natural gradient.
+        restart: when workers forget what natural gradient has estimated.
+        outer: what is made of the way from the model to the mean.
     """
 
+    descent: NaturalGradient = PLAIN
+    restart: Restart = "never"
+    outer: Mean | BlockMomentum | OuterNesterov = field(default_factory=Mean)
+
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``."""
-        return Server(model.clone())
+        """A server that holds a copy of ``model [P]``, and its outer step's momentum."""
+        momenta = {BEFORE: model.clone(), **self.outer.start(model)}
+        return Server(model.clone(), momenta=momenta)
 
     def contribute(
         self,
-        gradient: Gradient,
+        network: Network,
         replicas: Tensor,
         minibatches: Sequence[Minibatch],
         out: Tensor,
         rate: float,
+        memory: Memory,
     ) -> Tensor:
         """Descend from each replica over its minibatches; parameters into ``out [W, P]``."""
+        state = recalled(self.descent, network, replicas, memory, self.restart)
         out.copy_(replicas)
-        slope = torch.empty_like(out)
-        losses = out.new_zeros(len(out))
-        for minibatch in minibatches:
-            losses = losses + gradient(out, *minibatch, slope)
-            out.sub_(slope, alpha=rate)
+        losses, state = descend(self.descent, network, out, minibatches, rate, state)
+        remember(memory, state)
         return losses
 
     def fold(
         self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
     ) -> None:
-        """The model becomes the mean of ``contributions [W, P]``."""
-        del staleness, rate
-        torch.mean(contributions, 0, out=server.model)
+        """The model goes to the mean of ``contributions [W, P]``, as the outer step goes there.
+
+        Raises:
+            ValueError: a contribution began more than one version ago.
+        """
+        del rate
+        mean = torch.mean(contributions, 0)
+        if any(staleness):
+            mean += server.model - _begun_at(server, staleness)
+        server.momenta[BEFORE].copy_(server.model)
+        self.outer.step(server, mean)
         server.version += 1
+
+
+def _begun_at(server: Server, staleness: Sequence[int]) -> Tensor:
+    """The mean ``[P]`` of the models at which contributions began."""
+    if max(staleness) > 1:
+        raise ValueError(f"a contribution {max(staleness)} versions old meets a memory of one")
+    return torch.lerp(server.model, server.momenta[BEFORE], sum(staleness) / len(staleness))

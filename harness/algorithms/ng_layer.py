@@ -9,15 +9,14 @@ Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs, P paramet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Minibatch
+from harness.algorithms.contract import Minibatch, Network
 from harness.algorithms.natural_gradient import Factor, precondition, untouched
 from harness.algorithms.ng_change import (
     PerComponent,
@@ -61,38 +60,6 @@ class Sides:
             return Moment.from_tensors(own) if own else None
 
         return Sides(moment("inputs"), moment("outputs"))
-
-
-class Views(Protocol):
-    """Where layers lie in a stack, as `harness.acoustics.stack.Layout` says it."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Units of each level, input first."""
-        ...
-
-    def views(self, stack: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        """``weight [R, n, m]`` and ``bias [R, n]`` of each layer in a ``[R, P]`` stack."""
-        ...
-
-
-class Network(Protocol):
-    """What natural gradient needs of a network, as `harness.acoustics.dnn.Dnn` offers it."""
-
-    @property
-    def layout(self) -> Views:
-        """Where its layers lie."""
-        ...
-
-    def backward(
-        self,
-        stack: Tensor,
-        x: Tensor,
-        targets: Tensor,
-        visit: Callable[[int, Tensor, Tensor], None],
-    ) -> Tensor:
-        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[R]``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Learning-rate schedules as explicit states: each rule is a pure function of what was seen.
+"""Learning-rate schedules: rules that are asked at set moments, and remember in a `Pace`.
 
-A rate multiplies the gradient **summed** over a minibatch, as in paper 1's equation 1.
+What a rate multiplies is the algorithm's business: the gradient **summed** over a minibatch
+in `AsyncSgd` (paper 1's equation 1), the **mean** gradient in `ModelAveraging` (paper 2).
 """
 
 from __future__ import annotations
@@ -10,15 +11,102 @@ from dataclasses import dataclass
 from math import isfinite
 
 
+@dataclass
+class Pace:
+    """What a schedule says at present, and what it remembers; plain numbers, for checkpoints.
+
+    Args:
+        rate: the learning rate.
+        stop: whether training is over.
+        halving: whether halving has begun.
+        accuracy: frame accuracy after the last pass.
+        held_out: the last held-out loss.
+    """
+
+    rate: float
+    stop: bool = False
+    halving: bool = False
+    accuracy: float | None = None
+    held_out: float | None = None
+
+
+class Schedule:
+    """When a schedule is asked, and what it answers: what changes is in its `Pace`.
+
+    What stands here is a rate that never changes.
+    """
+
+    rate: float
+    """The first rate."""
+
+    @property
+    def held_out_tests(self) -> int:
+        """How often in a pass a held-out loss is to be measured for `after_test`."""
+        return 0
+
+    @property
+    def judges_passes(self) -> bool:
+        """Whether `after_pass` is to be told the frame accuracy."""
+        return False
+
+    @property
+    def searches(self) -> bool:
+        """Whether each chunk begins with trial descents."""
+        return False
+
+    def trial_steps(self, chunk_steps: int) -> int:
+        """Minibatches a trial descends on, where a chunk has ``chunk_steps``."""
+        del chunk_steps
+        return 0
+
+    def ladder(self, last: float) -> list[float]:
+        """The rates to try, the last one first."""
+        return [last]
+
+    def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
+        """The rate to go on with, from the losses of the trials."""
+        del losses
+        return ladder[0]
+
+    def after_test(self, pace: Pace, loss: float) -> None:
+        """The held-out loss is now ``loss``."""
+        pace.held_out = loss
+
+    def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
+        """So many passes are done; the development set's frame accuracy, if it was asked for."""
+        del passes
+        pace.accuracy = accuracy
+
+
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """One rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one."""
 
     rate: float
 
 
 @dataclass(frozen=True)
-class Hand:
+class Exponential(Schedule):
+    """Constant in a pass, ``rate * last ** ((i - 1) / (n - 1))`` in pass i of n: paper 2.
+
+    Args:
+        rate: in the first pass.
+        passes: n.
+        last: the last pass's rate as a share of the first's.
+    """
+
+    rate: float
+    passes: int
+    last: float = 0.01
+
+    def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
+        """The next pass's rate; beyond pass n it stays."""
+        done = min(passes, self.passes - 1) / max(1, self.passes - 1)
+        pace.rate = self.rate * self.last**done
+
+
+@dataclass(frozen=True)
+class Hand(Schedule):
     """Annealing on a held-out loss, tested often: paper 1's *ASGD-hand*.
 
     The held-out loss is measured ``tests_a_pass`` times in a pass. When it has fallen by
@@ -40,15 +128,20 @@ class Hand:
     tests_a_pass: int = 50
     gain: float = 0.01
 
-    def after_test(self, rate: float, before: float, now: float) -> float:
-        """The rate after a test that found the loss ``now`` where it was ``before``."""
-        if now < before * (1.0 - self.gain):
-            return rate
-        return rate * self.factor ** (self.groups_a_pass / self.tests_a_pass)
+    @property
+    def held_out_tests(self) -> int:
+        """As often as configured."""
+        return self.tests_a_pass
+
+    def after_test(self, pace: Pace, loss: float) -> None:
+        """Anneal unless the loss has clearly fallen since the last test."""
+        before, pace.held_out = pace.held_out, loss
+        if before is not None and not loss < before * (1.0 - self.gain):
+            pace.rate *= self.factor ** (self.groups_a_pass / self.tests_a_pass)
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Schedule):
     """Before each chunk, the rate whose trial descent has the lowest loss: *ASGD-search*.
 
     Paper 1, section 4.1, after Guenter et al. (its reference 14): trial descents over about
@@ -72,6 +165,15 @@ class Search:
     least_minibatches: int = 42
     clear: float = 0.03
 
+    @property
+    def searches(self) -> bool:
+        """Yes."""
+        return True
+
+    def trial_steps(self, chunk_steps: int) -> int:
+        """The sample's share of a chunk, or the least."""
+        return max(self.least_minibatches, round(self.sample * chunk_steps))
+
     def ladder(self, last: float) -> list[float]:
         """The rates to try, the last one first."""
         powers = [p for k in range(1, self.rungs + 1) for p in (k, -k)]
@@ -88,12 +190,12 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Halving:
-    """Constant, then halved each pass once gains grow small, then stopped.
+class Halving(Schedule):
+    """Constant, then halved each pass once gains grow small, then stopped: Kaldi's newbob.
 
-    Paper 1's multi-pass baseline: decay 0.5, stop when the development frame accuracy
-    gains less than 0.1% absolute. The paper does not say when halving begins; here it begins
-    when a pass gains less than ``halve_below``, Kaldi's newbob rule.
+    Paper 2's *newbob* has these defaults. Paper 1's multi-pass baseline: decay 0.5, stop when
+    the development frame accuracy gains less than 0.1% absolute. That paper does not say when
+    halving begins; here it begins when a pass gains less than ``halve_below``, as in newbob.
 
     Args:
         rate: the first rate.
@@ -105,12 +207,18 @@ class Halving:
     halve_below: float = 0.005
     stop_below: float = 0.001
 
-    def after_pass(self, rate: float, halving: bool, gain: float) -> tuple[float, bool, bool]:
-        """``(rate, halving, stop)`` for the next pass, from this pass's gain in accuracy."""
-        if halving and gain < self.stop_below:
-            return rate, True, True
-        halving = halving or gain < self.halve_below
-        return (rate * 0.5 if halving else rate), halving, False
+    @property
+    def judges_passes(self) -> bool:
+        """Accuracies are what it goes by."""
+        return True
 
-
-Schedule = Constant | Hand | Search | Halving
+    def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
+        """Halve, or stop, by how much the pass has gained; the first is counted from nothing."""
+        assert accuracy is not None
+        gain = accuracy - (pace.accuracy or 0.0)
+        pace.accuracy = accuracy
+        if pace.halving and gain < self.stop_below:
+            pace.stop = True
+            return
+        pace.halving = pace.halving or gain < self.halve_below
+        pace.rate *= 0.5 if pace.halving else 1.0

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 from harness.acoustics.dnn import Activation
+from harness.acoustics.initial import WideRandom
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Schedule
+from harness.errors import UserError
 from harness.simulator import Cluster
+from harness.simulator.protocols.averaging import Averaging
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
+ADDED = ("protocol",)
+"""Fields that came later: at their default they are no part of a run's identity."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class RunConfig:
         corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
         hidden: units of each hidden layer; inputs and targets follow from the corpus.
         activation: nonlinearity of the hidden layers.
-        initial: the machines that pretrain the network; None for random parameters.
+        initial: the machines that pretrain the network, or `WideRandom`; None for narrower
+            random parameters.
         algorithm, schedule: how contributions are made and folded, at which rates.
         stages, passes: the data: stage by stage, at most ``passes`` of them.
         chunk: size of a data chunk as a share of the training set.
@@ -51,6 +59,11 @@ class RunConfig:
         timed_layers: sizes of the network the cluster is charged for (units a level).
         seed: of initialisation, data order and timing.
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
+        protocol: rounds in which all workers take part, each with its own share of the data;
+            None for the asynchronous parameter server.
+
+    Raises:
+        UserError: settings that do not go together.
     """
 
     corpus: str
@@ -59,8 +72,8 @@ class RunConfig:
     fingerprint: str
     hidden: tuple[int, ...]
     activation: Activation
-    initial: Recipe | None
-    algorithm: AsyncSgd | AveragedSgd
+    initial: Recipe | WideRandom | None
+    algorithm: AsyncSgd | AveragedSgd | ModelAveraging | GradientAveraging
     schedule: Schedule
     stages: tuple[Stage, ...]
     passes: int
@@ -72,6 +85,18 @@ class RunConfig:
     seed: int
     device: str
     format: int = FORMAT
+    protocol: Averaging | None = None
+
+    def __post_init__(self) -> None:
+        rounds = isinstance(self.algorithm, ModelAveraging | GradientAveraging)
+        if rounds != (self.protocol is not None):
+            name = type(self.algorithm).__name__
+            allowed = "averaging" if rounds else "the parameter server's (None)"
+            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+        if rounds and self.schedule.searches:
+            raise UserError("schedule: a search needs the parameter server")
+        if rounds and len(self.stages) != 1:
+            raise UserError(f"stages: {len(self.stages)}; allowed with averaging: 1")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
@@ -83,10 +108,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, Cluster):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
         return body if isinstance(value, RunConfig) else {"is": type(value).__name__, **body}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return value
+
+
+def _counts(value: Any, entry: Field[Any]) -> bool:
+    """Whether a field is part of the identity: all are, but later ones at their default."""
+    added = isinstance(value, RunConfig) and entry.name in ADDED
+    return not (added and getattr(value, entry.name) == entry.default)

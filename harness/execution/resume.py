@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.algorithms.contract import Memory
 from harness.execution.simulated import Pending, StaleReplay
 from harness.simulator.timeline import Contributions, Folds, Spans, Timeline
 
@@ -16,15 +17,18 @@ Facts = dict[str, Any]
 
 
 def capture_replay(replay: StaleReplay) -> tuple[Arrays, Facts]:
-    """The server, the replicas in flight and the contributions computed ahead of their folds."""
+    """The server, the replicas in flight, what is computed ahead of its fold, and the memory."""
     server = replay.server
-    arrays = {name: tensor.cpu().numpy() for name, tensor in _tensors(replay).items()}
+    remembered = {f"memory/{name}": tensor for name, tensor in replay.memory.tensors.items()}
+    every = {**_tensors(replay), **remembered}
+    arrays = {name: tensor.cpu().numpy() for name, tensor in every.items()}
     facts = {
         "version": server.version,
         "numbers": dict(server.numbers),
         "in_flight": [[*key, slot] for key, slot in replay.in_flight.items()],
         "pending": list(replay.pending),
         "batches": replay.batches,
+        "new_pass": replay.memory.new_pass,
     }
     return arrays, facts
 
@@ -37,6 +41,9 @@ def reinstate_replay(replay: StaleReplay, arrays: Arrays, facts: Facts) -> None:
     replay.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
     replay.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
     replay.batches = facts["batches"]
+    device = replay.server.model.device
+    remembered = {k: torch.from_numpy(a).to(device) for k, a in part(arrays, "memory/").items()}
+    replay.memory = Memory(remembered, facts["new_pass"])
 
 
 def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
@@ -70,11 +77,14 @@ def prefixed(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _tensors(replay: StaleReplay) -> dict[str, Tensor]:
-    vectors = {f"vector/{name}": vector for name, vector in replay.server.vectors.items()}
+    server = replay.server
+    vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
+    momenta = {f"momentum/{name}": vector for name, vector in server.momenta.items()}
     return {
-        "model": replay.server.model,
+        "model": server.model,
         "replicas": replay.replicas,
         "contributions": replay.contributions,
         "loss": replay.loss,
         **vectors,
+        **momenta,
     }

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Gradient, Minibatch, Server
+from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.errors import UserError
 from harness.simulator import LOST, Timeline
 
@@ -40,14 +40,14 @@ class StaleReplay:
 
     Args:
         algorithm: contributes and folds.
-        gradient: the model's gradient.
+        network: what is trained.
         server: changed in place.
         minibatch_of: gives the frames of local steps.
         slots: how many contributions can be in flight at once.
     """
 
     algorithm: Algorithm
-    gradient: Gradient
+    network: Network
     server: Server
     minibatch_of: MinibatchOf
     slots: int
@@ -55,6 +55,7 @@ class StaleReplay:
     contributions: Tensor = field(init=False)
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
     pending: list[Pending] = field(default_factory=list[Pending])
+    memory: Memory = field(default_factory=Memory)
     loss: Tensor = field(init=False)
     batches: int = 0
 
@@ -120,7 +121,10 @@ class StaleReplay:
             for k in range(steps)
         ]
         replicas, out = self._rows(self.replicas, slots), self._rows(self.contributions, slots)
-        losses = self.algorithm.contribute(self.gradient, replicas, minibatches, out, rate)
+        losses = self.algorithm.contribute(
+            self.network, replicas, minibatches, out, rate, self.memory
+        )
+        self.memory.new_pass = False
         if not _together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
+from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
-from harness.algorithms.schedules import Halving, Hand, Search
+from harness.algorithms.schedules import Pace
 from harness.execution import checkpoint, resume
 from harness.execution.config import RunConfig, Stage
 from harness.execution.frames import Frames, Order
@@ -40,6 +41,8 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
 SIGMOID_GAIN = 4.0
+LAYOUT = 2
+"""Grows when checkpoints hold other things than before: an older one is not taken up."""
 
 
 @dataclass
@@ -50,11 +53,6 @@ class Position:
     step: int = 0
     steps_before: int = 0
     epoch_before: float = 0.0
-    rate: float = 0.0
-    halving: bool = False
-    accuracy: float | None = None
-    held_out: float | None = None
-    stop: bool = False
     losses: float = 0.0
     loss_frames: int = 0
 
@@ -77,6 +75,7 @@ class Training:
     writer: RunWriter
     watch: Watch
     position: Position = field(default_factory=Position)
+    pace: Pace = field(init=False)
     segments: list[Timeline] = field(default_factory=list[Timeline])
     word_errors: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
@@ -97,19 +96,19 @@ class Training:
         model = self._initial().to(config.device)
         self.replay = StaleReplay(
             config.algorithm,
-            self.net.gradient,
+            self.net,
             config.algorithm.start(model),
             self._minibatch_of,
             slots=config.workers,
         )
-        self.position.rate = config.schedule.rate
+        self.pace = Pace(config.schedule.rate)
         self.order = self._order(0)
         self._resume()
 
     def _initial(self) -> Tensor:
         """The parameters ``[P]`` that training starts from."""
         config = self.config
-        if config.initial is not None:
+        if isinstance(config.initial, Recipe):
             asked = PretrainingConfig(
                 config.corpus,
                 config.scale,
@@ -121,6 +120,8 @@ class Training:
             )
             return pretrained(asked, self.net, self.frames, self.corpus, self.store)
         generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+        if config.initial is not None:
+            return config.initial.parameters(self.net.layout, generator)[0]
         gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
         return random_parameters(self.net.layout, generator, gain)[0]
 
@@ -145,12 +146,12 @@ class Training:
         return "done" if finite else "diverged"
 
     def _finished(self) -> bool:
-        return self.position.stop or self.position.stage >= self.config.passes
+        return self.pace.stop or self.position.stage >= self.config.passes
 
     def _boundaries(self) -> Iterator[int]:
         """The steps of this stage, from the present one on, at which something is decided."""
         chunks: set[int] = set()
-        if isinstance(self.config.schedule, Search):
+        if self.config.schedule.searches:
             chunks = set(range(0, self.order.steps, self.order.chunk_steps)) - {0}
         evaluations = self._every(self.config.evaluations)
         ends = chunks | evaluations.keys() | self._tests().keys() | {self.order.steps}
@@ -167,15 +168,14 @@ class Training:
         return {ceil(self.order.steps * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
 
     def _tests(self) -> dict[int, float]:
-        schedule = self.config.schedule
-        return self._every(schedule.tests_a_pass) if isinstance(schedule, Hand) else {}
+        times = self.config.schedule.held_out_tests
+        return self._every(times) if times else {}
 
     def _advance(self, boundary: int) -> None:
         """Search if a chunk begins here, then simulate and execute up to ``boundary``."""
-        position, schedule = self.position, self.config.schedule
-        search = isinstance(schedule, Search)
+        position, search = self.position, self.config.schedule.searches
         if search and position.step % self.order.chunk_steps == 0:
-            position.rate = self._search(schedule)
+            self.pace.rate = self._search()
         chunk_end = (position.step // self.order.chunk_steps + 1) * self.order.chunk_steps
         idle = min(chunk_end, self.order.steps) if search else self.order.steps
         segment = self.simulation.advance(
@@ -183,7 +183,7 @@ class Training:
             drain=boundary == idle,
             handing_out=None if boundary == idle else idle - position.step,
         )
-        self.replay.run(segment, position.rate)
+        self.replay.run(segment, self.pace.rate)
         self.segments.append(segment)
         position.loss_frames += (boundary - position.step) * self.order.minibatch
         position.step = boundary
@@ -192,13 +192,10 @@ class Training:
         """Test, let the schedule judge the pass, and lay out the next one."""
         position = self.position
         self._test()
-        if isinstance(self.config.schedule, Halving):
+        schedule, accuracy = self.config.schedule, None
+        if schedule.judges_passes:
             accuracy = 1.0 - self.examiner.dev(self.replay.server.model).frame_error
-            gain = accuracy - (position.accuracy or 0.0)
-            position.rate, position.halving, position.stop = self.config.schedule.after_pass(
-                position.rate, position.halving, gain
-            )
-            position.accuracy = accuracy
+        schedule.after_pass(self.pace, position.stage + 1, accuracy)
         position.epoch_before += self._stage(position.stage).share
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
@@ -216,7 +213,7 @@ class Training:
         for name, s in scores.items():
             self._log(f"dev_frame_error/{name}", s.frame_error)
             self._log(f"dev_loss/{name}", s.loss)
-        self._log("rate", self.position.rate)
+        self._log("rate", self.pace.rate)
         self._log_training_loss()
         algorithm = self.config.algorithm
         if isinstance(algorithm, AveragedSgd) and algorithm.consider_switch(
@@ -244,24 +241,20 @@ class Training:
                 self._log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
 
     def _test_held_out(self) -> None:
-        """Let the hand schedule anneal on the held-out loss."""
-        schedule, position = self.config.schedule, self.position
-        now = self.examiner.held_out_loss(self.replay.server.model)
-        if isinstance(schedule, Hand) and position.held_out is not None:
-            position.rate = schedule.after_test(position.rate, position.held_out, now)
-        position.held_out = now
+        """Tell the schedule the held-out loss."""
+        loss = self.examiner.held_out_loss(self.replay.server.model)
+        self.config.schedule.after_test(self.pace, loss)
 
-    def _search(self, schedule: Search) -> float:
+    def _search(self) -> float:
         """Find the next chunk's rate from trial descents on its first minibatches.
 
         The simulated cluster runs one rung on each worker at a time.
         """
-        chunk = self.order.chunk_steps
-        steps = max(schedule.least_minibatches, round(schedule.sample * chunk))
-        steps = min(steps, self.order.steps - self.position.step)
+        schedule, left = self.config.schedule, self.order.steps - self.position.step
+        steps = min(schedule.trial_steps(self.order.chunk_steps), left)
         first = self.position.steps_before + self.position.step
         minibatches = (self._minibatch_of([(0, step)]) for step in range(first, first + steps))
-        ladder = schedule.ladder(self.position.rate)
+        ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(self.net.gradient, self.replay.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
         rounds = ceil(len(ladder) / self.config.workers)
@@ -333,7 +326,7 @@ class Training:
             "folds": self.replay.server.version,
             "epochs": self.position.epoch_before,
             "passes": self.position.stage,
-            "stopped": int(self.position.stop),
+            "stopped": int(self.pace.stop),
         }
 
     def _save(self) -> None:
@@ -352,7 +345,9 @@ class Training:
             self.writer.checkpoint,
             arrays,
             {
+                "layout": LAYOUT,
                 "position": vars(self.position),
+                "pace": vars(self.pace),
                 "replay": replay_facts,
                 "timeline": history_facts,
                 "rows": self.writer.rows(),
@@ -365,10 +360,10 @@ class Training:
     def _resume(self) -> None:
         """Take up the last checkpoint, if there is one."""
         found = checkpoint.load(self.writer.checkpoint)
-        if found is None:
+        if found is None or found[1].get("layout") != LAYOUT:
             return
         arrays, facts = found
-        self.position = Position(**facts["position"])
+        self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
         self.order = self._order(self.position.stage)
         resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts["replay"])
         history = resume.part(arrays, "timeline/")

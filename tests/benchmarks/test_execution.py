@@ -42,7 +42,7 @@ def simulated(net: Dnn, model: torch.Tensor) -> StaleReplay:
     simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)
     algorithm = AveragedSgd()
     server = algorithm.start(model)
-    replay = StaleReplay(algorithm, net.gradient, server, minibatch_of, WORKERS)
+    replay = StaleReplay(algorithm, net, server, minibatch_of, WORKERS)
     replay.run(simulation.advance(folds=FOLDS, drain=True), 1e-4)
     return replay
 

@@ -79,7 +79,7 @@ def start() -> torch.Tensor:
 
 def replayed(*segments: Timeline) -> StaleReplay:
     algorithm = AsyncSgd()
-    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), minibatch_of, slots=5)
+    replay = StaleReplay(algorithm, NET, algorithm.start(start()), minibatch_of, slots=5)
     for segment in segments:
         replay.run(segment, 0.05)
     return replay
@@ -169,7 +169,7 @@ def test_a_round_of_many_contributions_and_steps_is_executed_as_the_timeline_say
     def frames_of(keys: Sequence[tuple[int, int]]) -> Minibatch:
         return minibatch_of([(w, 100 * w + step) for w, step in keys])
 
-    replay = StaleReplay(algorithm, NET.gradient, algorithm.start(start()), frames_of, workers)
+    replay = StaleReplay(algorithm, NET, algorithm.start(start()), frames_of, workers)
     replay.run(timeline, 0.05)
     theta = start()
     for k in range(rounds):
@@ -179,7 +179,7 @@ def test_a_round_of_many_contributions_and_steps_is_executed_as_the_timeline_say
             for step in range(steps * k, steps * (k + 1)):
                 gradient = torch.empty_like(local)
                 NET.gradient(local, *frames_of([(worker, step)]), gradient)
-                local.sub_(gradient, alpha=0.05)
+                local.sub_(gradient, alpha=0.05 / 6)
             ends.append(local[0])
         theta = torch.stack(ends).mean(0)
     torch.testing.assert_close(replay.server.model, theta, rtol=1e-12, atol=1e-13)

@@ -5,7 +5,7 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Minibatch
+from harness.algorithms.contract import Memory, Minibatch
 from harness.algorithms.model_averaging import ModelAveraging
 
 LAYOUT = Layout((4, 5, 3))
@@ -31,7 +31,7 @@ def one_round(algorithm, model, minibatches):
     server = algorithm.start(model)
     out = torch.empty(workers, LAYOUT.parameters, dtype=torch.float64)
     replicas = model.repeat(workers, 1)
-    algorithm.contribute(NET.gradient, replicas, minibatches, out, RATE)
+    algorithm.contribute(NET, replicas, minibatches, out, RATE, Memory())
     algorithm.fold(server, out, [0] * workers, RATE)
     return server
 
@@ -44,10 +44,14 @@ def gradient(model, minibatch, worker):
     return out[0]
 
 
+def mean_gradient(model, minibatch, worker):
+    return gradient(model, minibatch, worker) / minibatch.targets.shape[1]
+
+
 def test_averaging_after_every_step_is_gradient_averaging():
     model, minibatches = problem(workers=4, steps=1)
     server = one_round(ModelAveraging(), model, minibatches)
-    mean = sum(gradient(model, minibatches[0], w) for w in range(4)) / 4
+    mean = sum(mean_gradient(model, minibatches[0], w) for w in range(4)) / 4
     torch.testing.assert_close(server.model, model - RATE * mean, rtol=0, atol=1e-15)
     assert server.version == 1
 
@@ -59,7 +63,7 @@ def test_averaging_is_the_mean_of_workers_that_trained_alone():
     for worker in range(3):
         theta = model
         for minibatch in minibatches:
-            theta = theta - RATE * gradient(theta, minibatch, worker)
+            theta = theta - RATE * mean_gradient(theta, minibatch, worker)
         ends.append(theta)
     torch.testing.assert_close(server.model, sum(ends) / 3, rtol=0, atol=1e-14)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 
@@ -8,19 +9,40 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
-from harness.algorithms.schedules import Halving, Hand, Search
+from harness.algorithms.schedules import Constant, Exponential, Halving, Hand, Pace, Search
 
 
 def test_hand_keeps_the_rate_while_the_held_out_loss_falls():
-    assert Hand(0.1, gain=0.01).after_test(0.1, before=2.0, now=1.97) == 0.1
+    hand, pace = Hand(0.1, gain=0.01), Pace(0.1)
+    hand.after_test(pace, 2.0)
+    hand.after_test(pace, 1.97)
+    assert pace == Pace(0.1, held_out=1.97)
 
 
 def test_hand_without_gains_reaches_exp_minus_seven_in_one_pass():
-    schedule, rate = Hand(1.0), 1.0
+    schedule, pace = Hand(1.0), Pace(1.0, held_out=2.0)
     for _ in range(schedule.tests_a_pass):
-        rate = schedule.after_test(rate, before=2.0, now=2.0)
-    assert math.isclose(rate, 0.999**7000)
-    assert 0.0009 < rate < 0.00092
+        schedule.after_test(pace, 2.0)
+    assert math.isclose(pace.rate, 0.999**7000)
+    assert 0.0009 < pace.rate < 0.00092
+
+
+def test_exponential_falls_to_its_last_share_in_equal_ratios_and_stays():
+    schedule, pace = Exponential(0.32, passes=15), Pace(0.32)
+    rates = [pace.rate]
+    for done in range(1, 17):
+        schedule.after_pass(pace, done, None)
+        rates.append(pace.rate)
+    assert math.isclose(rates[14], 0.0032)
+    assert rates[14] == rates[15] == rates[16]
+    ratios = [b / a for a, b in pairwise(rates[:15])]
+    assert all(math.isclose(ratio, 0.01 ** (1 / 14)) for ratio in ratios)
+
+
+def test_an_exponential_schedule_of_one_pass_keeps_its_rate():
+    schedule, pace = Exponential(0.32, passes=1), Pace(0.32)
+    schedule.after_pass(pace, 1, None)
+    assert pace == Pace(0.32)
 
 
 def test_search_takes_the_rate_of_the_lowest_trial_loss():
@@ -44,11 +66,32 @@ def test_search_tries_the_last_rate_and_rungs_on_both_sides():
 
 
 def test_halving_begins_with_small_gains_and_stops_on_smaller_ones():
-    schedule = Halving(1.0)
-    assert schedule.after_pass(1.0, False, gain=0.02) == (1.0, False, False)
-    assert schedule.after_pass(1.0, False, gain=0.003) == (0.5, True, False)
-    assert schedule.after_pass(0.5, True, gain=0.02) == (0.25, True, False)
-    assert schedule.after_pass(0.5, True, gain=0.0005) == (0.5, True, True)
+    schedule, pace = Halving(1.0), Pace(1.0)
+    seen = []
+    for passes, accuracy in enumerate([0.5, 0.52, 0.523, 0.543, 0.5435], start=1):
+        schedule.after_pass(pace, passes, accuracy)
+        seen.append((pace.rate, pace.halving, pace.stop))
+    assert seen == [
+        (1.0, False, False),
+        (1.0, False, False),
+        (0.5, True, False),
+        (0.25, True, False),
+        (0.25, True, True),
+    ]
+
+
+def test_a_schedule_is_asked_only_for_what_it_goes_by():
+    asked = {
+        type(s).__name__: (s.held_out_tests > 0, s.judges_passes, s.searches)
+        for s in (Constant(1.0), Exponential(1.0, 5), Hand(1.0), Halving(1.0), Search())
+    }
+    assert asked == {
+        "Constant": (False, False, False),
+        "Exponential": (False, False, False),
+        "Hand": (True, False, False),
+        "Halving": (False, True, False),
+        "Search": (False, False, True),
+    }
 
 
 def test_trial_descents_equal_descents_one_at_a_time_and_leave_the_model_alone():

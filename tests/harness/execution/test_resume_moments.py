@@ -136,7 +136,7 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
     assert begun == search
     monkeypatch.setattr(module, "trial_losses", descend)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["position"]["rate"] != SEARCH.rate
+    assert facts["pace"]["rate"] != SEARCH.rate
     assert facts["position"]["step"] == steps[-1]
     Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
 

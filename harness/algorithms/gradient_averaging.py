@@ -1,0 +1,67 @@
+"""Gradient averaging: every worker's gradient at one model, and one step along their mean.
+
+Paper 2, section 3. Rates are of the mean gradient of a minibatch (see `local_descent`). Shape
+letters as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.local_descent import PLAIN, Restart, recalled, remember
+from harness.algorithms.ng_layer import NaturalGradient
+
+
+@dataclass(frozen=True)
+class GradientAveraging:
+    """A contribution is a mean gradient; a fold goes one step along the mean of them all.
+
+    Several minibatches of a contribution are all seen from the model that was read.
+
+    Args:
+        descent: what makes a direction of a gradient; `PLAIN` leaves it as it is.
+        restart: when workers forget what natural gradient has estimated.
+    """
+
+    descent: NaturalGradient = PLAIN
+    restart: Restart = "never"
+
+    def start(self, model: Tensor) -> Server:
+        """A server that holds a copy of ``model [P]``."""
+        return Server(model.clone())
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """The mean direction a frame over each worker's minibatches, into ``out [W, P]``."""
+        state = recalled(self.descent, network, replicas, memory, self.restart)
+        direction, losses = torch.empty_like(out), out.new_zeros(len(out))
+        out.zero_()
+        for minibatch in minibatches:
+            frames = minibatch.targets.shape[1]
+            loss, state = self.descent.direction(
+                network, replicas, minibatch, state, rate / frames, direction
+            )
+            out.add_(direction, alpha=1.0 / (frames * len(minibatches)))
+            losses += loss
+        remember(memory, state)
+        return losses
+
+    def fold(
+        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+    ) -> None:
+        """One step along the mean of ``contributions [W, P]``; staleness does not matter here."""
+        del staleness
+        server.model.sub_(torch.mean(contributions, 0), alpha=rate)
+        server.version += 1

@@ -1,0 +1,74 @@
+"""What a worker does on its own between two folds, and what it remembers of it.
+
+Rates here are of the **mean** gradient of a minibatch, as in paper 2; a schedule's rate is
+used as it is: who wants it in proportion to the number of workers multiplies it.
+
+Shape letters: W workers, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Memory, Minibatch, Network
+from harness.algorithms.ng_layer import (
+    NaturalGradient,
+    Sides,
+    state_from_tensors,
+    state_tensors,
+)
+
+PLAIN = NaturalGradient(inputs=None, outputs=None)
+"""Plain stochastic gradient descent; `plain` has a limit to its steps."""
+
+Restart = Literal["never", "pass", "round"]
+"""When a worker forgets its estimates: never, before each pass over the data, or each round."""
+
+
+def descend(
+    descent: NaturalGradient,
+    network: Network,
+    stack: Tensor,
+    minibatches: Sequence[Minibatch],
+    rate: float,
+    state: list[Sides],
+) -> tuple[Tensor, list[Sides]]:
+    """Move every row of ``stack [W, P]`` along its minibatches, ``theta -= rate * direction``.
+
+    Returns:
+        The losses ``[W]``, summed over all frames, and what the descent knows afterwards.
+    """
+    slope, losses = torch.empty_like(stack), stack.new_zeros(len(stack))
+    for minibatch in minibatches:
+        step = rate / minibatch.targets.shape[1]
+        loss, state = descent.direction(network, stack, minibatch, state, step, slope)
+        stack.sub_(slope, alpha=step)
+        losses += loss
+    return losses, state
+
+
+def recalled(
+    descent: NaturalGradient, network: Network, replicas: Tensor, memory: Memory, restart: Restart
+) -> list[Sides]:
+    """The workers' estimates as a round begins, for replicas ``[W, P]``.
+
+    Raises:
+        ValueError: the memory is of another number of workers.
+    """
+    sizes = network.layout.sizes
+    begins = restart == "round" or (restart == "pass" and memory.new_pass)
+    if begins or not memory.tensors:
+        return descent.start(sizes, len(replicas), replicas.dtype, replicas.device)
+    known = {len(t) for t in memory.tensors.values() if t.dim()}
+    if known != {len(replicas)}:
+        raise ValueError(f"{len(replicas)} workers contribute with a memory of {known}")
+    return state_from_tensors(memory.tensors, len(sizes) - 1)
+
+
+def remember(memory: Memory, state: Sequence[Sides]) -> None:
+    """Keep the workers' estimates for their next round."""
+    memory.tensors = state_tensors(state)
