@@ -23,6 +23,7 @@ COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
+    "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

@@ -1,0 +1,41 @@
+"""`lagbench calibrate`: a cluster file of this machine, measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--out", type=Path, required=True, help="the cluster file to write")
+    parser.add_argument(
+        "--workers", type=int, default=4, help="workers of this kind the file describes (4)"
+    )
+    parser.add_argument("--name", default="this machine", help="the cluster's name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, fit and write."""
+    from harness.errors import EXIT_DONE, UserError
+    from harness.store.atomic import replacing
+
+    if not 1 <= arguments.workers <= 1_000_000:
+        raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
+    if arguments.out.exists():
+        raise UserError(f"--out {arguments.out}: exists already; allowed: a new file")
+    if not arguments.out.parent.is_dir():
+        raise UserError(f"--out {arguments.out}: {arguments.out.parent} is no folder")
+    if not arguments.name.isprintable() or set(arguments.name) & set('"\\'):
+        raise UserError(f"--name {arguments.name!r}: allowed: letters without quotes")
+    from harness.execution.calibrate import calibrate, cluster_text
+
+    found = calibrate(lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
+    text = cluster_text(found, arguments.workers, arguments.name)
+    with replacing(arguments.out) as path:
+        path.write_text(text, encoding="utf-8")
+    print(text, end="")
+    return EXIT_DONE

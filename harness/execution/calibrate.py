@@ -1,0 +1,258 @@
+"""Measure this machine, and fit the costs of a cluster file to what was measured.
+
+Three costs are timed as a real run has them: training on minibatches of several sizes with
+two networks, copies of several sizes between two processes, and folds. Each is a sum of few
+terms, so the terms are fitted by least squares of the relative error, none below zero; the
+intervals come from fitting again to resampled repetitions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from scipy.optimize import nnls
+
+from harness.acoustics.denormals import denormals_flushed
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.seeds import stream
+from harness.simulator import Workload
+
+SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
+"""Networks that are timed; two, so that what a minibatch costs by itself and what it costs by
+being small can be told apart."""
+MINIBATCHES = (1, 4, 16, 64, 256)
+BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
+REPEATS, WARM = 15, 3
+RESAMPLES = 300
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A figure and the interval that 95% of the refits to resampled repetitions lie in."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Repeated timings of one thing.
+
+    Args:
+        terms: what its cost is a sum of, ``[terms]`` multiples.
+        seconds: ``[repeats]``.
+    """
+
+    terms: tuple[float, ...]
+    seconds: np.ndarray
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The costs of this machine, in the units of a cluster file.
+
+    Args:
+        launch_s, seconds_per_flop, half_rate_frames: of computing; see `Device`.
+        latency_s, seconds_per_byte: of copies between processes.
+        fold_s, fold_seconds_per_byte: of folds.
+        cv: variation from one computation to the next (standard deviation over mean).
+    """
+
+    launch_s: Fitted
+    seconds_per_flop: Fitted
+    half_rate_frames: Fitted
+    latency_s: Fitted
+    seconds_per_byte: Fitted
+    fold_s: Fitted
+    fold_seconds_per_byte: Fitted
+    cv: float
+
+
+def calibrate(say: Callable[[str], None]) -> Calibration:
+    """Measure and fit; about half a minute.
+
+    Args:
+        say: told what is being measured.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with denormals_flushed():
+            say("computing: 2 networks, minibatches of 1 to 256 frames")
+            computing = list(_computing())
+            say("folds")
+            folding = list(_folding())
+        say("copies between two processes")
+        copying = _copying()
+    finally:
+        torch.set_num_threads(threads)
+    launch, small, flop = fitted(computing)
+    latency, byte = fitted(copying)
+    fold, fold_byte = fitted(folding)
+    half = Fitted(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
+    largest = computing[-1].seconds
+    cv = float(largest.std(ddof=1) / largest.mean())
+    return Calibration(launch, flop, half, latency, byte, fold, fold_byte, cv)
+
+
+def fitted(measured: Sequence[Measured]) -> list[Fitted]:
+    """The price of each term, from the medians of the repetitions, each ≥ 0."""
+    terms = np.array([point.terms for point in measured])
+    best = _fit(terms, np.array([np.median(point.seconds) for point in measured]))
+    draws = stream(0, "calibration")
+    refits = [
+        _fit(
+            terms, np.array([np.median(draws.choice(p.seconds, len(p.seconds))) for p in measured])
+        )
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.percentile(refits, (2.5, 97.5), axis=0)
+    return [Fitted(*map(float, figures)) for figures in zip(best, low, high, strict=True)]
+
+
+def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Non-negative prices that make ``terms @ prices / seconds`` as near 1 as can be."""
+    relative = terms / seconds[:, None]
+    scale = relative.max(0)
+    return nnls(relative / scale, np.ones(len(seconds)))[0] / scale
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0.0 else 0.0
+
+
+def _timed(work: Callable[[], object], repeats: int = REPEATS) -> np.ndarray:
+    seconds = np.empty(repeats)
+    for _ in range(WARM):
+        work()
+    for i in range(repeats):
+        began = time.perf_counter()
+        work()
+        seconds[i] = time.perf_counter() - began
+    return seconds
+
+
+def _computing() -> Iterator[Measured]:
+    """A minibatch costs launch + f·h/R + f·b/R: terms 1, f and f·b with f FLOP a frame."""
+    generator = torch.Generator().manual_seed(1)
+    for sizes in (SMALL, LARGE):
+        net, flops = Dnn(Layout(sizes)), Workload.of_network(sizes, 1).flops_per_frame
+        stack = random_parameters(net.layout, generator, 4.0)
+        out = torch.empty_like(stack)
+        for frames in MINIBATCHES:
+            x = torch.randn(1, frames, sizes[0], generator=generator)
+            targets = torch.randint(sizes[-1], (1, frames), generator=generator)
+            seconds = _timed(partial(net.gradient, stack, x, targets, out))
+            yield Measured((1.0, flops, flops * frames), seconds)
+
+
+def _folding() -> Iterator[Measured]:
+    algorithm = AsyncSgd()
+    for size in BYTES:
+        server = algorithm.start(torch.zeros(size // 4))
+        contribution = torch.ones(1, size // 4)
+        fold = partial(algorithm.fold, server, contribution, [0], 0.0)
+        yield Measured((1.0, size), _timed(fold))
+
+
+def _copying() -> list[Measured]:
+    """One way between two processes: half of there and back."""
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"file://{Path(folder) / 'meeting'}"
+        context = mp.get_context("spawn")
+        other = context.Process(target=_echo, args=(meeting,), daemon=True)
+        other.start()
+        _meet(meeting, 0)
+        try:
+            return [Measured((1.0, size), _timed(_there_and_back(size)) / 2.0) for size in BYTES]
+        finally:
+            other.join(timeout=30.0)
+            dist.destroy_process_group()
+
+
+def _meet(meeting: str, rank: int) -> None:
+    options: dict[str, Any] = {"init_method": meeting, "timeout": timedelta(seconds=60.0)}
+    dist.init_process_group("gloo", rank=rank, world_size=2, **options)
+
+
+def _there_and_back(size: int) -> Callable[[], None]:
+    message = torch.zeros(size // 4)
+
+    def turn() -> None:
+        dist.send(message, dst=1)
+        dist.recv(message, src=1)
+
+    return turn
+
+
+def _echo(meeting: str) -> None:
+    torch.set_num_threads(1)
+    _meet(meeting, 1)
+    for size in BYTES:
+        message = torch.zeros(size // 4)
+        for _ in range(WARM + REPEATS):
+            dist.recv(message, src=0)
+            dist.send(message, dst=0)
+    dist.destroy_process_group()
+
+
+def cluster_text(found: Calibration, workers: int, name: str) -> str:
+    """A cluster file of so many workers like this machine, with the intervals as comments."""
+    lines = [f'name = "{name}"', "", "[[workers]]", f"count = {workers}", 'device = "this"', ""]
+    lines += [
+        "[devices.this]",
+        _line("achieved_flops_per_s", found.seconds_per_flop, inverse=True),
+        _line("half_rate_frames", found.half_rate_frames),
+        _line("launch_s", found.launch_s),
+        'source = "lagbench calibrate"',
+        "",
+        "[link]",
+        _line("bandwidth_bytes_per_s", found.seconds_per_byte, inverse=True),
+        _line("latency_s", found.latency_s),
+        'sharing = "fifo"',
+        "",
+        "[server]",
+        _line("fold_s", found.fold_s),
+        "fold_traffic = 3.0",
+        "",
+        "[host]",
+        _line("memory_bytes_per_s", found.fold_seconds_per_byte, inverse=True, times=3.0),
+        "",
+        "[jitter]",
+        'law = "lognormal"',
+        f"cv = {found.cv:.3g}",
+        "",
+    ]
+    job = Workload.of_network(LARGE, 256)
+    lines += [
+        f"# The network {'-'.join(map(str, LARGE))}; --network times another.",
+        "[workload]",
+        f"minibatch_frames = {job.minibatch_frames}",
+        f"flops_per_frame = {job.flops_per_frame}",
+        f"parameter_bytes = {job.parameter_bytes}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, price: Fitted, *, inverse: bool = False, times: float = 1.0) -> str:
+    """``key = value``, with the interval behind it; a price of zero for a rate leaves it out."""
+    if not inverse:
+        return f"{key} = {price.value:.4g}  # {price.low:.4g} to {price.high:.4g}"
+    if price.value <= 0.0:
+        return f"# {key}: too fast to be seen"
+    high = f"{times / price.low:.4g}" if price.low > 0.0 else "beyond measure"
+    return f"{key} = {times / price.value:.4g}  # {times / price.high:.4g} to {high}"
