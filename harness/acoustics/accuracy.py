@@ -18,7 +18,17 @@ import numpy as np
 from numba import njit
 
 from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
-from harness.acoustics.forward_backward import LEAST, TINY, Arcs, flat
+from harness.acoustics.forward_backward import (
+    FAST,
+    LEAST,
+    TINY,
+    Arcs,
+    advance,
+    flat,
+    likelihoods,
+    pass_on,
+    retreat,
+)
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, log_sums
 
@@ -106,20 +116,29 @@ def _after(
     return expected
 
 
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _observe(
+    b: np.ndarray, g: np.ndarray, likely: np.ndarray, hit: np.ndarray, scale: float
+) -> float:
+    """Let states consume a frame: weights ``b``, weights times accuracy ``g``; the sum of b."""
+    total = 0.0
+    for s in range(len(likely)):
+        factor = likely[s] * scale
+        x = b[s] * factor
+        g[s] = (g[s] + hit[s] * b[s]) * factor if x > TINY else 0.0
+        b[s] = x if x > TINY else 0.0
+        total += b[s]
+    return total
+
+
 @njit(cache=True, nogil=True)
-def _spread(
-    value: np.ndarray,
-    gain: np.ndarray,
-    source: np.ndarray,
-    to: np.ndarray,
-    weight: np.ndarray,
-    new_value: np.ndarray,
-    new_gain: np.ndarray,
+def _frame(
+    row: np.ndarray, said: int, target: np.ndarray, seen: np.ndarray, hit: np.ndarray
 ) -> None:
-    """Along arcs in their order: sums of weights, and of weights times accuracy."""
-    for i in range(len(to)):
-        new_value[to[i]] += value[source[i]] * weight[i]
-        new_gain[to[i]] += gain[source[i]] * weight[i]
+    """Each state's likelihood, and 1 where it is the reference's."""
+    for s in range(len(target)):
+        seen[s] = row[target[s]]
+        hit[s] = 1.0 if target[s] == said else 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -127,29 +146,22 @@ def _beginnings(
     likely: np.ndarray, said: np.ndarray, arcs: Arcs, start: int, nodes: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """α and α times accuracy of every layer, scaled; and the logarithm of the scales."""
-    states, frames = len(arcs.target), len(likely)
-    alpha, gain = np.zeros((frames + 1, nodes)), np.zeros((frames + 1, nodes))
+    seen, hit = np.empty(len(arcs.target)), np.empty(len(arcs.target))
+    alpha, gain = np.empty((len(likely) + 1, nodes)), np.empty((len(likely) + 1, nodes))
+    alpha[0], gain[0] = 0.0, 0.0
     alpha[0, start] = 1.0
-    log_scale = 0.0
-    for t in range(frames + 1):
-        b, g = alpha[t], gain[t]
-        if t > 0:
-            row = likely[t - 1]
-            _spread(alpha[t - 1], gain[t - 1], *arcs.entering, b, g)
-            most = 0.0
-            for s in range(states):
-                hit = 1.0 if arcs.target[s] == said[t - 1] else 0.0
-                g[s] = (g[s] + hit * b[s]) * row[arcs.target[s]]
-                b[s] *= row[arcs.target[s]]
-                most = max(most, b[s])
-            if most < TINY:
-                return alpha, gain, -np.inf
-            for s in range(states):
-                keep = b[s] > most * TINY
-                b[s] = b[s] / most if keep else 0.0
-                g[s] = g[s] / most if keep else 0.0
-            log_scale += np.log(most)
-        _spread(b, g, *arcs.passing, b, g)
+    pass_on(alpha[0], arcs)
+    log_scale, total = 0.0, 1.0
+    for t in range(len(likely)):
+        _frame(likely[t], said[t], arcs.target, seen, hit)
+        advance(alpha[t], alpha[t + 1], arcs)
+        advance(gain[t], gain[t + 1], arcs)
+        log_scale += np.log(total)
+        total = _observe(alpha[t + 1], gain[t + 1], seen, hit, 1.0 / total)
+        if total < LEAST:
+            return alpha, gain, -np.inf
+        pass_on(alpha[t + 1], arcs)
+        pass_on(gain[t + 1], arcs)
     return alpha, gain, log_scale
 
 
@@ -159,46 +171,34 @@ def _expectations(
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
     """Log Z, γ, γ times expected accuracy, and the least that α and β shared."""
     frames, states = len(scores), len(arcs.target)
-    likely, log_scale = np.empty_like(scores), 0.0
-    for t in range(frames):
-        most = scores[t].max()
-        likely[t] = np.exp(scores[t] - most)
-        log_scale += most
+    likely, log_scale = likelihoods(scores)
     gamma, through = np.zeros_like(scores), np.zeros_like(scores)
     alpha, gain, grown = _beginnings(likely, said, arcs, start, nodes)
     if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, through, 0.0
     log_z = log_scale + grown + np.log(alpha[frames, end])
-    least = alpha[frames, end]
-    source, to, w = arcs.entering
-    above, below, v = arcs.passing
     beta, reward = np.zeros(nodes), np.zeros(nodes)
-    entered, earned = np.zeros(states), np.zeros(states)
+    entered, earned = np.zeros(states + 1), np.zeros(states + 1)
+    seen, hit = np.empty(states), np.empty(states)
     beta[end] = 1.0
+    least, total = alpha[frames, end], 1.0
     for t in range(frames, 0, -1):
-        for i in range(len(to)):
-            beta[source[i]] += w[i] * entered[to[i]]
-            reward[source[i]] += w[i] * earned[to[i]]
-        for i in range(len(below) - 1, -1, -1):
-            beta[above[i]] += v[i] * beta[below[i]]
-            reward[above[i]] += v[i] * reward[below[i]]
-        a, g, row = alpha[t], gain[t], likely[t - 1]
-        shared, most = 0.0, 0.0
-        for s in range(states):
-            shared += a[s] * beta[s]
-            most = max(most, beta[s] * row[arcs.target[s]])
+        retreat(beta, entered, arcs)
+        retreat(reward, earned, arcs)
+        a, g = alpha[t], gain[t]
+        shared = (a[:states] * beta[:states]).sum()
         least = min(least, shared)
-        if shared == 0.0 or most < TINY:
+        if shared < LEAST:
             return log_z, gamma, through, 0.0
+        part = 1.0 / shared
         for s in range(states):
             target = arcs.target[s]
-            gamma[t - 1, target] += a[s] * beta[s] / shared
-            through[t - 1, target] += (g[s] * beta[s] + a[s] * reward[s]) / shared
-            hit = 1.0 if target == said[t - 1] else 0.0
-            entered[s] = beta[s] * row[target] / most
-            earned[s] = (reward[s] + hit * beta[s]) * row[target] / most
-            if entered[s] <= TINY:
-                entered[s], earned[s] = 0.0, 0.0
-        beta[:] = 0.0
-        reward[:] = 0.0
+            gamma[t - 1, target] += a[s] * beta[s] * part
+            through[t - 1, target] += (g[s] * beta[s] + a[s] * reward[s]) * part
+        _frame(likely[t - 1], said[t - 1], arcs.target, seen, hit)
+        entered[:states], earned[:states] = beta[:states], reward[:states]
+        total = _observe(entered, earned, seen, hit, 1.0 / total)
+        if total < LEAST:
+            return log_z, gamma, through, 0.0
+        beta[states:], reward[states:] = 0.0, 0.0
     return log_z, gamma, through, least

@@ -14,7 +14,7 @@ from harness.acoustics.accuracy import Accuracies, accuracies, lattice_accuracie
 from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import Graph
-from harness.acoustics.lattice import Lattice, oracle_errors, posteriors
+from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,6 @@ class WholeGraph:
     def accuracies(self, targets: np.ndarray) -> Accuracies:
         """Expected state accuracy against ``targets`` [T]."""
         return accuracies(self.graph, self.scores, targets)
-
-    def misses(self, reference: tuple[str, ...]) -> bool:
-        """Whether a reference that can be said is missing: never."""
-        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +49,9 @@ class OnTheFly:
         """Expected state accuracy against ``targets`` [T]."""
         return lattice_accuracies(self.lattice, targets, self.n_targets)
 
-    def misses(self, reference: tuple[str, ...]) -> bool:
-        """Whether no path of the lattice says the reference."""
-        return oracle_errors(self.lattice, reference) > 0
+    def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K] of the paths that say ``words``; -inf where none does."""
+        return reference_posteriors(self.lattice, words, self.n_targets)
 
 
 Denominator = WholeGraph | OnTheFly

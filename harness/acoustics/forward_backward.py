@@ -1,8 +1,10 @@
 """Forward-backward over a whole decoding graph: what an infinitely wide lattice would give.
 
-Probabilities, not logarithms, with each frame's largest taken out: one multiplication and
-one addition an arc. Junctions factor the graph, so a frame costs its arcs, about two a
-state and one a word, where a graph without junctions would cost the square of the words.
+Probabilities, not logarithms, with each frame's sum taken out in the next: one
+multiplication and one addition an arc. Junctions factor the graph, so a frame costs its arcs,
+about two a state and one a word, where a graph without junctions would cost the square of the
+words. Of those two, staying and stepping to the next state, neither asks where it leads: a
+processor takes several at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ TINY = 1e-290
 """Shares below this count as zero: numbers just above zero take a processor many times as long."""
 LEAST = 1e-250
 """Where forward and backward scarcely meet, their product may have lost paths to underflow."""
+FAST = {"reassoc", "nsz", "nnan", "contract"}
+"""Sums may be taken in another order; nothing that enters them is NaN."""
 
 
 def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
@@ -52,14 +56,18 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 class Arcs(NamedTuple):
-    """A graph's arcs in two flat lists: those to states, and those to junctions by source.
+    """A graph's arcs as the sums want them.
 
     Attributes:
-        target: the states' targets.
-        entering, passing: (source, to, weight) of the arcs to states, and to junctions.
+        target: uint32 [S], the states' targets.
+        stay, step: float64 [S], weight of staying in a state, and of going on to state s+1.
+        entering: (source, to, weight) of all other arcs to states.
+        passing: the same of the arcs to junctions, by source, so in topological order.
     """
 
     target: np.ndarray
+    stay: np.ndarray
+    step: np.ndarray
     entering: tuple[np.ndarray, np.ndarray, np.ndarray]
     passing: tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -76,55 +84,111 @@ def flat(graph: Graph) -> Arcs:
 
 def _flattened(graph: Graph) -> Arcs:
     # Unsigned, because numba counts a negative index from the end and asks every time.
-    source = np.repeat(np.arange(graph.nodes, dtype=np.uint32), np.diff(graph.first))
-    to, enters = graph.to.astype(np.uint32), graph.to < graph.states
-    # Loops first, then steps to the next state, then the rest: in a row of arcs of which each
-    # adds to where the last one added, a processor waits for every sum.
-    step = to[enters].astype(np.int64) - source[enters]
-    entering = np.flatnonzero(enters)[np.argsort(step, kind="stable")]
-    lists = [(source[m], to[m], np.exp(graph.weight[m])) for m in (entering, ~enters)]
-    return Arcs(graph.target.astype(np.uint32), lists[0], lists[1])
+    source = np.repeat(np.arange(graph.nodes), np.diff(graph.first))
+    to, enters, weight = graph.to.astype(np.int64), graph.to < graph.states, np.exp(graph.weight)
+    stays, steps = (enters & (to == source + ahead) for ahead in (0, 1))
+    rest = enters & ~stays & ~steps
+    lists = [
+        (source[m].astype(np.uint32), to[m].astype(np.uint32), weight[m]) for m in (rest, ~enters)
+    ]
+    stay, step = (np.bincount(source[m], weight[m], graph.states) for m in (stays, steps))
+    return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
+
+
+@njit(cache=True, nogil=True)
+def likelihoods(scores: np.ndarray) -> tuple[np.ndarray, float]:
+    """Each frame's scores as shares of its best, and the sum of the best scores."""
+    likely, log_scale = np.empty_like(scores), 0.0
+    for t in range(len(scores)):
+        most = scores[t].max()
+        likely[t] = np.exp(scores[t] - most)
+        log_scale += most
+    return likely, log_scale
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
+    """Fill ``b`` [N]: what the nodes ``a`` of the last layer give to this one's states."""
+    states = len(arcs.target)
+    b[0] = a[0] * arcs.stay[0]
+    for s in range(1, states):
+        b[s] = a[s] * arcs.stay[s] + a[s - 1] * arcs.step[s - 1]
+    b[states:] = 0.0
+    source, to, weight = arcs.entering
+    for i in range(len(to)):
+        b[to[i]] += a[source[i]] * weight[i]
+
+
+@njit(cache=True, nogil=True)
+def pass_on(b: np.ndarray, arcs: Arcs) -> None:
+    """Let a layer's junctions collect what leads to them."""
+    source, to, weight = arcs.passing
+    for i in range(len(to)):
+        b[to[i]] += b[source[i]] * weight[i]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
+    """β of a layer, from the next frame's states ``entered`` [S+1], of which the last is 0.
+
+    ``b`` [N] holds, for the junctions, what ends there.
+    """
+    for s in range(len(arcs.target)):
+        b[s] = entered[s] * arcs.stay[s] + entered[s + 1] * arcs.step[s]
+    source, to, weight = arcs.entering
+    for i in range(len(to)):
+        b[source[i]] += weight[i] * entered[to[i]]
+    above, below, v = arcs.passing
+    for i in range(len(below) - 1, -1, -1):
+        b[above[i]] += v[i] * b[below[i]]
+
+
+@njit(cache=True, nogil=True)
+def _each(row: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
+    """What a frame says of each state's target; by itself, so that products go several at once."""
+    for s in range(len(target)):
+        out[s] = row[target[s]]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
+    """Multiply a layer's states by their likelihoods and ``scale``; the sum of the products."""
+    total = 0.0
+    for s in range(len(likely)):
+        x = b[s] * (likely[s] * scale)
+        b[s] = x if x > TINY else 0.0
+        total += b[s]
+    return total
 
 
 @njit(cache=True, nogil=True)
 def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
-    """α of every layer, its states' largest divided out; the sum of the divisors' logarithms."""
-    states, frames = len(arcs.target), len(likely)
-    source, to, w = arcs.entering
-    above, below, v = arcs.passing
-    alpha = np.zeros((frames + 1, nodes))
+    """α of every layer, divided by the sum of the one before; the divisors' logarithms."""
+    alpha = np.empty((len(likely) + 1, nodes))
+    alpha[0] = 0.0
     alpha[0, start] = 1.0
-    log_scale = 0.0
-    for t in range(frames + 1):
-        b = alpha[t]
-        if t > 0:
-            a, row = alpha[t - 1], likely[t - 1]
-            for i in range(len(to)):
-                b[to[i]] += a[source[i]] * w[i]
-            most = 0.0
-            for s in range(states):
-                b[s] *= row[arcs.target[s]]
-                most = max(most, b[s])
-            if most < TINY:
-                return alpha, -np.inf
-            rescale = 1.0 / most
-            for s in range(states):
-                b[s] = b[s] * rescale if b[s] > most * TINY else 0.0
-            log_scale += np.log(most)
-        for i in range(len(below)):  # by source, so in topological order
-            b[below[i]] += b[above[i]] * v[i]
+    pass_on(alpha[0], arcs)
+    seen = np.empty(len(arcs.target))
+    log_scale, total = 0.0, 1.0
+    for t in range(len(likely)):
+        _each(likely[t], arcs.target, seen)
+        advance(alpha[t], alpha[t + 1], arcs)
+        log_scale += np.log(total)
+        total = _observe(alpha[t + 1], seen, 1.0 / total)
+        if total < LEAST:
+            return alpha, -np.inf
+        pass_on(alpha[t + 1], arcs)
     return alpha, log_scale
 
 
-@njit(cache=True, nogil=True)
-def _retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
-    """β of a layer, from the next frame's states ``entered``; ``b`` holds what ends there."""
-    source, to, w = arcs.entering
-    above, below, v = arcs.passing
-    for i in range(len(to)):
-        b[source[i]] += w[i] * entered[to[i]]
-    for i in range(len(below) - 1, -1, -1):
-        b[above[i]] += v[i] * b[below[i]]
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
+    """Forward times backward of every state; their sum."""
+    total = 0.0
+    for s in range(len(share)):
+        share[s] = a[s] * b[s]
+        total += share[s]
+    return total
 
 
 @njit(cache=True, nogil=True)
@@ -133,33 +197,28 @@ def _sums(
 ) -> tuple[float, np.ndarray, float]:
     """Log Z, γ, and the least that forward and backward shared in any frame."""
     frames, states = len(scores), len(arcs.target)
-    likely, log_scale = np.empty_like(scores), 0.0
-    for t in range(frames):
-        most = scores[t].max()
-        likely[t] = np.exp(scores[t] - most)
-        log_scale += most
+    likely, log_scale = likelihoods(scores)
     gamma = np.zeros_like(scores)
     alpha, grown = _forward(likely, arcs, start, nodes)
     if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, 0.0
     log_z = log_scale + grown + np.log(alpha[frames, end])
-    beta, entered = np.zeros(nodes), np.zeros(states)
+    beta, share, seen = np.zeros(nodes), np.empty(states), np.empty(states)
+    entered = np.zeros(states + 1)
     beta[end] = 1.0
-    least = alpha[frames, end]
+    least, total = alpha[frames, end], 1.0
     for t in range(frames, 0, -1):
-        _retreat(beta, entered, arcs)
-        a, row = alpha[t], likely[t - 1]
-        shared, most = 0.0, 0.0
-        for s in range(states):
-            shared += a[s] * beta[s]
-            entered[s] = beta[s] * row[arcs.target[s]]
-            most = max(most, entered[s])
+        retreat(beta, entered, arcs)
+        shared = _meet(alpha[t], beta, share)
         least = min(least, shared)
-        if shared == 0.0 or most < TINY:
+        _each(likely[t - 1], arcs.target, seen)
+        entered[:states] = beta[:states]
+        total = _observe(entered, seen, 1.0 / total)
+        if shared < LEAST or total < LEAST:
             return log_z, gamma, 0.0
-        share, rescale = 1.0 / shared, 1.0 / most
+        row, part, least_share = gamma[t - 1], 1.0 / shared, shared * 1e-20
         for s in range(states):
-            gamma[t - 1, arcs.target[s]] += a[s] * beta[s] * share
-            entered[s] = entered[s] * rescale if entered[s] > most * TINY else 0.0
-        beta[:] = 0.0
+            if share[s] > least_share:
+                row[arcs.target[s]] += share[s] * part
+        beta[states:] = 0.0
     return log_z, gamma, least

@@ -116,6 +116,36 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
     return float(beta[0]), gamma.reshape(lattice.frames, n_targets)
 
 
+def reference_posteriors(
+    lattice: Lattice, reference: Sequence[str], n_targets: int
+) -> tuple[float, np.ndarray]:
+    """Log Z and γ of those paths of a lattice that say the reference, and nothing else.
+
+    Args:
+        lattice: from ``decoder.lattice``.
+        reference: what was said.
+        n_targets: K.
+
+    Returns:
+        As ``posteriors``: -inf and zeros where no path says it.
+    """
+    gamma = np.zeros((lattice.frames, n_targets))
+    if lattice.empty:
+        return -math.inf, gamma
+    number = {word: i for i, word in enumerate(lattice.graph.words)}
+    said = np.array([number.get(word, len(number)) for word in reference], np.int64)
+    arcs = lattice.first, lattice.to, lattice.score, lattice.graph.label[lattice.arc]
+    alpha = _said_forward(*arcs, said)
+    log_z = float(alpha[-1, -1])
+    if log_z == -math.inf:
+        return log_z, gamma
+    share = np.exp(alpha + _said_backward(*arcs, said, alpha) - log_z).sum(axis=1)
+    state = lattice.node < lattice.graph.states
+    frame = lattice.layer[state].astype(np.int64) - 1
+    np.add.at(gamma, (frame, lattice.graph.target[lattice.node[state]]), share[state])
+    return log_z, gamma
+
+
 def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
     """Log summed weights float64 [n] of all beginnings up to, and all endings from, each node."""
     arcs = lattice.first, lattice.to, lattice.score
@@ -224,6 +254,59 @@ def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nd
             for a in range(first[i], first[i + 1]):
                 total += np.exp(score[a] + beta[to[a]] - most)
             beta[i] = most + np.log(total)
+    return beta
+
+
+@njit(cache=True, nogil=True)
+def _log_add(x: float, y: float) -> float:
+    more, less = max(x, y), min(x, y)
+    return more + np.log1p(np.exp(less - more)) if less > -np.inf else more
+
+
+@njit(cache=True, nogil=True)
+def _said_forward(
+    first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, said: np.ndarray
+) -> np.ndarray:
+    """Log sums [n, words+1] of the beginnings that said so many words of the reference."""
+    alpha = np.full((len(first) - 1, len(said) + 1), -np.inf)
+    alpha[0, 0] = 0.0
+    for i in range(len(alpha)):
+        for j in range(len(said) + 1):
+            if alpha[i, j] == -np.inf:
+                continue
+            for a in range(first[i], first[i + 1]):
+                ahead = j
+                if label[a] != NO_WORD:
+                    if j == len(said) or label[a] != said[j]:
+                        continue
+                    ahead += 1
+                alpha[to[a], ahead] = _log_add(alpha[to[a], ahead], alpha[i, j] + score[a])
+    return alpha
+
+
+@njit(cache=True, nogil=True)
+def _said_backward(
+    first: np.ndarray,
+    to: np.ndarray,
+    score: np.ndarray,
+    label: np.ndarray,
+    said: np.ndarray,
+    alpha: np.ndarray,
+) -> np.ndarray:
+    """Log sums of the endings that say the rest, where any beginning is at all."""
+    beta = np.full_like(alpha, -np.inf)
+    beta[-1, -1] = 0.0
+    for i in range(len(beta) - 2, -1, -1):
+        for j in range(len(said) + 1):
+            if alpha[i, j] == -np.inf:
+                continue
+            for a in range(first[i], first[i + 1]):
+                ahead = j
+                if label[a] != NO_WORD:
+                    if j == len(said) or label[a] != said[j]:
+                        continue
+                    ahead += 1
+                beta[i, j] = _log_add(beta[i, j], score[a] + beta[to[a], ahead])
     return beta
 
 

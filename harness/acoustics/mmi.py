@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from harness.acoustics.decoder import Beam
-from harness.acoustics.denominator import Denominator, denominator
+from harness.acoustics.denominator import Denominator, WholeGraph, denominator
 from harness.acoustics.graph import Graph
 from harness.acoustics.numerator import Alignment, References, Words
 from harness.errors import UserError, unknown
@@ -42,6 +42,8 @@ Trouble = Literal[
     "lost",  # the lattice does not hold the reference
     "nothing kept",  # every frame was rejected or cancelled
 ]
+ROUNDING = 1e-9
+"""How far, of log Z, rounding may lift one sum above another."""
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
@@ -128,6 +130,21 @@ class Outer:
         return int(self.kept.sum())
 
 
+class _Said(NamedTuple):
+    """The numerator: log Z and γ [T, K], over all alignments or along the best path."""
+
+    log_z: float
+    gamma: np.ndarray
+    best: Alignment | None
+    summed: bool
+
+    @property
+    def path(self) -> Alignment:
+        """The best path, which ``_said`` finds for every criterion that compares states."""
+        assert self.best is not None
+        return self.best
+
+
 class SequenceCriterion:
     """Turns log posteriors into outer gradients, utterance by utterance.
 
@@ -174,31 +191,17 @@ class SequenceCriterion:
         trouble = self._unusable(scores, words)
         if trouble:
             return _nothing(scores, trouble)
-        best = alignment
-        if best is None and (self.criterion.numerator == "alignment" or self._compares):
-            best = self.references.align(words, scores)
-            if best is None:
-                return _nothing(scores, "unreachable")
-        if alignment is not None or self.criterion.numerator == "alignment":
-            assert best is not None
-            log_num, gamma_num = best.log_weight(scores), best.occupancies(scores.shape[1])
-        else:
-            log_num, gamma_num = self.references.sum(words, scores)
-        if log_num == -math.inf:
+        said = self._said(words, scores, alignment)
+        if said is None or said.log_z == -math.inf:
             return _nothing(scores, "unreachable")
         if self.criterion.kind == "numerator":
             kept = np.ones(len(scores), np.bool_)
-            return Outer(log_num, self.criterion.kappa * gamma_num, kept)
+            return Outer(said.log_z, self.criterion.kappa * said.gamma, kept)
         beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
         competing = denominator(self.graph, scores, beam)
         if self.criterion.kind == "smbr":
-            assert best is not None
-            return self._risk(competing, best)
-        return self._information(competing, words, log_num, gamma_num, best)
-
-    @property
-    def _compares(self) -> bool:
-        return self.criterion.kind in ("smbr", "bmmi")
+            return self._risk(competing, said)
+        return self._information(competing, words, said)
 
     def _unusable(self, scores: np.ndarray, words: Words) -> Trouble | None:
         if not len(scores):
@@ -207,40 +210,42 @@ class SequenceCriterion:
             return "not finite"
         return "out of lexicon" if self.references.unsayable(words) else None
 
-    def _risk(self, competing: Denominator, best: Alignment) -> Outer:
-        found = competing.accuracies(best.targets)
+    def _said(self, words: Words, scores: np.ndarray, given: Alignment | None) -> _Said | None:
+        best, summed = given, self.criterion.numerator == "sum" and given is None
+        if best is None and (not summed or self.criterion.kind in ("smbr", "bmmi")):
+            best = self.references.align(words, scores)
+            if best is None:
+                return None
+        if summed or best is None:
+            return _Said(*self.references.sum(words, scores), best, True)
+        gamma = best.occupancies(scores.shape[1])
+        return _Said(best.log_weight(scores), gamma, best, False)
+
+    def _risk(self, competing: Denominator, said: _Said) -> Outer:
+        found = competing.accuracies(said.path.targets)
         if found.log_z == -math.inf:
             return _nothing(found.gamma, "no end")
-        kept = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
-        return self._outer(found.expected, found.derivative, np.zeros(len(kept), np.bool_), kept)
+        alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
+        return self._outer(found.expected, found.derivative, np.zeros_like(alive), alive)
 
-    def _information(
-        self,
-        competing: Denominator,
-        words: Words,
-        log_num: float,
-        gamma_num: np.ndarray,
-        best: Alignment | None,
-    ) -> Outer:
+    def _information(self, competing: Denominator, words: Words, said: _Said) -> Outer:
         boost = None
         if self.criterion.kind == "bmmi":
-            assert best is not None
-            boost = self.criterion.boost * (1.0 - best.occupancies(gamma_num.shape[1]))
+            boost = self.criterion.boost * (1.0 - said.path.occupancies(said.gamma.shape[1]))
         log_den, gamma_den = competing.occupancies(boost)
         if log_den == -math.inf:
-            return _nothing(gamma_num, "no end")
-        # Rounding may lift a numerator that is all of the denominator above it by a hair.
-        lost = log_num > log_den + 1e-9 * (1 + abs(log_den)) or competing.misses(words)
+            return _nothing(said.gamma, "no end")
+        said, lost = _matched(competing, words, said, log_den)
         if lost and self.criterion.lost == "skip":
-            return _nothing(gamma_num, "lost", log_num - log_den)
+            return _nothing(said.gamma, "lost", said.log_z - log_den)
         if lost and self.criterion.lost == "add":
-            log_all = float(np.logaddexp(log_den, log_num))
-            share = math.exp(log_num - log_all)
-            log_den, gamma_den = log_all, (1 - share) * gamma_den + share * gamma_num
-        rejected = contradicted(gamma_num, gamma_den, self.criterion.reject_below)
-        direction = gamma_num - gamma_den
+            log_all = float(np.logaddexp(log_den, said.log_z))
+            share = math.exp(said.log_z - log_all)
+            log_den, gamma_den = log_all, (1 - share) * gamma_den + share * said.gamma
+        rejected = contradicted(said.gamma, gamma_den, self.criterion.reject_below)
+        direction = said.gamma - gamma_den
         alive = np.abs(direction).sum(axis=1) >= self.criterion.cancel_below
-        return self._outer(log_num - log_den, direction, rejected, alive, lost)
+        return self._outer(said.log_z - log_den, direction, rejected, alive, lost)
 
     def _outer(
         self,
@@ -255,6 +260,23 @@ class SequenceCriterion:
         cancelled = int((~alive & ~rejected).sum())
         trouble = "lost" if lost else None if kept.any() else "nothing kept"
         return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
+
+
+def _matched(
+    competing: Denominator, words: Words, said: _Said, log_den: float
+) -> tuple[_Said, bool]:
+    """The numerator whose paths are among the denominator's, and whether there is none.
+
+    What a lattice pruned from the denominator is summed in neither; so F ≤ 0.
+    """
+    if isinstance(competing, WholeGraph):
+        return said, False
+    log_num, gamma = competing.reference(words)
+    if log_num == -math.inf:
+        return said, True
+    if said.summed:
+        return said._replace(log_z=log_num, gamma=gamma), False
+    return said, said.log_z > log_den + ROUNDING * (1 + abs(log_den))
 
 
 def contradicted(gamma_num: np.ndarray, gamma_den: np.ndarray, below: float) -> np.ndarray:
