@@ -23,6 +23,10 @@ Visit = Callable[[int, Tensor, Tensor], None]
 """``visit(layer, inputs [R, B, m], derivatives [R, B, n])``: what one affine layer sees."""
 
 
+Inner = Callable[[Tensor], Tensor]
+"""``inner(logits [R, B, K])`` turns them into the loss's derivatives; returns losses ``[R]``."""
+
+
 @dataclass(frozen=True)
 class Dnn:
     """Affine layers with one nonlinearity between them and a linear output.
@@ -57,6 +61,10 @@ class Dnn:
         Returns:
             The summed loss of each replica, ``[R]``, in nats.
         """
+        return self.backward(stack, x, targets, self.into(out))
+
+    def into(self, out: Tensor) -> Visit:
+        """A visitor that writes each layer's gradient, summed over frames, to ``out [R, P]``."""
         gradients = self.layout.views(out)
 
         def write(i: int, level: Tensor, delta: Tensor) -> None:
@@ -65,7 +73,7 @@ class Dnn:
             torch.bmm(delta.transpose(1, 2), level, out=gradients[i].weight)
             torch.sum(delta, 1, out=gradients[i].bias)
 
-        return self.backward(stack, x, targets, write)
+        return write
 
     def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
         """Back-propagate the summed cross-entropy, and show each layer's two sides to ``visit``.
@@ -83,12 +91,28 @@ class Dnn:
         Returns:
             The summed loss of each replica, ``[R]``, in nats.
         """
+        return self.backward_from(
+            stack, x, lambda logits: softmax_cross_entropy_(logits, targets), visit
+        )
+
+    def backward_from(self, stack: Tensor, x: Tensor, inner: Inner, visit: Visit) -> Tensor:
+        """Back-propagate any loss of the logits; see ``backward``.
+
+        Args:
+            stack: parameters ``[R, P]``.
+            x: spliced frames ``[R, B, D]``.
+            inner: the loss.
+            visit: called once a layer, last layer first.
+
+        Returns:
+            What ``inner`` returned.
+        """
         layers = self.layout.views(stack)
         levels = [x]
         for layer in layers[:-1]:
             levels.append(self._activate_(_affine(layer, levels[-1])))
         delta = _affine(layers[-1], levels[-1])
-        loss = softmax_cross_entropy_(delta, targets)
+        loss = inner(delta)
         for i in range(len(layers) - 1, -1, -1):
             visit(i, levels[i], delta)
             if i:

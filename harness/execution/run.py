@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.execution.config import RunConfig
 from harness.execution.observe import Watch
+from harness.execution.pretraining import MODEL
 from harness.execution.training import Training
 from harness.simulator import concat
 from harness.store import Run, Store
@@ -36,6 +39,8 @@ def _execute(training: Training) -> None:
         writer.attach("timeline.parquet", path)
         save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
         writer.attach(WORD_ERRORS, path)
+        save_tensors({"model": _deployed(training)}, path := Path(folder) / MODEL)
+        writer.attach(MODEL, path)
     if status == "done":
         writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
         return
@@ -45,3 +50,9 @@ def _execute(training: Training) -> None:
         {"virtual_s": at, "folds": folds},
         f"no longer finite at fold {folds}, {at:.1f} simulated seconds into the run",
     )
+
+
+def _deployed(training: Training) -> torch.Tensor:
+    """The parameters ``[P]`` that the tests are about; sequence training starts from them."""
+    candidates = training.replay.server.candidates()
+    return candidates.get("average", candidates["iterate"]).cpu().contiguous()

@@ -1,0 +1,55 @@
+"""The inner gradient of sequence training: a frame loss whose targets are outer gradients.
+
+Paper 3, section 2: with the outer gradient o_t(s) held fixed, the loss is
+-Σ_t Σ_s o_t(s) log p(s|x_t). Its derivative at the logits is softmax(z_t) Σ_s o_t(s) - o_t: where
+the rows of o sum to zero, as in MMI, it is -o_t whatever the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.acoustics.dnn import Dnn
+
+
+@dataclass(frozen=True)
+class InnerGradient:
+    """The gradient of the inner loss, summed over a minibatch, as algorithms take it.
+
+    Args:
+        net: what maps a frame's input to logits.
+        balanced: whether every row of the outer gradients sums to zero.
+        frozen: targets whose outputs get no update.
+    """
+
+    net: Dnn
+    balanced: bool = True
+    frozen: Sequence[int] = ()
+
+    def __call__(self, stack: Tensor, x: Tensor, outer: Tensor, out: Tensor) -> Tensor:
+        """Fill ``out [R, P]``; returns zeros ``[R]``, because the loss's value says nothing.
+
+        Args:
+            stack: parameters ``[R, P]``.
+            x: inputs ``[R, B, D]``.
+            outer: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
+            out: overwritten.
+        """
+        return self.net.backward_from(stack, x, self._derivative(outer), self.net.into(out))
+
+    def _derivative(self, outer: Tensor) -> Callable[[Tensor], Tensor]:
+        def inner(logits: Tensor) -> Tensor:
+            if self.balanced:
+                torch.neg(outer, out=logits)
+            else:
+                torch.softmax(logits, 2, out=logits)
+                logits.mul_(outer.sum(2, keepdim=True)).sub_(outer)
+            if self.frozen:
+                logits[:, :, list(self.frozen)] = 0.0
+            return logits.new_zeros(len(logits))
+
+        return inner
