@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 from harness.acoustics.dnn import Activation
 from harness.acoustics.initial import WideRandom
@@ -20,8 +20,10 @@ from harness.simulator.protocols.averaging import Averaging
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
-ADDED = ("protocol",)
+ADDED = ("protocol", "tested")
 """Fields that came later: at their default they are no part of a run's identity."""
+
+Tested = Literal["every pass", "at the end"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class RunConfig:
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
         protocol: rounds in which all workers take part, each with its own share of the data;
             None for the asynchronous parameter server.
+        tested: when the test sets are scored, after every pass or the last one.
 
     Raises:
         UserError: settings that do not go together.
@@ -86,6 +89,7 @@ class RunConfig:
     device: str
     format: int = FORMAT
     protocol: Averaging | None = None
+    tested: Tested = "every pass"
 
     def __post_init__(self) -> None:
         rounds = isinstance(self.algorithm, ModelAveraging | GradientAveraging)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,6 +82,16 @@ class Order:
         return len(self._rows) // self.minibatch
 
     @property
+    def folds(self) -> int:
+        """Folds in the stage: one a minibatch."""
+        return self.steps
+
+    @property
+    def frames_a_fold(self) -> int:
+        """Frames that a fold's contribution was trained on."""
+        return self.minibatch
+
+    @property
     def _rows(self) -> np.ndarray:
         return _shuffled_rows(self)
 
@@ -89,6 +100,10 @@ class Order:
         chunk, within = divmod(step, self.chunk_steps)
         order = _chunk_order(self, chunk)
         return order[within * self.minibatch : (within + 1) * self.minibatch]
+
+    def dealt(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (``[W, B]``) of minibatches named by (worker, step), whoever the worker."""
+        return np.stack([self.rows(step) for _, step in keys])
 
     def __hash__(self) -> int:
         return hash((self.seed, self.stage, self.minibatch, self.share, self.chunk_steps))

@@ -1,4 +1,4 @@
-"""RBM pretraining as a run of its own: every setting of a seed starts from the same one."""
+"""What a run starts from; RBM pretraining is a run of its own, which all of a seed share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Recipe, pretrain
+from harness.acoustics.stack import random_parameters
+from harness.execution.config import RunConfig
 from harness.execution.frames import Frames, Order
+from harness.seeds import stream_key
 from harness.store import RunWriter, Store
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
 MODEL = "model.safetensors"
+SIGMOID_GAIN = 4.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,28 @@ class PretrainingConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **asdict(self)}
+
+
+def initial_parameters(
+    config: RunConfig, net: Dnn, frames: Frames, corpus: Corpus, store: Store
+) -> Tensor:
+    """The parameters ``[P]`` that a run starts from: pretrained, or drawn."""
+    if isinstance(config.initial, Recipe):
+        asked = PretrainingConfig(
+            config.corpus,
+            config.scale,
+            config.fingerprint,
+            config.hidden,
+            config.initial,
+            config.seed,
+            config.device,
+        )
+        return pretrained(asked, net, frames, corpus, store)
+    generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+    if config.initial is not None:
+        return config.initial.parameters(net.layout, generator)[0]
+    gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+    return random_parameters(net.layout, generator, gain)[0]
 
 
 def pretrained(

@@ -109,10 +109,15 @@ class StaleReplay:
             self.pending.append(Pending(steps, slot, key))
 
     def _compute(self, rate: float) -> None:
-        """Compute all that has been read and not computed: one batch for each number of steps."""
-        for steps, group in groupby(sorted(self.pending), lambda waiting: waiting.steps):
+        """Compute what has been read and not computed: one batch for each number of steps.
+
+        Of a worker that has gone on to its next contribution, that one waits: the worker may
+        remember something from this one to the next.
+        """
+        due, later = _next_of_each(self.pending)
+        for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
             self._compute_batch(steps, list(group), rate)
-        self.pending.clear()
+        self.pending = later
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
         slots = [waiting.slot for waiting in batch]
@@ -135,6 +140,17 @@ class StaleReplay:
         if _together(slots):
             return stack[slots[0] : slots[-1] + 1]
         return stack[torch.tensor(slots, device=stack.device)]
+
+
+def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
+    """The first contribution of each worker, and the others."""
+    first = {waiting.key[0]: waiting for waiting in sorted(pending, key=_newest_first)}
+    due = [waiting for waiting in pending if first[waiting.key[0]] is waiting]
+    return due, [waiting for waiting in pending if first[waiting.key[0]] is not waiting]
+
+
+def _newest_first(waiting: Pending) -> int:
+    return -waiting.key[1]
 
 
 def _together(slots: list[int]) -> bool:

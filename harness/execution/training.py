@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.rbm import Recipe
-from harness.acoustics.stack import Layout, random_parameters
+from harness.acoustics.stack import Layout
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
@@ -30,10 +28,12 @@ from harness.execution import checkpoint, resume
 from harness.execution.config import RunConfig, Stage
 from harness.execution.frames import Frames, Order
 from harness.execution.observe import Examiner, Progress, Watch
-from harness.execution.pretraining import PretrainingConfig, pretrained
+from harness.execution.pretraining import initial_parameters
+from harness.execution.shards import Shards
 from harness.execution.simulated import Key, StaleReplay
-from harness.seeds import stream_key
-from harness.simulator import Simulation, Timeline, Workload, compute_seconds, concat
+from harness.simulator import Cluster, Simulation, Timeline, Workload, compute_seconds, concat
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.store import RunWriter, Store
 from harness.store.schema import Outcome
 
@@ -86,44 +86,22 @@ class Training:
         self.frames = Frames.of(corpus, config.device)
         self.examiner = Examiner(self.net, self.frames, corpus)
         self.train = corpus.split("train")
+        self.order = self._order(0)
+        self.machine = _machine(config, self.order)
         self.simulation = Simulation(
-            config.cluster,
-            "parameter_server",
-            self._workload(0),
-            workers=config.workers,
-            seed=config.seed,
+            self.machine, self._protocol, self._workload(0), config.workers, config.seed
         )
-        model = self._initial().to(config.device)
+        model = initial_parameters(config, self.net, self.frames, corpus, self.store)
+        model = model.to(config.device)
         self.replay = StaleReplay(
             config.algorithm,
             self.net,
             config.algorithm.start(model),
             self._minibatch_of,
-            slots=config.workers,
+            slots=config.workers * (2 if config.protocol and config.protocol.overlap else 1),
         )
         self.pace = Pace(config.schedule.rate)
-        self.order = self._order(0)
         self._resume()
-
-    def _initial(self) -> Tensor:
-        """The parameters ``[P]`` that training starts from."""
-        config = self.config
-        if isinstance(config.initial, Recipe):
-            asked = PretrainingConfig(
-                config.corpus,
-                config.scale,
-                config.fingerprint,
-                config.hidden,
-                config.initial,
-                config.seed,
-                config.device,
-            )
-            return pretrained(asked, self.net, self.frames, self.corpus, self.store)
-        generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
-        if config.initial is not None:
-            return config.initial.parameters(self.net.layout, generator)[0]
-        gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
-        return random_parameters(self.net.layout, generator, gain)[0]
 
     # -- the way through a run -------------------------------------------------------
 
@@ -149,23 +127,23 @@ class Training:
         return self.pace.stop or self.position.stage >= self.config.passes
 
     def _boundaries(self) -> Iterator[int]:
-        """The steps of this stage, from the present one on, at which something is decided."""
+        """The folds of this stage, from the present one on, at which something is decided."""
         chunks: set[int] = set()
         if self.config.schedule.searches:
-            chunks = set(range(0, self.order.steps, self.order.chunk_steps)) - {0}
+            chunks = set(range(0, self.order.folds, self.order.chunk_steps)) - {0}
         evaluations = self._every(self.config.evaluations)
-        ends = chunks | evaluations.keys() | self._tests().keys() | {self.order.steps}
+        ends = chunks | evaluations.keys() | self._tests().keys() | {self.order.folds}
         return iter(sorted(step for step in ends if step > self.position.step))
 
     def _every(self, times: int) -> dict[int, float]:
-        """Steps that divide a whole pass into ``times`` nearly equal parts, and the share done.
+        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
 
         The share is nominal: a subset of whole utterances has other numbers of frames for
         other seeds, and what is read at the same share is to be compared.
         """
         share = self._stage(self.position.stage).share
         parts = max(1, round(times * share))
-        return {ceil(self.order.steps * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
+        return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
 
     def _tests(self) -> dict[int, float]:
         times = self.config.schedule.held_out_tests
@@ -177,7 +155,7 @@ class Training:
         if search and position.step % self.order.chunk_steps == 0:
             self.pace.rate = self._search()
         chunk_end = (position.step // self.order.chunk_steps + 1) * self.order.chunk_steps
-        idle = min(chunk_end, self.order.steps) if search else self.order.steps
+        idle = min(chunk_end, self.order.folds) if search else self.order.folds
         segment = self.simulation.advance(
             folds=boundary - position.step,
             drain=boundary == idle,
@@ -185,20 +163,22 @@ class Training:
         )
         self.replay.run(segment, self.pace.rate)
         self.segments.append(segment)
-        position.loss_frames += (boundary - position.step) * self.order.minibatch
+        position.loss_frames += (boundary - position.step) * self.order.frames_a_fold
         position.step = boundary
 
     def _end_stage(self) -> None:
         """Test, let the schedule judge the pass, and lay out the next one."""
-        position = self.position
-        self._test()
-        schedule, accuracy = self.config.schedule, None
+        position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
             accuracy = 1.0 - self.examiner.dev(self.replay.server.model).frame_error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
+        last = self.pace.stop or position.stage + 1 == self.config.passes
+        if last or self.config.tested == "every pass":
+            self._test()
         position.epoch_before += self._stage(position.stage).share
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
+        self.replay.memory.new_pass = True
         self.order = self._order(position.stage)
         self.simulation.change(workload=self._workload(position.stage))
 
@@ -269,7 +249,7 @@ class Training:
     def epoch(self) -> float:
         """Passes over the training set so far."""
         step, share = self.position.step, self._stage(self.position.stage).share
-        done = self._every(self.config.evaluations).get(step, step / self.order.steps)
+        done = self._every(self.config.evaluations).get(step, step / self.order.folds)
         return self.position.epoch_before + share * done
 
     def _passes(self) -> float:
@@ -278,26 +258,27 @@ class Training:
     def _stage(self, number: int) -> Stage:
         return self.config.stages[min(number, len(self.config.stages) - 1)]
 
-    def _order(self, number: int) -> Order:
-        stage = self._stage(number)
-        total = self.train.total_frames
-        return Order(
-            self.config.seed,
-            number,
-            self.train.start,
-            self.train.frames,
-            stage.minibatch,
-            stage.share,
-            max(1, round(self.config.chunk * total / stage.minibatch)),
-        )
+    def _order(self, number: int) -> Order | Shards:
+        config, train, stage = self.config, self.train, self._stage(number)
+        if config.protocol is not None:
+            every = config.protocol.every
+            dealing = (config.workers, stage.minibatch, every, stage.share)
+            return Shards(config.seed, number, train.start, train.frames, *dealing)
+        chunk = max(1, round(config.chunk * train.total_frames / stage.minibatch))
+        cutting = (stage.minibatch, stage.share, chunk)
+        return Order(config.seed, number, train.start, train.frames, *cutting)
+
+    @property
+    def _protocol(self) -> Averaging | ParameterServer:
+        return self.config.protocol or ParameterServer()
 
     def _workload(self, number: int) -> Workload:
         return Workload.of_network(self.config.timed_layers, self._stage(number).timed_minibatch)
 
     def _minibatch_of(self, keys: Sequence[Key]) -> Minibatch:
-        """The frames of steps dealt out to whichever worker asked next."""
+        """The frames of the minibatches named by worker and by step since the run began."""
         before = self.position.steps_before
-        rows = np.stack([self.order.rows(step - before) for _, step in keys])
+        rows = self.order.dealt([(worker, step - before) for worker, step in keys])
         return self.frames.gather(torch.from_numpy(rows).to(self.config.device))
 
     def _log(self, name: str, value: float) -> None:
@@ -369,12 +350,21 @@ class Training:
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
         self.simulation = Simulation.restore(
-            self.config.cluster,
-            "parameter_server",
+            self.machine,
+            self._protocol,
             resume.part(arrays, "simulation/"),
-            workers=self.config.workers,
-            seed=self.config.seed,
+            self.config.workers,
+            self.config.seed,
         )
         self.word_errors = resume.part(arrays, "word_errors/")
         self.examiner.recogniser.scale = facts["acoustic_scale"]
         self.writer.restore_rows(facts["rows"])
+
+
+def _machine(config: RunConfig, order: Order | Shards) -> Cluster:
+    """The cluster, its epochs as long as this run's passes: what they cost is due once a pass."""
+    parallel = config.cluster.parallel
+    if not (config.protocol and parallel.epoch_minibatches):
+        return config.cluster
+    epoch = order.steps * config.workers
+    return replace(config.cluster, parallel=replace(parallel, epoch_minibatches=epoch))
