@@ -1,0 +1,126 @@
+"""The data of workers that train in rounds: each has its own part of the utterances.
+
+As paper 2's program does it: utterances in order of length go, one by one, to the worker that
+has the fewest frames so far; each worker shuffles its frames anew for every pass; a pass ends
+for all after as many rounds as the worker with the fewest frames can fill, and what is left
+over is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapreplace
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.seeds import stream
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """The minibatches of one pass, worker by worker.
+
+    Args:
+        seed: the run's seed; ``stage`` numbers the pass, so that every pass differs.
+        start, frames: first row and length of each training utterance.
+        workers: how many share them.
+        minibatch: frames a minibatch.
+        every: minibatches a round.
+        share: the share of the utterances used.
+
+    Raises:
+        UserError: a worker's part does not fill one round.
+    """
+
+    seed: int
+    stage: int
+    start: np.ndarray
+    frames: np.ndarray
+    workers: int
+    minibatch: int
+    every: int
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.folds:
+            need = self.every * self.minibatch
+            raise UserError(
+                f"workers: {self.workers} leave one of them {min(map(len, self._parts))} frames;"
+                f" allowed: as many as have {need} each, one round's"
+            )
+
+    @property
+    def folds(self) -> int:
+        """Rounds in the pass."""
+        return min(map(len, self._parts)) // (self.every * self.minibatch)
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each worker in the pass."""
+        return self.folds * self.every
+
+    @property
+    def chunk_steps(self) -> int:
+        """Folds in a chunk: the pass is one."""
+        return self.folds
+
+    @property
+    def frames_a_fold(self) -> int:
+        """Frames that all workers train on in a round."""
+        return self.workers * self.every * self.minibatch
+
+    def dealt(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
+        size = self.minibatch
+        rows = [self._shuffled[worker, step * size : (step + 1) * size] for worker, step in keys]
+        return np.stack(rows)
+
+    @cached_property
+    def _parts(self) -> list[np.ndarray]:
+        """The rows of each worker, utterance after utterance."""
+        every = len(self.start)
+        subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
+        return [
+            rows_of(self.start[own], self.frames[own])
+            for own in balanced(self.frames, np.sort(subset), self.workers)
+        ]
+
+    @cached_property
+    def _shuffled(self) -> np.ndarray:
+        """Every worker's frames of this pass in the order they are trained on, ``[N, frames]``."""
+        kept = self.steps * self.minibatch
+        shuffled = [
+            stream(self.seed, "frames of a worker", self.stage, worker).permutation(part)[:kept]
+            for worker, part in enumerate(self._parts)
+        ]
+        return np.stack(shuffled)
+
+
+def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
+    """Deal utterances out, the longest first, each to the worker with the fewest frames so far.
+
+    Args:
+        frames: length of every utterance.
+        chosen: numbers of those to deal out.
+        workers: how many share them; the first of equals comes first.
+
+    Returns:
+        The utterances of each worker, in the order dealt.
+    """
+    longest_first = chosen[np.argsort(-frames[chosen], kind="stable")]
+    least = [(0, worker) for worker in range(workers)]
+    dealt: list[list[int]] = [[] for _ in range(workers)]
+    for utterance in longest_first.tolist():
+        has, worker = least[0]
+        dealt[worker].append(utterance)
+        heapreplace(least, (has + int(frames[utterance]), worker))
+    return [np.array(own, dtype=np.int64) for own in dealt]
+
+
+def rows_of(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """The row numbers of utterances, one after the other."""
+    before = np.cumsum(frames) - frames
+    return np.arange(frames.sum()) + np.repeat(start - before, frames)
