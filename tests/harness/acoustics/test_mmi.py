@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from harness.acoustics.auxiliary import Auxiliary
+from harness.acoustics.decoder import EVERYTHING, Beam
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.graph import Lexicon
+from harness.acoustics.language_model import train
+from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, contradicted
+from harness.acoustics.numerator import References
+from harness.acoustics.stack import Layout, random_parameters
+from harness.errors import UserError
+from harness.seeds import stream
+
+EXACT = Criterion("mmi", 1.0, "graph", EVERYTHING, "sum", reject_below=0.0, cancel_below=0.0)
+BOTH_WAYS = [EXACT, replace(EXACT, denominator="lattice")]
+KINDS = ("mmi", "bmmi", "smbr", "numerator")
+
+
+@pytest.fixture(params=[(), (0, 1)], ids=["without silence", "with silence"])
+def tiny(request, task_of):
+    """A unigram task with every path written down, a reference it can say, and its criteria."""
+    task = task_of(1, request.param, 5)
+    return task, ("b", "a"), References(task.model, task.lexicon)
+
+
+def criterion_of(references, criterion, n_targets=6):
+    return SequenceCriterion(criterion, references, np.zeros(n_targets))
+
+
+def random_references(words=20, n_targets=10):
+    draw = stream(5, "sequence task")
+    names = [f"w{i:02d}" for i in range(words)]
+    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(100)]
+    chains = {w: (tuple(draw.integers(1, n_targets, 4).tolist()),) for w in names}
+    lexicon = Lexicon(chains, (0,), stay=np.full(n_targets, 0.6))
+    return References(train(text, 1, vocabulary=names), lexicon)
+
+
+def spoken(references, said, n_targets=10, noise=1.2, seed=0):
+    """Log posteriors of a sentence said through noise, three frames a state."""
+    path = np.repeat([s for w in said for s in references.lexicon.words[w][0]], 3)
+    scores = noise * stream(seed, "spoken").normal(size=(len(path), n_targets))
+    scores[np.arange(len(path)), path] += 3.0
+    return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+
+def enumerated(kind, paths, reference, targets, boost):
+    """A criterion's value by its definition, from all paths."""
+    weights = np.array([p.weight for p in paths])
+    hits = np.array([np.sum(np.array(p.targets) == targets) for p in paths])
+    if kind == "smbr":
+        share = np.exp(weights - np.logaddexp.reduce(weights))
+        return float(share @ hits)
+    numerator = np.logaddexp.reduce([p.weight for p in paths if p.words == reference])
+    if kind == "numerator":
+        return float(numerator)
+    errors = (len(targets) - hits) * (boost if kind == "bmmi" else 0.0)
+    return float(numerator - np.logaddexp.reduce(weights + errors))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
+def test_values_are_those_of_the_definition_summed_over_all_paths(tiny, exact, kind):
+    task, said, references = tiny
+    criterion = criterion_of(references, replace(exact, kind=kind))
+    best = max((p for p in task.paths if p.words == said), key=lambda p: p.weight)
+    expected = enumerated(kind, task.paths, said, np.array(best.targets), exact.boost)
+    assert criterion.outer(task.scores, said).value == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+def test_the_outer_gradient_is_the_slope_of_the_value(tiny, exact, kind, numerator):
+    task, said, references = tiny
+    criterion = criterion_of(references, replace(exact, kind=kind, kappa=0.7, numerator=numerator))
+    found = criterion.outer(task.scores, said)
+    for t, s in np.ndindex(*task.scores.shape):
+        step = np.zeros_like(task.scores)
+        step[t, s] = 1e-5
+        up, down = (criterion.outer(task.scores + d, said).value for d in (step, -step))
+        assert (up - down) / 2e-5 == pytest.approx(found.gradient[t, s], abs=1e-8)
+
+
+def test_the_alignment_is_the_heaviest_path_that_says_the_reference(tiny):
+    task, said, references = tiny
+    best = max((p for p in task.paths if p.words == said), key=lambda p: p.weight)
+    found = references.align(said, task.scores)
+    assert found.targets.tolist() == list(best.targets)
+    assert found.log_weight(task.scores) == pytest.approx(best.weight, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+def test_an_infinite_beam_gives_the_whole_graphs_gradient(kind, numerator):
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    log_posteriors = spoken(references, said)
+    graph, lattice = (
+        criterion_of(references, replace(c, kind=kind, numerator=numerator, kappa=0.5), 10)
+        for c in BOTH_WAYS
+    )
+    whole, wide = graph.outer(log_posteriors, said), lattice.outer(log_posteriors, said)
+    assert wide.value == pytest.approx(whole.value, abs=1e-9)
+    np.testing.assert_allclose(wide.gradient, whole.gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
+def test_every_row_sums_to_nothing_and_rows_left_out_are_zero(kind):
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    criterion = criterion_of(references, Criterion(kind, 0.5, "lattice", Beam(8.0)), 10)
+    found = criterion.outer(spoken(references, said, noise=2.0), said)
+    assert found.trouble is None
+    assert 0 < found.used
+    assert found.used + found.rejected + found.cancelled == found.frames
+    np.testing.assert_allclose(found.gradient.sum(axis=1), 0.0, atol=1e-12)
+    assert not found.gradient[~found.kept].any()
+    assert found.gradient[found.kept].any(axis=1).all()
+
+
+def test_rows_of_the_numerator_alone_sum_to_kappa():
+    references = random_references()
+    said = ("w03", "w11")
+    criterion = Criterion("numerator", 0.4)
+    found = criterion_of(references, criterion, 10).outer(spoken(references, said), said)
+    np.testing.assert_allclose(found.gradient.sum(axis=1), criterion.mass, atol=1e-12)
+    assert Criterion("mmi", 0.4).mass == 0.0
+
+
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+@pytest.mark.parametrize("beam", [None, Beam(3.0, 40, 1.0), Beam(6.0, 100, 4.0), EVERYTHING])
+def test_with_matched_graphs_the_criterion_is_never_above_zero(numerator, beam):
+    references = random_references()
+    settings = Criterion("mmi", 0.5, "lattice" if beam else "graph", beam or Beam(), numerator)
+    for seed in range(6):
+        said = tuple(stream(seed, "said").choice(references.loop.words, 3).tolist())
+        found = criterion_of(references, settings, 10).outer(
+            spoken(references, said, noise=2.5, seed=seed), said
+        )
+        assert found.value <= 1e-9 or found.trouble in ("lost", "no end")
+
+
+def test_a_wider_beam_never_lowers_the_denominator_nor_exceeds_the_whole_graph():
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    log_posteriors = spoken(references, said, noise=2.5)
+    beams = [Beam(w, 10**6, lat) for w, lat in ((4, 2), (8, 2), (8, 6), (15, 6), (30, 12))]
+    settings = [Criterion("mmi", 1.0, "lattice", beam) for beam in beams]
+    values = [criterion_of(references, s, 10).outer(log_posteriors, said).value for s in settings]
+    whole = criterion_of(references, Criterion("mmi", 1.0), 10).outer(log_posteriors, said).value
+    assert values == sorted(values, reverse=True)
+    assert whole <= values[-1] + 1e-9
+
+
+def test_frames_are_rejected_where_the_denominator_denies_the_numerator():
+    num = np.array([[1.0, 0, 0], [1, 0, 0], [0.6, 0.4, 0], [0.4, 0.6, 0]])
+    den = np.array([[1e-3, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0]])
+    assert contradicted(num, den, 1e-3).tolist() == [False, True, True, False]
+    assert not contradicted(num, den, 0.0).any()
+
+
+def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apart():
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    log_posteriors = spoken(references, said, noise=1.8)
+    rules = replace(EXACT, kappa=0.8)
+    plain = criterion_of(references, rules, 10)
+    found = plain.outer(log_posteriors, said)
+    gamma_num = references.sum(said, plain.scores(log_posteriors))[1]
+    gamma_den = gamma_num - found.gradient / 0.8
+    rejected = (gamma_num * (gamma_den >= 0.3)).sum(axis=1) < 0.5
+    small = np.abs(gamma_num - gamma_den).sum(axis=1) < 0.1
+    assert rejected.any()
+    assert (small & ~rejected).any()
+    ruled = criterion_of(references, replace(rules, reject_below=0.3, cancel_below=0.1), 10)
+    kept = ruled.outer(log_posteriors, said)
+    assert kept.kept.tolist() == (~rejected & ~small).tolist()
+    assert (kept.rejected, kept.cancelled) == (rejected.sum(), (small & ~rejected).sum())
+    np.testing.assert_array_equal(kept.gradient[kept.kept], found.gradient[kept.kept])
+    assert kept.value == found.value
+
+
+def test_most_frames_of_well_said_speech_cancel():
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    criterion = criterion_of(references, Criterion(numerator="sum", kappa=1.0), 10)
+    found = criterion.outer(spoken(references, said, noise=0.3), said)
+    assert found.cancelled > 0.8 * found.frames
+
+
+@pytest.fixture(scope="module")
+def losing():
+    """Speech whose narrow lattice does not hold what is claimed to have been said."""
+    references = random_references()
+    return references, spoken(references, ("w03", "w11", "w07")), ("w04", "w12", "w05")
+
+
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+def test_a_reference_lost_by_the_lattice_is_named_and_its_denied_frames_rejected(losing, numerator):
+    references, log_posteriors, said = losing
+    rule = Criterion("mmi", 0.5, "lattice", Beam(5.0, 1000, 2.0), numerator, lost="reject")
+    found = criterion_of(references, rule, 10).outer(log_posteriors, said)
+    assert found.trouble == "lost"
+    assert found.rejected > found.frames / 2
+
+
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+def test_a_lost_reference_can_cost_its_utterance(losing, numerator):
+    references, log_posteriors, said = losing
+    rule = Criterion("mmi", 0.5, "lattice", Beam(5.0, 1000, 2.0), numerator, lost="skip")
+    found = criterion_of(references, rule, 10).outer(log_posteriors, said)
+    assert (found.trouble, found.used) == ("lost", 0)
+    assert not found.gradient.any()
+
+
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+def test_a_lost_reference_can_join_the_denominator(losing, numerator):
+    references, log_posteriors, said = losing
+    rule = Criterion("mmi", 0.5, "lattice", Beam(5.0, 1000, 2.0), numerator, lost="add")
+    rule = replace(rule, reject_below=0.0, cancel_below=0.0)
+    added = criterion_of(references, rule, 10).outer(log_posteriors, said)
+    plain = criterion_of(references, replace(rule, lost="reject"), 10).outer(log_posteriors, said)
+    # log Z' = log(Z + Z_num): F' = -log(1 + e^-F), and o' is o times Z / Z'.
+    assert added.value == pytest.approx(-np.logaddexp(0.0, -plain.value), abs=1e-12)
+    assert added.value < 0
+    share = 1 / (1 + math.exp(plain.value))
+    np.testing.assert_allclose(added.gradient, share * plain.gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("denominator", ["graph", "lattice"])
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_trained_on_is_named_and_changes_nothing(kind, numerator, denominator):
+    references = random_references()
+    criterion = criterion_of(references, Criterion(kind, 0.5, denominator, numerator=numerator), 10)
+    good = spoken(references, ("w03", "w11"))
+    nan, infinite, gone = good.copy(), good.copy(), good.copy()
+    nan[3, 2], infinite[3, 2], gone[3] = math.nan, math.inf, -math.inf
+    cases = [
+        (good[:0], ("w03",), "no frames"),
+        (nan, ("w03",), "not finite"),
+        (infinite, ("w03",), "not finite"),
+        (gone, ("w03",), "not finite"),
+        (good, ("w03", "nobody"), "out of lexicon"),
+        (good[:7], ("w03", "w11"), "unreachable"),
+        (good[:1], ("w03",), "unreachable"),
+    ]
+    for log_posteriors, said, trouble in cases:
+        found = criterion.outer(log_posteriors, said)
+        assert found.trouble == trouble
+        assert trouble in TROUBLES
+        assert math.isnan(found.value)
+        assert found.gradient.shape == log_posteriors.shape
+        assert not found.gradient.any()
+        assert not found.kept.any()
+        assert criterion.align(log_posteriors, said) is None
+
+
+def test_one_frame_is_enough_for_a_word_of_one_state():
+    references = References(train([("a",), ("b",)], 1), Lexicon({"a": ((0,),), "b": ((1,),)}))
+    criterion = criterion_of(references, Criterion(kappa=1.0), 2)
+    found = criterion.outer(np.log([[0.25, 0.75]]), ("a",))
+    assert found.value == pytest.approx(math.log(0.25), abs=1e-12)
+    np.testing.assert_allclose(found.gradient, [[0.75, -0.75]], atol=1e-12)
+    assert found.trouble is None
+
+
+def test_a_search_that_reaches_no_end_is_named():
+    # A word of 30 states, said 30 frames long, and one of 31 that the beam alone follows.
+    lexicon = Lexicon({"a": (tuple(range(30)),), "b": (tuple([*range(29), 30, 30]),)})
+    references = References(train([("a",), ("b",)], 1), lexicon)
+    log_posteriors = np.full((30, 31), -20.0)
+    log_posteriors[np.arange(30), [*range(29), 30]] = 0.0
+    criterion = Criterion("mmi", 1.0, "lattice", Beam(5.0, 100, 2.0), "sum")
+    found = criterion_of(references, criterion, 31).outer(log_posteriors, ("a",))
+    assert (found.trouble, found.used) == ("no end", 0)
+
+
+def test_an_utterance_of_which_every_frame_cancels_is_named():
+    references = References(train([("a",)], 1), Lexicon({"a": ((0,),)}, stay=np.full(2, 0.5)))
+    narrow = replace(Criterion(kappa=1.0, numerator="sum"), cancel_below=2.0)
+    found = criterion_of(references, narrow, 2).outer(np.log([[0.5, 0.5]] * 4), ("a",) * 4)
+    assert (found.trouble, found.cancelled) == ("nothing kept", 4)
+
+
+def test_a_given_alignment_is_the_numerator_whatever_the_scores():
+    references = random_references()
+    said = ("w03", "w11")
+    criterion = criterion_of(references, Criterion("numerator", 0.5, numerator="sum"), 10)
+    then, now = (spoken(references, said, noise=3.0, seed=s) for s in (1, 2))
+    given = criterion.align(then, said)
+    found = criterion.outer(now, said, given)
+    assert (found.gradient.argmax(axis=1) == given.targets).all()
+    assert found.value == given.log_weight(criterion.scores(now))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_through_the_whole_net_equals_finite_differences(kind):
+    references = random_references()
+    said = ("w03", "w11")
+    net = Dnn(Layout((4, 7, 6, 10)), "sigmoid")
+    draw = torch.Generator().manual_seed(3)
+    theta = random_parameters(net.layout, draw, 2.0).double()
+    x = torch.randn(30, 4, generator=draw, dtype=torch.float64)
+    settings = replace(EXACT, kind=kind, kappa=0.6)
+    criterion = criterion_of(references, settings, 10)
+
+    def log_posteriors(stack):
+        return torch.log_softmax(net.logits(stack, x)[0], 1)
+
+    def value(stack):
+        return criterion.outer(log_posteriors(stack).numpy(), said).value
+
+    outer = torch.from_numpy(criterion.outer(log_posteriors(theta).numpy(), said).gradient)
+    leaf = theta.clone().requires_grad_(True)
+    logits = net.logits(leaf, x)
+    # Uphill at the logits: o minus its mass times the softmax.
+    logits.backward((outer - settings.mass * torch.softmax(logits[0], 1).detach()).unsqueeze(0))
+    for i in range(0, net.layout.parameters, 17):
+        step = torch.zeros_like(theta)
+        step[0, i] = 1e-5
+        slope = (value(theta + step) - value(theta - step)) / 2e-5
+        assert slope == pytest.approx(leaf.grad[0, i].item(), abs=2e-8)
+
+
+@pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(exact, kind):
+    references = random_references()
+    said = ("w03", "w11")
+    criterion = criterion_of(references, replace(exact, kind=kind, kappa=0.5), 10)
+    here = spoken(references, said)
+    outer = criterion.outer(here, said)
+    tangent = Auxiliary(outer, here)
+    assert tangent.value(here) == outer.value
+    direction = stream(0, "direction").normal(size=here.shape)
+    ahead, behind = here + 1e-5 * direction, here - 1e-5 * direction
+    slope = (criterion.outer(ahead, said).value - criterion.outer(behind, said).value) / 2e-5
+    along = (tangent.value(ahead) - tangent.value(behind)) / 2e-5
+    assert along == pytest.approx(slope, abs=1e-7)
+    assert along == pytest.approx(float((tangent.slope() * direction).sum()), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("kind", "mmie"), ("denominator", "latice"), ("numerator", "best"), ("lost", "drop"),
+     ("kappa", 0.0), ("kappa", math.nan), ("reject_below", -1.0), ("cancel_below", math.inf),
+     ("boost", math.nan)],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_refused_by_name(key, value):
+    with pytest.raises(UserError, match=key):
+        replace(Criterion(), **{key: value})
