@@ -119,7 +119,7 @@ def test_every_row_sums_to_nothing_and_rows_left_out_are_zero(kind):
     criterion = criterion_of(references, Criterion(kind, 0.5, "lattice", Beam(8.0)), 10)
     found = criterion.outer(spoken(references, said, noise=2.0), said)
     assert found.trouble is None
-    assert 0 < found.used
+    assert found.used > 0
     assert found.used + found.rejected + found.cancelled == found.frames
     np.testing.assert_allclose(found.gradient.sum(axis=1), 0.0, atol=1e-12)
     assert not found.gradient[~found.kept].any()
@@ -275,7 +275,7 @@ def test_one_frame_is_enough_for_a_word_of_one_state():
 
 def test_a_search_that_reaches_no_end_is_named():
     # A word of 30 states, said 30 frames long, and one of 31 that the beam alone follows.
-    lexicon = Lexicon({"a": (tuple(range(30)),), "b": (tuple([*range(29), 30, 30]),)})
+    lexicon = Lexicon({"a": (tuple(range(30)),), "b": ((*range(29), 30, 30),)})
     references = References(train([("a",), ("b",)], 1), lexicon)
     log_posteriors = np.full((30, 31), -20.0)
     log_posteriors[np.arange(30), [*range(29), 30]] = 0.0

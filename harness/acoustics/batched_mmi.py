@@ -1,0 +1,220 @@
+"""Outer gradients of many utterances at once, on a GPU or the CPU: ``mmi``'s, to rounding.
+
+What a batch cannot do (lattices; an utterance with something wrong; sums beyond a double's
+range) is done one by one by ``mmi`` itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.acoustics.batched_sums import Chains, Loop, best_paths, chain, factors, sums
+from harness.acoustics.mmi import Outer, SequenceCriterion, Trouble
+from harness.acoustics.numerator import REMEMBERED, Alignment, Words
+
+
+@dataclass(frozen=True, eq=False)
+class Outers:
+    """The outer gradients of a batch; see ``mmi.Outer`` for each.
+
+    Attributes:
+        value: float64 [B].
+        gradient: float64 [B, T, K], on the device; zero behind an utterance's end.
+        kept: bool [B, T], on the device.
+        rejected, cancelled: int64 [B].
+        trouble: one an utterance.
+        lengths: int64 [B].
+    """
+
+    value: np.ndarray
+    gradient: Tensor
+    kept: Tensor
+    rejected: np.ndarray
+    cancelled: np.ndarray
+    trouble: list[Trouble | None]
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.trouble)
+
+    def __getitem__(self, i: int) -> Outer:
+        """One utterance's, on the CPU."""
+        n = int(self.lengths[i])
+        gradient, kept = self.gradient[i, :n].cpu().numpy(), self.kept[i, :n].cpu().numpy()
+        counts = int(self.rejected[i]), int(self.cancelled[i])
+        return Outer(float(self.value[i]), gradient, kept, *counts, self.trouble[i])
+
+
+class BatchedCriterion:
+    """A criterion for whole batches.
+
+    Args:
+        single: the criterion for one utterance.
+        device: where log posteriors lie and gradients are wanted.
+    """
+
+    def __init__(self, single: SequenceCriterion, device: str = "cpu") -> None:
+        self.single, self.device = single, device
+        self._loop = Loop(factors(single.graph), device)
+        self._prior = torch.as_tensor(single.log_prior, device=device)
+        self._chain = lru_cache(REMEMBERED)(lambda w: chain(single.references.graph(w)))
+
+    def outers(
+        self,
+        log_posteriors: Tensor,
+        lengths: Sequence[int],
+        references: Sequence[Sequence[str]],
+        alignments: Sequence[Alignment | None] | None = None,
+    ) -> Outers:
+        """Values and outer gradients.
+
+        Args:
+            log_posteriors: [B, T, K] on the device, any values behind an utterance's end.
+            lengths: frames of each utterance.
+            references: what was said in each.
+            alignments: numerators' paths, where they are not to be found anew.
+        """
+        words, given = [tuple(r) for r in references], list(alignments or [None] * len(lengths))
+        out = _empty(log_posteriors, np.array(lengths, np.int64))
+        together = self._together(log_posteriors, out.lengths, words, given)
+        if len(together):
+            at = torch.as_tensor(together, device=self.device)
+            most = int(out.lengths[together].max())
+            self._fill(out, at, log_posteriors[at, :most], [words[i] for i in together])
+        done = {i for i in together.tolist() if not math.isnan(out.value[i])}
+        for i in range(len(out)):
+            if i not in done:
+                alone = log_posteriors[i, : out.lengths[i]].cpu().numpy()
+                _put(out, i, self.single.outer(alone, words[i], given[i]))
+        return out
+
+    def _together(
+        self,
+        log_posteriors: Tensor,
+        lengths: np.ndarray,
+        words: list[Words],
+        given: list[Alignment | None],
+    ) -> np.ndarray:
+        """Which utterances go as a batch."""
+        if self.single.criterion.denominator == "lattice":
+            return np.zeros(0, np.int64)
+        frames = torch.arange(log_posteriors.shape[1], device=self.device)
+        behind = frames >= torch.as_tensor(lengths, device=self.device)[:, None]
+        finite = (torch.isfinite(log_posteriors.amax(2)) | behind).all(1).cpu().numpy()
+        usable = finite & (lengths > 0) & np.array([g is None for g in given])
+        usable &= np.array([not self.single.references.unsayable(w) for w in words])
+        return np.flatnonzero(usable)
+
+    def _fill(self, out: Outers, at: Tensor, log_posteriors: Tensor, words: list[Words]) -> None:
+        """Do the utterances ``at`` [b] together; those it cannot do keep their NaN."""
+        chosen, frames = at.cpu().numpy(), log_posteriors.shape[1]
+        lengths = torch.as_tensor(out.lengths[chosen], device=self.device)
+        inside = torch.arange(frames, device=self.device) < lengths[:, None]
+        scores = self.single.criterion.kappa * (log_posteriors.double() - self._prior)
+        batch = _Batch(torch.where(inside[:, :, None], scores, 0.0), lengths, inside)
+        found = self._found(batch, self._said(batch, words))
+        kept = found.alive & ~found.rejected & found.exact[:, None]
+        gradient = torch.where(kept[:, :, None], found.direction, 0.0)
+        out.gradient[at, :frames] = self.single.criterion.kappa * gradient
+        out.kept[at, :frames] = kept
+        out.value[chosen] = torch.where(found.exact, found.value, math.nan).cpu().numpy()
+        out.rejected[chosen] = found.rejected.sum(1).cpu().numpy()
+        cancelled = inside & ~found.alive & ~found.rejected
+        out.cancelled[chosen] = cancelled.sum(1).cpu().numpy()
+        for i, any_kept in zip(chosen.tolist(), kept.any(1).tolist(), strict=True):
+            out.trouble[i] = None if any_kept else "nothing kept"
+
+    def _said(self, batch: _Batch, words: list[Words]) -> _Said:
+        rules = self.single.criterion
+        chains = Chains([self._chain(w) for w in words], self.device)
+        summed = rules.numerator == "sum"
+        targets, gamma, log_z = None, None, None
+        if not summed or rules.kind in ("smbr", "bmmi"):
+            best = best_paths(chains, batch.scores, batch.lengths)
+            targets, log_z = best.targets, best.score
+            gamma = _hot(targets, batch.scores, batch.inside)
+        if not summed and gamma is not None and log_z is not None:
+            return _Said(log_z, gamma, torch.isfinite(log_z), gamma, targets)
+        found = sums(chains, batch.scores, batch.lengths)
+        return _Said(found.log_z, found.gamma, found.exact, gamma, targets)
+
+    def _found(self, batch: _Batch, said: _Said) -> _Found:
+        rules, nowhere = self.single.criterion, torch.zeros_like(batch.inside)
+        if rules.kind == "numerator":
+            return _Found(said.log_z, said.gamma, nowhere, batch.inside, said.exact)
+        scores = batch.scores
+        if rules.kind == "bmmi" and said.hot is not None:
+            scores = scores + rules.boost * (batch.inside[:, :, None].double() - said.hot)
+        targets = said.targets if rules.kind == "smbr" else None
+        den = sums(self._loop, scores, batch.lengths, targets)
+        if den.through is not None and said.hot is not None:
+            value = (den.gamma * said.hot).sum((1, 2))
+            direction, rejected = den.through - den.gamma * value[:, None, None], nowhere
+        else:
+            value, direction = said.log_z - den.log_z, said.gamma - den.gamma
+            agreed = (said.gamma * (den.gamma >= rules.reject_below)).sum(2)
+            rejected = batch.inside & (agreed < 0.5)
+        alive = batch.inside & (direction.abs().sum(2) >= rules.cancel_below)
+        return _Found(value, direction, rejected, alive, said.exact & den.exact)
+
+
+class _Batch(NamedTuple):
+    """Scores [B, T, K], 0 behind an utterance's end; lengths [B]; which frames there are."""
+
+    scores: Tensor
+    lengths: Tensor
+    inside: Tensor
+
+
+class _Said(NamedTuple):
+    """Numerators; ``hot`` [B, T, K] and ``targets`` [B, T] are the best path's, where needed."""
+
+    log_z: Tensor
+    gamma: Tensor
+    exact: Tensor
+    hot: Tensor | None
+    targets: Tensor | None
+
+
+class _Found(NamedTuple):
+    """Values [B], o / κ [B, T, K], frames rejected and not cancelled, and who is exact [B]."""
+
+    value: Tensor
+    direction: Tensor
+    rejected: Tensor
+    alive: Tensor
+    exact: Tensor
+
+
+def _hot(targets: Tensor, like: Tensor, inside: Tensor) -> Tensor:
+    """One in each frame's target, [B, T, K]."""
+    hot = torch.zeros_like(like)
+    return hot.scatter_(2, targets[:, :, None], inside[:, :, None].double())
+
+
+def _empty(like: Tensor, lengths: np.ndarray) -> Outers:
+    batch = len(lengths)
+    return Outers(
+        np.full(batch, math.nan),
+        torch.zeros(like.shape, dtype=torch.float64, device=like.device),
+        torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device),
+        np.zeros(batch, np.int64),
+        np.zeros(batch, np.int64),
+        [None] * batch,
+        lengths,
+    )
+
+
+def _put(out: Outers, i: int, one: Outer) -> None:
+    out.value[i], out.trouble[i] = one.value, one.trouble
+    out.rejected[i], out.cancelled[i] = one.rejected, one.cancelled
+    out.gradient[i, : one.frames] = torch.from_numpy(one.gradient).to(out.gradient.device)
+    out.kept[i, : one.frames] = torch.from_numpy(one.kept).to(out.kept.device)
