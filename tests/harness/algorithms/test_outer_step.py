@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.contract import Memory, Minibatch, Server
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.outer_step import MOMENTUM, BlockMomentum, Mean, OuterNesterov
+
+
+def vector(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_a_mean_replaces_the_model_to_the_last_bit():
+    server = ModelAveraging(outer=Mean()).start(vector(0.1, 7.0))
+    ModelAveraging().fold(server, torch.stack([vector(0.3, 1.0), vector(0.5, 2.0)]), [0, 0], 1.0)
+    assert server.model.tolist() == [torch.tensor([0.3, 0.5], dtype=torch.float64).mean(), 1.5]
+
+
+def test_block_momentum_follows_its_recurrence_by_hand():
+    step = BlockMomentum(momentum=0.5, rate=2.0)
+    server = Server(vector(0.0), momenta=step.start(vector(0.0)))
+    seen = []
+    for mean in (1.0, 3.0, 4.0):
+        step.step(server, vector(mean))
+        seen.append((server.momenta[MOMENTUM].item(), server.model.item()))
+    # D = D/2 + 2 (mean - theta): 2; 1 + 2 (3 - 2) = 3; 1.5 + 2 (4 - 5) = -0.5.
+    assert seen == [(2.0, 2.0), (3.0, 5.0), (-0.5, 4.5)]
+
+
+def test_without_momentum_and_at_rate_one_an_outer_step_goes_to_the_mean():
+    for step in (BlockMomentum(0.0, 1.0), OuterNesterov(0.0, 1.0)):
+        server = Server(vector(2.0), momenta=step.start(vector(2.0)))
+        step.step(server, vector(5.0))
+        assert server.model.item() == 5.0
+
+
+def test_the_outer_nesterov_step_is_torchs():
+    step, model = OuterNesterov(), torch.nn.Parameter(vector(1.0, -2.0))
+    server = Server(model.detach().clone(), momenta=step.start(model.detach()))
+    torchs = torch.optim.SGD([model], lr=0.7, momentum=0.9, nesterov=True)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        mean = torch.randn(2, dtype=torch.float64, generator=draw)
+        model.grad = model.detach() - mean
+        torchs.step()
+        step.step(server, mean)
+        torch.testing.assert_close(server.model, model.detach(), rtol=0, atol=1e-14)
+
+
+def test_momenta_are_no_models_to_deploy():
+    for outer in (Mean(), BlockMomentum(), OuterNesterov()):
+        assert ModelAveraging(outer=outer).start(vector(1.0)).candidates().keys() == {"iterate"}
+
+
+def test_a_contribution_that_began_a_version_ago_counts_as_the_way_it_went():
+    algorithm = ModelAveraging()
+    server = algorithm.start(vector(0.0))
+    algorithm.fold(server, vector(4.0).unsqueeze(0), [0], 1.0)  # 0 to 4
+    both = torch.stack([vector(6.0), vector(3.0)])
+    algorithm.fold(server, both, [0, 1], 1.0)  # 4 to 6, and 0 to 3
+    assert server.model.item() == 4.0 + (2.0 + 3.0) / 2
+
+
+def test_an_older_contribution_is_refused():
+    algorithm = ModelAveraging()
+    server = algorithm.start(vector(0.0))
+    with pytest.raises(ValueError, match="2 versions old"):
+        algorithm.fold(server, vector(1.0).unsqueeze(0), [2], 1.0)
+
+
+def test_contributing_leaves_the_memory_empty_where_nothing_is_estimated():
+    net, memory = Dnn(Layout((2, 2))), Memory()
+    replicas = torch.zeros(3, 6)
+    minibatch = Minibatch(torch.ones(3, 4, 2), torch.zeros(3, 4, dtype=torch.int64))
+    ModelAveraging().contribute(net, replicas, [minibatch], torch.empty(3, 6), 0.1, memory)
+    assert memory.tensors == {}
