@@ -23,7 +23,9 @@ COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
+    "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
+    "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

@@ -190,10 +190,14 @@ def _convert(
     """``value`` as the type ``kind``, or the error that teaches."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
         inner = _chosen(value, arguments, label)
-        return None if value is None else _convert(value, inner, limits, label, where, key)
+        return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
+    if isinstance(kind, type) and (below := _dataclasses_below(kind)):
+        return _convert(value, _chosen(value, below, label), limits, label, where, key)
     if origin is Literal:
         return _scalar(value, str, Limits(one_of=arguments), label)
     if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
@@ -209,6 +213,11 @@ def _convert(
             for k, v in pairs
         }
     return _scalar(value, kind, limits, label)
+
+
+def _dataclasses_below(kind: type) -> tuple[Any, ...]:
+    """What derives from a class that is no dataclass itself, and is one."""
+    return tuple(below for below in kind.__subclasses__() if is_dataclass(below))
 
 
 def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:

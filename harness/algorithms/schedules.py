@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from harness.spec import setting
+
 
 @dataclass
 class Pace:
@@ -82,7 +84,7 @@ class Schedule:
 class Constant(Schedule):
     """One rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one."""
 
-    rate: float
+    rate: float = setting(above=0.0)
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,9 @@ class Exponential(Schedule):
         last: the last pass's rate as a share of the first's.
     """
 
-    rate: float
-    passes: int
-    last: float = 0.01
+    rate: float = setting(above=0.0)
+    passes: int = setting(at_least=1)
+    last: float = setting(0.01, above=0.0)
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
         """The next pass's rate; beyond pass n it stays."""
@@ -122,11 +124,11 @@ class Hand(Schedule):
         gain: the relative fall of the loss that leaves the rate alone.
     """
 
-    rate: float
-    factor: float = 0.999
-    groups_a_pass: int = 7000
-    tests_a_pass: int = 50
-    gain: float = 0.01
+    rate: float = setting(above=0.0)
+    factor: float = setting(0.999, above=0.0, at_most=1.0)
+    groups_a_pass: int = setting(7000, at_least=1)
+    tests_a_pass: int = setting(50, at_least=1)
+    gain: float = setting(0.01, at_least=0.0)
 
     @property
     def held_out_tests(self) -> int:
@@ -158,12 +160,12 @@ class Search(Schedule):
         clear: relative fall of the loss below the last rate's that counts as clear.
     """
 
-    rate: float = 0.008
-    sample: float = 0.03
-    factor: float = 2.0
-    rungs: int = 1
-    least_minibatches: int = 42
-    clear: float = 0.03
+    rate: float = setting(0.008, above=0.0)
+    sample: float = setting(0.03, above=0.0, at_most=1.0)
+    factor: float = setting(2.0, above=1.0)
+    rungs: int = setting(1, at_least=1)
+    least_minibatches: int = setting(42, at_least=1)
+    clear: float = setting(0.03, at_least=0.0)
 
     @property
     def searches(self) -> bool:
@@ -203,7 +205,7 @@ class Halving(Schedule):
         stop_below: gain below which training stops, once halving has begun.
     """
 
-    rate: float
+    rate: float = setting(above=0.0)
     halve_below: float = 0.005
     stop_below: float = 0.001
 

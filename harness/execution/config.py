@@ -17,13 +17,14 @@ from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
 from harness.simulator import Cluster
 from harness.simulator.protocols.averaging import Averaging
+from harness.spec import setting
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
 ADDED = ("protocol", "tested")
 """Fields that came later: at their default they are no part of a run's identity."""
 
-Tested = Literal["every pass", "at the end"]
+Tested = Literal["every pass", "at the end", "never"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Stage:
         share: the share of the training utterances used.
     """
 
-    minibatch: int
-    timed_minibatch: int
-    share: float = 1.0
+    minibatch: int = setting(at_least=1)
+    timed_minibatch: int = setting(at_least=1)
+    share: float = setting(1.0, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class RunConfig:
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
         protocol: rounds in which all workers take part, each with its own share of the data;
             None for the asynchronous parameter server.
-        tested: when the test sets are scored, after every pass or the last one.
+        tested: when the test sets are scored, after every pass or the last one; a search for
+            settings on development data never needs them.
 
     Raises:
         UserError: settings that do not go together.
@@ -73,19 +75,19 @@ class RunConfig:
     scale: str
     corpus_seed: int
     fingerprint: str
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...] = setting(at_least=1)
     activation: Activation
     initial: Recipe | WideRandom | None
     algorithm: AsyncSgd | AveragedSgd | ModelAveraging | GradientAveraging
     schedule: Schedule
     stages: tuple[Stage, ...]
-    passes: int
-    chunk: float
-    evaluations: int
+    passes: int = setting(at_least=1)
+    chunk: float = setting(above=0.0, at_most=1.0)
+    evaluations: int = setting(at_least=1)
     cluster: Cluster
-    workers: int
-    timed_layers: tuple[int, ...]
-    seed: int
+    workers: int = setting(at_least=1, at_most=1_000_000)
+    timed_layers: tuple[int, ...] = setting(at_least=1)
+    seed: int = setting(at_least=0)
     device: str
     format: int = FORMAT
     protocol: Averaging | None = None

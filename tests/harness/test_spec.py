@@ -216,15 +216,30 @@ class Square:
     side: float
 
 
+class Pen:
+    pass
+
+
+@dataclass(frozen=True)
+class Pencil(Pen):
+    hardness: int = 2
+
+
+@dataclass(frozen=True)
+class Brush(Pen):
+    width: float = 1.0
+
+
 @dataclass(frozen=True)
 class Drawing(Spec):
+    pen: Pen | None = None
     shape: Circle | Square | None = None
     line: Literal["solid", "dotted"] = "solid"
 
 
 def test_a_table_may_name_which_of_several_classes_it_describes() -> None:
     table = {"shape": {"is": "Square", "side": 2}, "line": "dotted"}
-    assert build(Drawing, table, "d.toml") == Drawing(Square(2.0), "dotted")
+    assert build(Drawing, table, "d.toml") == Drawing(shape=Square(2.0), line="dotted")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.schedules import Constant
+from harness.errors import UserError
+from harness.execution.config import Stage
+from harness.execution.run_file import load_run
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
+CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+RUN = f"""
+corpus = "parametric"
+hidden = [8]
+cluster = "{CLUSTERS / "k20m-server.toml"}"
+workers = 2
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.01
+[[stages]]
+minibatch = 16
+timed_minibatch = 256
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_documented_run_can_be_read(path: Path) -> None:
+    asked = load_run(path)
+    assert asked.config.fingerprint == asked.corpus.fingerprint
+
+
+def test_a_run_file_says_what_is_run_and_what_it_leaves_out_follows(tmp_path: Path) -> None:
+    asked = load_run(written(tmp_path, RUN), seed=7)
+    config, corpus = asked.config, asked.corpus
+    assert config.algorithm == AsyncSgd()
+    assert config.schedule == Constant(0.01)
+    assert config.stages == (Stage(16, 256),)
+    assert config.timed_layers == (corpus.dim * (2 * corpus.context + 1), 8, corpus.n_targets)
+    assert config.seed == 7
+    assert config.initial is None
+
+
+def test_what_is_one_of_several_classes_may_be_nested(tmp_path: Path) -> None:
+    text = RUN.replace(
+        'is = "AsyncSgd"', 'is = "AveragedSgd"\ndescent = { scaling = "memory_of_one" }'
+    )
+    config = load_run(written(tmp_path, text)).config
+    assert config.algorithm == AveragedSgd(AsyncSgd("memory_of_one"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"AsyncSgd"', '"AsyncSDG"', "algorithm.is: unknown 'AsyncSDG' (did you mean 'AsyncSgd'?)"),
+        ('is = "Constant"', "", "schedule.is: missing; allowed: one of Constant"),
+        ("rate = 0.01", "rte = 0.01", "unknown 'rte' (did you mean 'rate'?)"),
+        ("rate = 0.01", "rate = -1", "schedule.rate: -1.0 is not allowed; allowed: a number above 0"),
+        ("workers = 2", "workers = 0", "workers: 0 is not allowed; allowed: a whole number at"),
+        ("workers = 2", "workers = 2\nfingerprint = 'x'", "fingerprint: not allowed"),
+        ("workers = 2", "workers = 2\nseed = 'x'", "seed: 'x' is not allowed"),
+        ("hidden = [8]", "hidden = [0]", "hidden[0]: 0 is not allowed"),
+        ("hidden = [8]", "hidden = 8", "hidden: 8 is not allowed"),
+        ("minibatch = 16", "minibatch = 1.5", "stages[0].minibatch: 1.5 is not allowed"),
+        ('"parametric"', '"paramtric"', "(did you mean 'parametric'?)"),
+        ('"parametric"', "3", "corpus: 3 is not a string"),
+        ("k20m-server.toml", "k21m.toml", "k21m.toml: cannot read the file"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in RUN
+    with pytest.raises(UserError) as caught:
+        load_run(written(tmp_path, RUN.replace(old, new, 1)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
