@@ -173,7 +173,7 @@ class Training:
             accuracy = 1.0 - self.examiner.dev(self.replay.server.model).frame_error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
-        if last or self.config.tested == "every pass":
+        if self.config.tested == "every pass" or (last and self.config.tested == "at the end"):
             self._test()
         position.epoch_before += self._stage(position.stage).share
         position.steps_before += self.order.steps
