@@ -10,7 +10,8 @@ from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.store import Run
-from reports import differences, numbers, tables
+from reports import numbers, tables
+from reports.provenance import BAD, wall_time, where_from
 
 CAUTION = {
     "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
@@ -20,8 +21,6 @@ CAUTION = {
     "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
     "the paper's statement at this scale; the last pages list what differs.",
 }
-BAD = ("diverged", "failed")
-NAMES = {"wall_s": "wall time", "git": "commit"}  # of provenance, for people
 
 Data = dict[str, Any]
 
@@ -52,21 +51,20 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
         "legend": "Ours stands beside the paper's, with its 95% interval over seeds; full "
         "precision and run hashes are in tables/*.csv.",
         "exhibits": [_exhibit(exhibit, bad) for exhibit in results.exhibits],
-        "provenance": _provenance(results, runs, cited),
+        "provenance": where_from(results, runs, cited),
     }
 
 
 def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Name and value of what a reader asks first."""
     facts = results.provenance
-    wall = facts.get("wall_s")
     rows = [
         ("scale", results.scale),
         ("corpus", results.corpus),
         ("seeds", ", ".join(map(str, results.seeds))),
         ("device", str(facts.get("device", ""))),
         ("runs", str(runs)),
-        ("wall time", numbers.duration(wall) if isinstance(wall, int | float) else ""),
+        ("wall time", wall_time(facts)),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -139,57 +137,3 @@ def _failures(bad: Sequence[Run]) -> str:
 def _halves(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     middle = (len(facts) + 1) // 2
     return [facts[:middle], facts[middle:]]
-
-
-def _provenance(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
-    facts = results.provenance
-    told = {"reference", "differences"}
-    listed = [run for run in runs if run.hash in cited or run.status in BAD]
-    return {
-        "facts": [
-            (NAMES.get(key, key), _fact(key, value))
-            for key, value in facts.items()
-            if key not in told
-        ],
-        "differences": [
-            [str(each.get(key, "")) for key in ("what", "paper", "here")]
-            for each in facts.get("differences", [])
-        ],
-        "runs-note": _runs_note(len(listed), len(cited - {run.hash for run in runs})),
-        "groups": [
-            _group([listed[index] for index in group])
-            for group in differences.alike([run.config for run in listed])
-        ],
-    }
-
-
-def _runs_note(listed: int, missing: int) -> str:
-    plural = "s" if listed != 1 else ""
-    note = f"{listed} run{plural}, by the first {SHORT} digits of their configuration's hash."
-    return note + (f" {missing} cited runs are not stored." if missing else "")
-
-
-def _group(runs: Sequence[Run]) -> Data:
-    shared, apart = differences.split([run.config for run in runs])
-    return {
-        "runs": [_run(run, own) for run, own in zip(runs, apart, strict=True)],
-        "shared": list(shared.items()),
-    }
-
-
-def _fact(key: str, value: Any) -> str:
-    if key == "wall_s" and isinstance(value, int | float):
-        return numbers.duration(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {text}" for name, text in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _run(run: Run, own: dict[str, str]) -> Data:
-    return {
-        "hash": run.hash[:SHORT],
-        "status": run.status,
-        "bad": run.status in BAD,
-        "note": run.note,
-        "apart": ", ".join(f"{key} {value}" for key, value in own.items()),
-    }

@@ -41,10 +41,14 @@ def places_of(values: Iterable[float | None]) -> int:
 
 
 def decimals(value: float, ci95: Bounds) -> int:
-    """Decimal places for ``value``: two digits of its half width, else four digits in all."""
+    """Decimal places for ``value``: two digits of its half width, else four digits in all.
+
+    One digit of the half width where two would take more than five of the value.
+    """
     half = half_width(ci95)
     if half:
-        return min(6, max(0, 1 - _magnitude(half)))
+        most = max(4 - _magnitude(value), -_magnitude(half))
+        return min(6, max(0, min(1 - _magnitude(half), most)))
     return min(6, max(0, 3 - _magnitude(value)))
 
 

@@ -55,13 +55,17 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     started, clock = datetime.now(UTC), time.monotonic()
     exhibits, claims = paper.chosen(request.only, subject.scale)
     needed = {setting for maker in (*exhibits, *claims) for setting in maker.needs}
+    before = {run.hash for run in Store(request.out / "runs").runs() if run.status == "done"}
     runs = _execute(paper, subject, request, needed)
     results = Results(
         paper.id,
         subject.scale,
         subject.corpus.name,
         request.seeds,
-        _provenance(paper, subject, started, time.monotonic() - clock),
+        {
+            **_provenance(paper, subject, started, time.monotonic() - clock),
+            **_work(runs, before),
+        },
         tuple(_timeline_kept(_exhibit(maker, subject, runs), request.out) for maker in exhibits),
         tuple(_claim(maker, subject, runs) for maker in claims),
     )
@@ -96,7 +100,8 @@ def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str])
             list(configs.values()), request.out / "runs", request.jobs, display.show,
             budget_s=request.budget_s,
         )  # fmt: skip
-    return {setting: [runs[hashes[setting, seed]] for seed in request.seeds] for setting in needed}
+    order = [name for name in dict.fromkeys(setting for setting, _ in configs) if name in needed]
+    return {setting: [runs[hashes[setting, seed]] for seed in request.seeds] for setting in order}
 
 
 def _broken(maker: Maker[Any], runs: Runs) -> list[Run]:
@@ -149,6 +154,16 @@ def _provenance(paper: Paper, subject: Subject, started: datetime, wall_s: float
         "started": started.isoformat(timespec="seconds"),
         "command": " ".join(["python -m reproductions", *sys.argv[1:]]),
         "corpus_sha256": subject.corpus.fingerprint,
+    }
+
+
+def _work(runs: Runs, before: set[str]) -> dict[str, Any]:
+    """Which runs each setting has, how long they took together, and how many were reused."""
+    distinct = {run.hash: run for group in runs.values() for run in group}
+    return {
+        "settings": {name: [run.hash for run in group] for name, group in runs.items()},
+        "runs_s": round(sum(run.provenance.get("wall_s", 0.0) for run in distinct.values()), 1),
+        "reused": len(before & distinct.keys()),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.execution.grid import Config
 from reproductions.paper import Paper, Subject
+from reproductions.paper1_async_asgd import costs
 from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS
 from reproductions.paper1_async_asgd.exhibits import EXHIBITS
@@ -17,8 +18,8 @@ from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED, tim
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Config]:
-    """The paper's own runs and those of the three readings."""
-    return {**experiments(subject, seed), **timings(seed)}
+    """The paper's own runs, and timings at other minibatches and of the three readings."""
+    return {**experiments(subject, seed), **costs.timings(seed), **timings(seed)}
 
 
 PAPER = Paper(
@@ -28,6 +29,6 @@ PAPER = Paper(
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments=_experiments,
     differences=differences,
-    exhibits=(*EXHIBITS, *BEYOND, *UNDERDETERMINED),
+    exhibits=(*EXHIBITS, *BEYOND, *costs.COSTS, *UNDERDETERMINED),
     claims=CLAIMS,
 )

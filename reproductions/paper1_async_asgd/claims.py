@@ -27,6 +27,7 @@ from harness.judge.statistics import (
 from harness.judge.utterances import rate_difference_ci, rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper1_async_asgd.costs import LATER, setting
 from reproductions.paper1_async_asgd.exhibits import (
     DEV_AVERAGE,
     DEV_ITERATE,
@@ -192,23 +193,31 @@ def first_epoch(subject: Subject, runs: Runs) -> Claim:
 
 def speedup_4(subject: Subject, runs: Runs) -> Claim:
     """Throughput of four workers, over one worker and over one card without a server."""
-    four = [run.summary["throughput_per_s"] for run in runs["timing_4"]]
-    one = [run.summary["throughput_per_s"] for run in runs["timing_1"]]
-    bare = [run.summary["bare_throughput_per_s"] for run in runs["timing_1"]]
     paper = REPORTED["claims"]["speedup_4"]
-    over_worker, over_card = ratio_ci(four, one), ratio_ci(four, bare)
+    over_worker, over_card = _speedups(runs["timing_4"], runs["timing_1"])
+    later = [runs[setting(n, LATER)] for n in (4, 1)]
+    over_card_later = _speedups(*later)[1]
     parts: list[Quantity] = [
         ("over one worker", paper, over_worker, judge_prediction(over_worker, paper)),
         ("over one bare card", paper, over_card, None),
+        (f"over one bare card, minibatches of {LATER:,}", paper, over_card_later, None),
     ]
-    errors = _listed(f"{relative_error(i, paper).estimate:+.0%}" for i in (over_worker, over_card))
+    errors = _listed(f"{relative_error(i, paper).estimate:+.0%}" for _, _, i, _ in parts)
     return _claim(
         "p1.speedup-4", "Asynchronous SGD on four GPUs is 3.2 times as fast as on one",
         "Section 1", "simulated throughput, 4 workers over 1; within 10%", parts,
-        hashes(runs["timing_1"], runs["timing_4"]),
-        f"Relative errors {errors}. Underdetermined: the paper says neither what the single GPU "
-        "ran (the same server with one worker, or no server) nor what a step cost.",
+        hashes(runs["timing_1"], runs["timing_4"], *later),
+        f"Relative errors {errors}. Underdetermined: the 3.2 is of an earlier system, and the "
+        "paper says neither what the single GPU ran (the same server with one worker, or no "
+        "server), nor its minibatch, nor what a step cost. The first line alone is judged.",
     )  # fmt: skip
+
+
+def _speedups(four: Sequence[Run], one: Sequence[Run]) -> tuple[Interval, Interval]:
+    """Throughput of four workers over one worker's, and over one card's without a server."""
+    rate = [run.summary["throughput_per_s"] for run in four]
+    over_worker = ratio_ci(rate, [run.summary["throughput_per_s"] for run in one])
+    return over_worker, ratio_ci(rate, [run.summary["bare_throughput_per_s"] for run in one])
 
 
 def switch(subject: Subject, runs: Runs) -> Claim:
@@ -319,7 +328,9 @@ CLAIMS = (
     Maker("p1.time-factor", BOTH, time_factor),
     Maker("p1.average-helps", ("one_pass",), average_helps),
     Maker("p1.first-epoch", BOTH, first_epoch),
-    Maker("p1.speedup-4", ("timing_1", "timing_4"), speedup_4),
+    Maker(
+        "p1.speedup-4", ("timing_1", "timing_4", setting(1, LATER), setting(4, LATER)), speedup_4
+    ),
     Maker("p1.switch", ("one_pass",), switch),
     Maker("p1.noise-harder", (*BOTH, *map(chunk_name, CHUNK_HOURS[1:])), noise_harder),
 )

@@ -121,11 +121,12 @@ def baseline(subject: Subject, seed: int) -> RunConfig:
     return _run(subject, seed, AsyncSgd(), Halving(RATE), stages, passes)
 
 
-def timing(seed: int, workers: int) -> TimingConfig:
+def timing(
+    seed: int, workers: int, minibatch: int = REPORTED["paper"]["minibatch"]
+) -> TimingConfig:
     """The paper's network on the paper's server, timed without training."""
-    paper = REPORTED["paper"]
-    layers = tuple(paper["layers"])
-    return TimingConfig(load_cluster(CLUSTER), workers, layers, paper["minibatch"], 2000, seed)
+    layers = tuple(REPORTED["paper"]["layers"])
+    return TimingConfig(load_cluster(CLUSTER), workers, layers, minibatch, 2000, seed)
 
 
 def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConfig]:

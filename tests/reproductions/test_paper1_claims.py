@@ -205,11 +205,12 @@ def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
         facts = {"throughput_per_s": throughput, "bare_throughput_per_s": 16.0}
         return [book.run(summary=facts) for _ in range(3)]
 
-    near = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(32.0)})
+    later = {"timing_1_of_1024": timed(6.0), "timing_4_of_1024": timed(24.0)}
+    near = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(32.0), **later})
     assert (near.measured, near.verdict) == (3.2, "reproduced")
-    assert [part.measured for part in near.parts] == [3.2, 2.0]
-    assert near.parts[1].verdict is None
-    far = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(40.0)})
+    assert [part.measured for part in near.parts] == [3.2, 2.0, 1.5]
+    assert [part.verdict for part in near.parts] == ["reproduced", None, None]
+    far = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(40.0), **later})
     assert far.verdict == "contradicted"
     assert "+25%" in far.note
 

@@ -1,0 +1,116 @@
+"""The last pages: which commit, versions and runs the figures come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.identity import SHORT
+from harness.judge import Results
+from harness.store import Run
+from reports import differences, numbers
+
+BAD = ("diverged", "failed")
+NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-256"}
+ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s")
+"""Entries of provenance that are not printed as a line of their own."""
+MOST = 8
+"""Keys that are told of one setting; the rest is in its runs' ``config.json``."""
+
+Data = dict[str, Any]
+
+
+def where_from(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
+    """Facts, differences from the paper, and runs by what sets them apart.
+
+    ``provenance`` may hold ``settings``, names of settings to the hashes of their runs in the
+    order of the seeds: then each has one line.
+
+    Args:
+        results: what was found.
+        runs: every run of the store.
+        cited: hashes that a row or a claim rests on.
+    """
+    facts = results.provenance
+    listed = [run for run in runs if run.hash in cited or run.status in BAD]
+    kinds = differences.alike([run.config for run in listed])
+    names = settings_of(facts.get("settings", {}))
+    return {
+        "facts": [
+            (NAMES.get(key, key), _fact(facts, key)) for key in facts if key not in ELSEWHERE
+        ],
+        "differences": [
+            [str(each.get(key, "")) for key in ("what", "paper", "here")]
+            for each in facts.get("differences", [])
+        ],
+        "runs-note": _runs_note(len(listed), len(cited - {run.hash for run in runs})),
+        "groups": [_group([listed[index] for index in kind], names) for kind in kinds],
+    }
+
+
+def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Hash -> the settings that have it, in one string.
+
+    Example:
+        >>> settings_of({"search": ["ab"], "one_pass": ["ab"]})
+        {'ab': 'search = one_pass'}
+    """
+    names: dict[str, list[str]] = {}
+    for setting, hashes in settings.items():
+        for each in hashes:
+            names.setdefault(each, []).append(setting)
+    return {each: " = ".join(own) for each, own in names.items()}
+
+
+def wall_time(facts: Mapping[str, Any]) -> str:
+    """How long the command took, and how much of it was there already."""
+    wall, together, reused = (facts.get(key) for key in ("wall_s", "runs_s", "reused"))
+    if not isinstance(wall, int | float):
+        return ""
+    told = numbers.duration(wall)
+    if isinstance(together, int | float):
+        told += f"; its runs one after another {numbers.duration(together)}"
+    return told + (f" ({reused} of them were there already)" if reused else "")
+
+
+def _runs_note(listed: int, missing: int) -> str:
+    plural = "s" if listed != 1 else ""
+    note = f"{listed} run{plural}, by the first {SHORT} digits of their configuration's hash."
+    return note + (f" {missing} cited runs are not stored." if missing else "")
+
+
+def _group(runs: Sequence[Run], names: Mapping[str, str]) -> Data:
+    """Runs of one kind: a line a setting, and what all of them share."""
+    shared, apart = differences.split([run.config for run in runs])
+    lines: dict[str, list[int]] = {}
+    for index, run in enumerate(runs):
+        lines.setdefault(names.get(run.hash, run.hash), []).append(index)
+    order = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
+    told = [
+        _line(name if name in order else "", [runs[i] for i in own], [apart[i] for i in own])
+        for name, own in sorted(lines.items(), key=lambda line: order.get(line[0], len(order)))
+    ]
+    return {"runs": told, "named": any(line["name"] for line in told), "shared": [*shared.items()]}
+
+
+def _line(name: str, runs: Sequence[Run], apart: Sequence[Mapping[str, str]]) -> Data:
+    common = {k: v for k, v in apart[0].items() if all(own.get(k) == v for own in apart)}
+    told = ", ".join(f"{key} {value}" for key, value in list(common.items())[:MOST])
+    further = len(common) - MOST
+    return {
+        "name": name,
+        "hash": ", ".join(run.hash[:SHORT] for run in runs),
+        "status": ", ".join(dict.fromkeys(run.status for run in runs)),
+        "bad": any(run.status in BAD for run in runs),
+        "note": " ".join(run.note for run in runs if run.note),
+        "apart": told + (f" and {further} more in config.json" if further > 0 else ""),
+    }
+
+
+def _fact(facts: Mapping[str, Any], key: str) -> str:
+    value = facts[key]
+    if key == "wall_s":
+        return wall_time(facts)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, text in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
