@@ -13,33 +13,12 @@ import pytest
 
 from harness.acoustics.decoder import Beam, decode, lattice
 from harness.acoustics.forward_backward import occupancies
-from harness.acoustics.graph import Lexicon, decoding_graph
-from harness.acoustics.language_model import train
 from harness.acoustics.lattice import posteriors
-from harness.seeds import stream
 
 FRAME_SHIFT_S = 0.01
-SAID, SHORT = 12, 2  # words of the utterance, and of the part that plain Python is given
+SHARE = 6  # plain Python is given this part of the utterance
 BEAM = Beam(10.0, 5000, 6.0)
-SIZES = {50: (6, 120), 200: (9, 120), 1000: (9, 500)}
-
-
-def task(words):
-    """A unigram loop, and the scores of a sentence said through noise, three frames a state."""
-    states, targets = SIZES[words]
-    draw = stream(0, "benchmark", words)
-    chains = {
-        f"w{i:04d}": (tuple(draw.integers(3, targets, states).tolist()),) for i in range(words)
-    }
-    text = [tuple(draw.choice(list(chains), 8).tolist()) for _ in range(500)]
-    lexicon = Lexicon(chains, (0, 1, 2), stay=np.full(targets, 2 / 3))
-    graph = decoding_graph(train(text, 1, vocabulary=chains), lexicon)
-    said = [s for w in draw.choice(list(chains), SAID) for s in chains[w][0]]
-    path = np.repeat(said, 3)
-    frames = len(path)
-    scores = 1.2 * draw.normal(size=(frames, targets))
-    scores[np.arange(frames), path] += 3.0
-    return graph, scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+SIZES = (50, 200, 1000)
 
 
 def plain_python(graph, scores, width):
@@ -74,31 +53,6 @@ def plain_python(graph, scores, width):
     return tokens[graph.end]
 
 
-def kaldi(graph, scores, width):
-    """Kaldi's decoder on the same graph: its speed in frames a second, and its best score."""
-    kaldifst = pytest.importorskip("kaldifst")
-    decoder = pytest.importorskip("kaldi_decoder")
-    fst = kaldifst.StdVectorFst()
-    for _ in range(graph.nodes):
-        fst.add_state()
-    fst.start = graph.start
-    fst.set_final(graph.end, 0.0)
-    for n in range(graph.nodes):
-        for a in range(graph.first[n], graph.first[n + 1]):
-            to = int(graph.to[a])
-            enters = int(graph.target[to]) + 1 if to < graph.states else 0
-            arc = kaldifst.StdArc(enters, int(graph.label[a]) + 1, -float(graph.weight[a]), to)
-            fst.add_arc(n, arc)
-    search = decoder.FasterDecoder(fst, decoder.FasterDecoderOptions(beam=width, max_active=5000))
-    frames = decoder.DecodableCtc(scores.astype(np.float32))
-    start = time.perf_counter()
-    search.decode(frames)
-    _, best = search.get_best_path()
-    took = time.perf_counter() - start
-    words = kaldifst.get_linear_symbol_sequence(best)[2]
-    return len(scores) / took, tuple(graph.words[w - 1] for w in words)
-
-
 def report(benchmark, frames, **ratios):
     if benchmark.stats is not None:
         median = benchmark.stats.stats.median
@@ -108,9 +62,9 @@ def report(benchmark, frames, **ratios):
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_decoding_is_fast_and_finds_what_plain_python_finds(benchmark, words):
-    graph, scores = task(words)
-    short = scores[: len(scores) * SHORT // SAID]
+def test_decoding_is_fast_and_finds_what_plain_python_finds(benchmark, spoken, words):
+    graph, scores = spoken(words)
+    short = scores[: len(scores) // SHARE]
     start = time.perf_counter()
     expected = plain_python(graph, short, BEAM.width)
     python_rate = len(short) / (time.perf_counter() - start)
@@ -121,8 +75,8 @@ def test_decoding_is_fast_and_finds_what_plain_python_finds(benchmark, words):
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_decoding_is_fast_and_finds_what_kaldi_finds(benchmark, words):
-    graph, scores = task(words)
+def test_decoding_is_fast_and_finds_what_kaldi_finds(benchmark, spoken, kaldi, words):
+    graph, scores = spoken(words)
     kaldi_rate, said = kaldi(graph, scores, BEAM.width)
     found = benchmark(decode, graph, scores, BEAM)
     assert found.words == said
@@ -130,8 +84,8 @@ def test_decoding_is_fast_and_finds_what_kaldi_finds(benchmark, words):
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_lattices_with_posteriors_are_fast(benchmark, words):
-    graph, scores = task(words)
+def test_lattices_with_posteriors_are_fast(benchmark, spoken, words):
+    graph, scores = spoken(words)
 
     def occupied():
         return posteriors(lattice(graph, scores, BEAM), scores.shape[1])
@@ -142,8 +96,8 @@ def test_lattices_with_posteriors_are_fast(benchmark, words):
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_sums_over_the_whole_graph_are_fast(benchmark, words):
-    graph, scores = task(words)
+def test_sums_over_the_whole_graph_are_fast(benchmark, spoken, words):
+    graph, scores = spoken(words)
     log_z, _ = benchmark(occupancies, graph, scores)
     assert posteriors(lattice(graph, scores, BEAM), scores.shape[1])[0] <= log_z + 1e-9
     report(benchmark, len(scores))

@@ -1,0 +1,70 @@
+"""Speech to recognise fast, and the peer to be faster than; shared by several files."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+from harness.seeds import stream
+
+SAID = 12
+SIZES = {50: (6, 120), 200: (9, 120), 1000: (9, 500)}
+
+
+def make_task(words):
+    """A unigram loop, and the scores of a sentence said through noise, three frames a state."""
+    states, targets = SIZES[words]
+    draw = stream(0, "benchmark", words)
+    chains = {
+        f"w{i:04d}": (tuple(draw.integers(3, targets, states).tolist()),) for i in range(words)
+    }
+    text = [tuple(draw.choice(list(chains), 8).tolist()) for _ in range(500)]
+    lexicon = Lexicon(chains, (0, 1, 2), stay=np.full(targets, 2 / 3))
+    graph = decoding_graph(train(text, 1, vocabulary=chains), lexicon)
+    said = [s for w in draw.choice(list(chains), SAID) for s in chains[w][0]]
+    path = np.repeat(said, 3)
+    frames = len(path)
+    scores = 1.2 * draw.normal(size=(frames, targets))
+    scores[np.arange(frames), path] += 3.0
+    return graph, scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+
+def kaldi_decoded(graph, scores, width):
+    """Kaldi's decoder on the same graph: its speed in frames a second, and its best score."""
+    kaldifst = pytest.importorskip("kaldifst")
+    decoder = pytest.importorskip("kaldi_decoder")
+    fst = kaldifst.StdVectorFst()
+    for _ in range(graph.nodes):
+        fst.add_state()
+    fst.start = graph.start
+    fst.set_final(graph.end, 0.0)
+    for n in range(graph.nodes):
+        for a in range(graph.first[n], graph.first[n + 1]):
+            to = int(graph.to[a])
+            enters = int(graph.target[to]) + 1 if to < graph.states else 0
+            arc = kaldifst.StdArc(enters, int(graph.label[a]) + 1, -float(graph.weight[a]), to)
+            fst.add_arc(n, arc)
+    search = decoder.FasterDecoder(fst, decoder.FasterDecoderOptions(beam=width, max_active=5000))
+    frames = decoder.DecodableCtc(scores.astype(np.float32))
+    start = time.perf_counter()
+    search.decode(frames)
+    _, best = search.get_best_path()
+    took = time.perf_counter() - start
+    words = kaldifst.get_linear_symbol_sequence(best)[2]
+    return len(scores) / took, tuple(graph.words[w - 1] for w in words)
+
+
+@pytest.fixture(scope="session")
+def spoken():
+    """Makes a word loop of so many words, and the scores of a sentence: (graph, scores)."""
+    return make_task
+
+
+@pytest.fixture(scope="session")
+def kaldi():
+    """Decodes with Kaldi, or skips: (frames a second, words) of (graph, scores, beam width)."""
+    return kaldi_decoded

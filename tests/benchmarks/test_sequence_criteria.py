@@ -1,0 +1,92 @@
+"""Denominators of sequence training in frames a second, beside Kaldi's decoder in the same run.
+
+``times_kaldi`` divides by kaldi-decoder's beam search alone: it makes no lattice and sums
+nothing. ``times_single`` divides a batch's speed by that of its utterances one by one.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from harness.acoustics.batched_mmi import BatchedCriterion
+from harness.acoustics.decoder import Beam, lattice
+from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.graph import Lexicon
+from harness.acoustics.language_model import train
+from harness.acoustics.lattice import posteriors
+from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.numerator import References
+from harness.seeds import stream
+
+BEAM = Beam(10.0, 5000, 6.0)
+SIZES = (50, 200, 1000)
+
+
+def report(benchmark, frames, **rates):
+    if benchmark.stats is not None:
+        per_second = frames / benchmark.stats.stats.median
+        ratios = {name: per_second / rate for name, rate in rates.items()}
+        benchmark.extra_info |= {"frames_per_s": per_second, **ratios}
+
+
+@pytest.mark.parametrize("words", SIZES)
+def test_sums_over_the_whole_graph_beside_kaldi(benchmark, spoken, kaldi, words):
+    graph, scores = spoken(words)
+    kaldi_rate, _ = kaldi(graph, scores, BEAM.width)
+    _, gamma = benchmark(occupancies, graph, scores)
+    np.testing.assert_allclose(gamma.sum(axis=1), 1.0, atol=1e-10)
+    report(benchmark, len(scores), times_kaldi=kaldi_rate)
+
+
+@pytest.mark.parametrize("words", SIZES)
+def test_lattices_with_posteriors_beside_kaldi(benchmark, spoken, kaldi, words):
+    graph, scores = spoken(words)
+    kaldi_rate, _ = kaldi(graph, scores, BEAM.width)
+    log_z, _ = benchmark(lambda: posteriors(lattice(graph, scores, BEAM), scores.shape[1]))
+    assert log_z <= occupancies(graph, scores)[0] + 1e-9
+    report(benchmark, len(scores), times_kaldi=kaldi_rate)
+
+
+def speech(words=300, count=16, targets=120):
+    draw = stream(0, "sequence benchmark")
+    names = [f"w{i:03d}" for i in range(words)]
+    chains = {w: (tuple(draw.integers(3, targets, 9).tolist()),) for w in names}
+    text = [tuple(draw.choice(names, 4).tolist()) for _ in range(500)]
+    lexicon = Lexicon(chains, (0, 1, 2), stay=np.full(targets, 0.6))
+    said = [tuple(draw.choice(names, 3).tolist()) for _ in range(count)]
+    paths = [np.repeat([s for w in words for s in chains[w][0]], 3) for words in said]
+    scores = 1.2 * draw.normal(size=(count, len(paths[0]), targets))
+    for row, path in zip(scores, paths, strict=True):
+        row[np.arange(len(path)), path] += 3.0
+    scores -= np.logaddexp.reduce(scores, axis=2, keepdims=True)
+    return References(train(text, 1, vocabulary=names), lexicon), scores, said
+
+
+@pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
+@pytest.mark.parametrize("denominator", ["graph", "lattice"])
+def test_outer_gradients_of_an_utterance(benchmark, kind, denominator):
+    references, scores, said = speech(count=1)
+    criterion = Criterion(kind, 0.5, denominator, BEAM, "sum")
+    single = SequenceCriterion(criterion, references, np.full(120, -5.0))
+    found = benchmark(single.outer, scores[0], said[0])
+    assert np.isfinite(found.value)
+    report(benchmark, scores.shape[1])
+
+
+def test_outer_gradients_of_a_batch_beside_one_by_one(benchmark):
+    references, scores, said = speech()
+    single = SequenceCriterion(Criterion(numerator="sum"), references, np.full(120, -5.0))
+    alone = [single.outer(x, w) for x, w in zip(scores, said, strict=True)]
+    start = time.perf_counter()
+    for x, words in zip(scores, said, strict=True):
+        single.outer(x, words)
+    single_rate = scores.shape[0] * scores.shape[1] / (time.perf_counter() - start)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    batched, x = BatchedCriterion(single, device), torch.from_numpy(scores).to(device)
+    found = benchmark(lambda: batched.outers(x, [scores.shape[1]] * len(said), said))
+    np.testing.assert_allclose(found.value, [each.value for each in alone], atol=1e-9)
+    report(benchmark, scores.shape[0] * scores.shape[1], times_single=single_rate)
