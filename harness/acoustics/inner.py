@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
+from harness.acoustics.dnn import Dnn, Visit
+from harness.acoustics.stack import Layout
 
 
 @dataclass(frozen=True)
-class InnerGradient:
-    """The gradient of the inner loss, summed over a minibatch, as algorithms take it.
+class InnerLoss:
+    """A network under the inner loss, as algorithms take it: outer gradients are its targets.
 
     Args:
         net: what maps a frame's input to logits.
@@ -30,16 +31,27 @@ class InnerGradient:
     balanced: bool = True
     frozen: Sequence[int] = ()
 
-    def __call__(self, stack: Tensor, x: Tensor, outer: Tensor, out: Tensor) -> Tensor:
-        """Fill ``out [R, P]``; returns zeros ``[R]``, because the loss's value says nothing.
+    @property
+    def layout(self) -> Layout:
+        """Where the network's layers lie."""
+        return self.net.layout
+
+    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        """The gradient summed over each minibatch, into ``out``; returns zeros ``[R]``.
+
+        The loss's value says nothing: outer gradients change with the parameters.
 
         Args:
             stack: parameters ``[R, P]``.
             x: inputs ``[R, B, D]``.
-            outer: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
-            out: overwritten.
+            targets: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
+            out: ``[R, P]``, overwritten.
         """
-        return self.net.backward_from(stack, x, self._derivative(outer), self.net.into(out))
+        return self.backward(stack, x, targets, self.net.into(out))
+
+    def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
+        """Show every layer's inputs and derivatives to ``visit``; see ``Dnn.backward``."""
+        return self.net.backward_from(stack, x, self._derivative(targets), visit)
 
     def _derivative(self, outer: Tensor) -> Callable[[Tensor], Tensor]:
         def inner(logits: Tensor) -> Tensor:

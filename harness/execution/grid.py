@@ -25,12 +25,15 @@ from harness.errors import UserError
 from harness.execution.config import RunConfig
 from harness.execution.observe import Progress
 from harness.execution.run import train
+from harness.execution.sequence import train_sequence
+from harness.execution.sequence_config import SequenceConfig
 from harness.execution.timing import TimingConfig, time_folds
+from harness.execution.transcribing import RecognitionConfig, recognised
 from harness.identity import identity
 from harness.store import Run, Store
 
 POLL_S = 0.2
-Config = RunConfig | TimingConfig
+Config = RunConfig | SequenceConfig | TimingConfig | RecognitionConfig
 
 _channel: Any = None
 _parent = 0
@@ -164,6 +167,10 @@ def _execute_one(config: Config, store: Path) -> str:
     try:
         if isinstance(config, TimingConfig):
             run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
+        elif isinstance(config, RecognitionConfig):
+            run = recognised(config, Store(store), _tell)
+        elif isinstance(config, SequenceConfig):
+            run = train_sequence(config, _corpus(config), Store(store), _tell)
         else:
             run = train(config, _corpus(config), Store(store), _tell)
         return run.hash
@@ -177,7 +184,7 @@ def _execute_one(config: Config, store: Path) -> str:
         return identity(config.to_dict())
 
 
-def _corpus(config: RunConfig) -> Corpus:
+def _corpus(config: RunConfig | SequenceConfig) -> Corpus:
     """The corpus a run names, as it was when the run was configured."""
     corpus = load_corpus(
         config.corpus, scale=config.scale, seed=config.corpus_seed, skip=config.corpus in CAN_SKIP

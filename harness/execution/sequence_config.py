@@ -69,7 +69,7 @@ class SequenceConfig:
         slots: frames of a minibatch.
         rate: multiplies gradients that are summed over a minibatch.
         plateau: when the rate falls; None is never.
-        passes: how often every utterance is decoded.
+        passes: how often every utterance is decoded; 0 measures the start.
         shuffling: ``"none"`` trains on one utterance after another, ``"on the fly"`` on a
             frame of each slot's utterance (paper 3, section 3.1), ``"full"`` on frames of all
             utterances, which are decoded together when a pass begins.
@@ -82,6 +82,7 @@ class SequenceConfig:
         evaluations: how often in a pass the model is measured.
         held_out: utterances of the development set it is measured on, evenly chosen.
         order: of the language model that the test sets are decoded with.
+        test: whether the last model is scored on the test sets.
         decode_cost: decoding a frame takes as long as training on so many.
         waiting: decoded utterances of a replica that may wait for a slot.
         shards: parts of the server, for timing; a fold is complete with its last piece.
@@ -110,6 +111,7 @@ class SequenceConfig:
     evaluations: int = 4
     held_out: int = 200
     order: int = 3
+    test: bool = True
     decode_cost: float = 1.875
     waiting: int = 1
     shards: int = 1
@@ -120,9 +122,11 @@ class SequenceConfig:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise unknown(name, getattr(self, name), values)
-        for name in ("replicas", "slots", "passes", "evaluations", "held_out", "order"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)}; allowed: at least 1")
+        least = {"passes": 0, "decode_cost": 0}
+        counts = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
+        for name, low in {**dict.fromkeys(counts, 1), **least}.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name}: {getattr(self, name)}; allowed: at least {low}")
         if not self.rate > 0.0:
             raise UserError(f"rate: {self.rate}; allowed: above 0")
 

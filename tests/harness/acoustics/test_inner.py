@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import linear, log_softmax
 
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.inner import InnerGradient
+from harness.acoustics.inner import InnerLoss
 from harness.acoustics.stack import Layout
 
 LAYOUT = Layout((5, 4, 6))
@@ -34,7 +34,7 @@ def inner_loss(parameters, x, outer):
 def test_the_gradient_equals_autograds_of_the_loss_written_down(balanced):
     stack, x, outer = problem(balanced)
     out = torch.full_like(stack, torch.nan)
-    InnerGradient(Dnn(LAYOUT, "relu"), balanced)(stack, x, outer, out)
+    InnerLoss(Dnn(LAYOUT, "relu"), balanced).gradient(stack, x, outer, out)
     for r in range(2):
         flat = stack[r].clone().requires_grad_()
         inner_loss(flat, x[r], outer[r]).backward()
@@ -44,7 +44,7 @@ def test_the_gradient_equals_autograds_of_the_loss_written_down(balanced):
 @pytest.mark.parametrize("balanced", [True, False])
 def test_a_row_of_zeros_is_as_good_as_a_frame_left_out(balanced):
     stack, x, outer = problem(balanced)
-    gradient = InnerGradient(Dnn(LAYOUT, "relu"), balanced)
+    gradient = InnerLoss(Dnn(LAYOUT, "relu"), balanced).gradient
     rest = [t for t in range(7) if t != 3]
     whole, without = torch.empty_like(stack), torch.empty_like(stack)
     gradient(stack, x, outer, whole)
@@ -55,8 +55,8 @@ def test_a_row_of_zeros_is_as_good_as_a_frame_left_out(balanced):
 def test_frozen_targets_get_no_update_and_the_others_outputs_theirs():
     stack, x, outer = problem(balanced=True)
     free, bound = torch.empty_like(stack), torch.empty_like(stack)
-    InnerGradient(Dnn(LAYOUT, "relu"))(stack, x, outer, free)
-    InnerGradient(Dnn(LAYOUT, "relu"), frozen=(1, 4))(stack, x, outer, bound)
+    InnerLoss(Dnn(LAYOUT, "relu")).gradient(stack, x, outer, free)
+    InnerLoss(Dnn(LAYOUT, "relu"), frozen=(1, 4)).gradient(stack, x, outer, bound)
     last = LAYOUT.views(bound)[-1]
     assert not last.weight[:, [1, 4]].any()
     assert not last.bias[:, [1, 4]].any()
