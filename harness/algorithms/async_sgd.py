@@ -12,7 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from harness.algorithms.blocks import fit_for_blocks, step_and_average
 from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.turns import Turns, one_by_one
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -66,6 +68,18 @@ class AsyncSgd:
         for contribution in contributions:
             self._step(server.model, contribution, rate)
         server.version += 1
+
+    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
+        """The bytes of ``one_by_one``, in one pass over memory where steps are plain."""
+        if not self.in_blocks(server.model):
+            one_by_one(self, server, turns, rate)
+            return
+        step_and_average(server.model, None, turns, rate, ())
+        server.version += len(turns.order)
+
+    def in_blocks(self, model: Tensor) -> bool:
+        """Whether ``fold_turns`` may go block by block over ``model [P]``."""
+        return self.scaling == "plain" and fit_for_blocks(model)
 
     def _step(self, model: Tensor, gradient: Tensor, rate: float) -> None:
         if self.scaling == "plain":

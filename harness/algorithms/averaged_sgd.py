@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.blocks import step_and_average
 from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.turns import Turns, one_by_one
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,24 @@ class AveragedSgd:
     ) -> None:
         """Move theta, then draw the average towards it."""
         self.descent.fold(server, contributions, staleness, rate)
+        server.vectors["average"].lerp_(server.model, self._weight(server))
+
+    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
+        """The bytes of ``one_by_one``, in one pass over memory where steps are plain."""
+        if not self.descent.in_blocks(server.model):
+            one_by_one(self, server, turns, rate)
+            return
+        weights = [self._weight(server) for _ in turns.order]
+        step_and_average(server.model, server.vectors["average"], turns, rate, weights)
+        server.version += len(turns.order)
+
+    def _weight(self, server: Server) -> float:
+        """The next iterate's weight in the average; from the switch on, the iterate is counted."""
         averaged = server.numbers["averaged"]
-        weight = self.eta
-        if averaged:
-            weight = 1.0 / (averaged + 1.0)
-            server.numbers["averaged"] = averaged + 1.0
-        server.vectors["average"].lerp_(server.model, weight)
+        if not averaged:
+            return self.eta
+        server.numbers["averaged"] = averaged + 1.0
+        return 1.0 / (averaged + 1.0)
 
     def consider_switch(
         self, server: Server, *, iterate_error: float, average_error: float

@@ -2,20 +2,23 @@
 
 A contribution's inputs are fixed the moment its worker reads. So nothing is computed until
 a fold needs it, and then everything that has been read and not computed is computed as one
-batch over the replica stack.
+batch over the replica stack. Folds wait likewise, until somebody has to see the model: those
+that follow one another are executed together, with the reads between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.simulator import LOST, Timeline
 
@@ -61,8 +64,7 @@ class StaleReplay:
 
     def __post_init__(self) -> None:
         model = self.server.model
-        self.replicas = model.new_zeros(self.slots, model.numel())
-        self.contributions = torch.zeros_like(self.replicas)
+        self.replicas, self.contributions = _stack(model, self.slots), _stack(model, self.slots)
         self.loss = model.new_zeros((), dtype=torch.float64)
 
     @torch.no_grad()
@@ -80,16 +82,32 @@ class StaleReplay:
             raise UserError("shards: a server in shards can be timed but not trained with")
         self._forget(segment)
         reads = _reads_by_version(segment, self.in_flight)
-        self._read(reads)
+        for slot in self._admit(reads.pop(self.server.version, ())):
+            self.replicas[slot].copy_(self.server.model)
+        self._show()
+        waiting: list[Turn] = []
         for fold, entering in _folds(segment):
-            if fold != self.server.version:
-                raise ValueError(f"fold {fold} meets version {self.server.version}")
+            version = self.server.version + len(waiting)
+            if fold != version:
+                raise ValueError(f"fold {fold} meets version {version}")
             slots = [self.in_flight.pop(key) for key, _ in entering]
-            if any(waiting.slot in slots for waiting in self.pending):
+            if any(read.slot in slots for read in self.pending):
+                self._fold(waiting, rate)
                 self._compute(rate)
             staleness = [fold - read_version for _, read_version in entering]
-            self.algorithm.fold(self.server, self._rows(self.contributions, slots), staleness, rate)
-            self._read(reads)
+            waiting.append(Turn(slots, staleness, self._admit(reads.pop(fold + 1, ()))))
+            if self._is_shown(fold + 1):
+                self._fold(waiting, rate)
+                self._show()
+        self._fold(waiting, rate)
+
+    def _is_shown(self, version: int) -> bool:
+        """Whether somebody besides the workers looks at a version of the model."""
+        del version
+        return False
+
+    def _show(self) -> None:
+        """Let others look at the present version of the model."""
 
     def _forget(self, segment: Timeline) -> None:
         """Free the slots of contributions that were read before the segment and lost in it."""
@@ -99,14 +117,33 @@ class StaleReplay:
         for key in keys & self.in_flight.keys():
             del self.in_flight[key]
 
-    def _read(self, reads: dict[int, list[tuple[Key, int]]]) -> None:
-        """Copy the model to every worker that reads the present version."""
-        for key, steps in reads.pop(self.server.version, ()):
+    def _admit(self, readers: Iterable[tuple[Key, int]]) -> list[int]:
+        """A slot for every contribution that now begins with a read."""
+        slots: list[int] = []
+        for key, steps in readers:
             taken = self.in_flight.values()
             slot = next(i for i in range(self.slots) if i not in taken)
-            self.replicas[slot].copy_(self.server.model)
             self.in_flight[key] = slot
             self.pending.append(Pending(steps, slot, key))
+            slots.append(slot)
+        return slots
+
+    def _fold(self, waiting: list[Turn], rate: float) -> None:
+        """Execute the folds that waited and the reads after them.
+
+        If every contribution was folded and everybody has read again, models are written where
+        contributions stood, which is a third less to move, and the stacks change places.
+        """
+        if not waiting:
+            return
+        every = list(range(self.slots))
+        change_places = every == sorted(slot for turn in waiting for slot in turn.entering)
+        change_places &= every == sorted(slot for turn in waiting for slot in turn.readers)
+        replicas = self.contributions if change_places else self.replicas
+        fold_turns(self.algorithm, self.server, Turns(self.contributions, replicas, waiting), rate)
+        if change_places:
+            self.replicas, self.contributions = self.contributions, self.replicas
+        waiting.clear()
 
     def _compute(self, rate: float) -> None:
         """Compute what has been read and not computed: one batch for each number of steps.
@@ -125,21 +162,15 @@ class StaleReplay:
             self.minibatch_of([(worker, first + k) for _, _, (worker, first) in batch])
             for k in range(steps)
         ]
-        replicas, out = self._rows(self.replicas, slots), self._rows(self.contributions, slots)
+        replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         losses = self.algorithm.contribute(
             self.network, replicas, minibatches, out, rate, self.memory
         )
         self.memory.new_pass = False
-        if not _together(slots):
+        if not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1
-
-    def _rows(self, stack: Tensor, slots: list[int]) -> Tensor:
-        """The rows ``slots`` of a stack: a view where they lie together, else a copy."""
-        if _together(slots):
-            return stack[slots[0] : slots[-1] + 1]
-        return stack[torch.tensor(slots, device=stack.device)]
 
 
 def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
@@ -153,8 +184,11 @@ def _newest_first(waiting: Pending) -> int:
     return -waiting.key[1]
 
 
-def _together(slots: list[int]) -> bool:
-    return all(b == a + 1 for a, b in pairwise(slots))
+def _stack(model: Tensor, slots: int) -> Tensor:
+    """Zeros ``[slots, P]``; NumPy asks for pages of 2 MiB, which a processor finds faster."""
+    if model.device.type != "cpu":
+        return model.new_zeros(slots, model.numel())
+    return torch.from_numpy(np.zeros((slots, model.numel()), model.numpy().dtype))
 
 
 def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[tuple[Key, int]]]:
@@ -162,15 +196,15 @@ def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, lis
 
     Each entry is a contribution's key and how many local steps it takes.
     """
-    rows = segment.contributions
+    table = segment.contributions
     reads: dict[int, list[tuple[float, Key, int]]] = {}
     for fold, worker, step, version, time, steps in zip(
-        rows.fold.tolist(),
-        rows.worker.tolist(),
-        rows.first_step.tolist(),
-        rows.read_version.tolist(),
-        rows.read_time_s.tolist(),
-        rows.steps.tolist(),
+        table.fold.tolist(),
+        table.worker.tolist(),
+        table.first_step.tolist(),
+        table.read_version.tolist(),
+        table.read_time_s.tolist(),
+        table.steps.tolist(),
         strict=True,
     ):
         if fold != LOST and (worker, step) not in known:
@@ -180,12 +214,12 @@ def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, lis
 
 def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int]]]]:
     """Each fold with the ``(key, read_version)`` of the contributions that enter it, by worker."""
-    rows = segment.contributions
+    table = segment.contributions
     every = zip(
-        rows.fold.tolist(),
-        rows.worker.tolist(),
-        rows.first_step.tolist(),
-        rows.read_version.tolist(),
+        table.fold.tolist(),
+        table.worker.tolist(),
+        table.first_step.tolist(),
+        table.read_version.tolist(),
         strict=True,
     )
     folded = sorted(row for row in every if row[0] >= 0)

@@ -12,6 +12,7 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.errors import UserError
@@ -238,3 +239,33 @@ def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):
     simulation = Simulation(load_cluster(path), ParameterServer(shards=2), workload, 5, seed=3)
     with pytest.raises(UserError, match="shards: a server in shards can be timed but not trained"):
         replayed(simulation.advance(folds=60))
+
+
+class OneByOne:
+    """An algorithm of which only the contract is known."""
+
+    def __init__(self, algorithm: AveragedSgd) -> None:
+        self.start, self.contribute, self.fold = (
+            algorithm.start,
+            algorithm.contribute,
+            algorithm.fold,
+        )
+
+
+@pytest.mark.parametrize("text", [BUSY, DYING])
+def test_folds_that_waited_for_one_another_leave_the_bytes_of_folds_one_by_one(text, tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    simulation = Simulation(
+        load_cluster(path), "parameter_server", Workload.of_network(LAYOUT.sizes, 6), 5, seed=3
+    )
+    segments = [simulation.advance(folds=folds) for folds in (7, 20, 1, 60)]
+    servers = []
+    for algorithm in (AveragedSgd(), OneByOne(AveragedSgd())):
+        replay = StaleReplay(algorithm, NET, algorithm.start(start()), minibatch_of, slots=5)
+        for segment in segments:
+            replay.run(segment, 0.05)
+        servers.append(replay.server)
+    assert torch.equal(servers[0].model, servers[1].model)
+    assert torch.equal(servers[0].vectors["average"], servers[1].vectors["average"])
+    assert servers[0].version == servers[1].version == 88
