@@ -15,13 +15,13 @@ from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
-from harness.simulator import Cluster
+from harness.simulator import Cluster, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.spec import setting
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
-ADDED = ("protocol", "tested")
+ADDED = ("protocol", "tested", "whole_trials")
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "at the end", "never"]
@@ -44,7 +44,7 @@ class Stage:
     share: float = setting(1.0, above=0.0, at_most=1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One training run on a simulated cluster.
 
@@ -104,6 +104,14 @@ class RunConfig:
         if rounds and len(self.stages) != 1:
             raise UserError(f"stages: {len(self.stages)}; allowed with averaging: 1")
 
+    def stage(self, number: int) -> Stage:
+        """The stage of a number, from 0."""
+        return self.stages[min(number, len(self.stages) - 1)]
+
+    def workload(self, number: int) -> Workload:
+        """What the cluster is charged for in a stage."""
+        return Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
         return plain(self)
@@ -125,5 +133,4 @@ def plain(value: Any) -> Any:
 
 def _counts(value: Any, entry: Field[Any]) -> bool:
     """Whether a field is part of the identity: all are, but later ones at their default."""
-    added = isinstance(value, RunConfig) and entry.name in ADDED
-    return not (added and getattr(value, entry.name) == entry.default)
+    return entry.name not in ADDED or getattr(value, entry.name) != entry.default

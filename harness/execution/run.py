@@ -44,7 +44,7 @@ def _execute(training: Training) -> None:
     if status == "done":
         writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
         return
-    at, folds = training.simulation.now_s, training.replay.server.version
+    at, folds = training.executor.now_s, training.executor.server.version
     writer.finish(
         status,
         {"virtual_s": at, "folds": folds},
@@ -54,5 +54,5 @@ def _execute(training: Training) -> None:
 
 def _deployed(training: Training) -> torch.Tensor:
     """The parameters ``[P]`` that the tests are about; sequence training starts from them."""
-    candidates = training.replay.server.candidates()
+    candidates = training.executor.server.candidates()
     return candidates.get("average", candidates["iterate"]).cpu().contiguous()

@@ -9,39 +9,36 @@ a rate search and the end of a stage wait until everybody is idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
 from harness.execution import checkpoint, resume
-from harness.execution.config import RunConfig, Stage
+from harness.execution.config import RunConfig
+from harness.execution.dealing import Dealing
+from harness.execution.executor import Executor, Simulated
 from harness.execution.frames import Frames, Order
 from harness.execution.observe import Examiner, Progress, Watch
 from harness.execution.pretraining import initial_parameters
 from harness.execution.shards import Shards
-from harness.execution.simulated import Key, StaleReplay
-from harness.simulator import Cluster, Simulation, Timeline, Workload, compute_seconds, concat
-from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator import Timeline, compute_seconds, concat
 from harness.store import RunWriter, Store
 from harness.store.schema import Outcome
 
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
-SIGMOID_GAIN = 4.0
-LAYOUT = 2
+LAYOUT = 3
 """Grows when checkpoints hold other things than before: an older one is not taken up."""
 
 
@@ -57,6 +54,9 @@ class Position:
     loss_frames: int = 0
 
 
+ExecutedBy = Callable[[RunConfig, Dnn, Tensor, Dealing], Executor]
+
+
 @dataclass
 class Training:
     """A run in progress.
@@ -67,6 +67,7 @@ class Training:
         store: where pretrained networks are kept.
         writer: where its metrics go.
         watch: told of progress.
+        executed_by: makes the executor.
     """
 
     config: RunConfig
@@ -74,6 +75,7 @@ class Training:
     store: Store
     writer: RunWriter
     watch: Watch
+    executed_by: ExecutedBy = Simulated
     position: Position = field(default_factory=Position)
     pace: Pace = field(init=False)
     segments: list[Timeline] = field(default_factory=list[Timeline])
@@ -85,21 +87,9 @@ class Training:
         self.net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
         self.frames = Frames.of(corpus, config.device)
         self.examiner = Examiner(self.net, self.frames, corpus)
-        self.train = corpus.split("train")
-        self.order = self._order(0)
-        self.machine = _machine(config, self.order)
-        self.simulation = Simulation(
-            self.machine, self._protocol, self._workload(0), config.workers, config.seed
-        )
+        self.dealing = Dealing(config, corpus, self.frames)
         model = initial_parameters(config, self.net, self.frames, corpus, self.store)
-        model = model.to(config.device)
-        self.replay = StaleReplay(
-            config.algorithm,
-            self.net,
-            config.algorithm.start(model),
-            self._minibatch_of,
-            slots=config.workers * (2 if config.protocol and config.protocol.overlap else 1),
-        )
+        self.executor = self.executed_by(config, self.net, model.to(config.device), self.dealing)
         self.pace = Pace(config.schedule.rate)
         self._resume()
 
@@ -141,7 +131,7 @@ class Training:
         The share is nominal: a subset of whole utterances has other numbers of frames for
         other seeds, and what is read at the same share is to be compared.
         """
-        share = self._stage(self.position.stage).share
+        share = self.config.stage(self.position.stage).share
         parts = max(1, round(times * share))
         return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
 
@@ -156,12 +146,12 @@ class Training:
             self.pace.rate = self._search()
         chunk_end = (position.step // self.order.chunk_steps + 1) * self.order.chunk_steps
         idle = min(chunk_end, self.order.folds) if search else self.order.folds
-        segment = self.simulation.advance(
+        segment = self.executor.advance(
             folds=boundary - position.step,
             drain=boundary == idle,
             handing_out=None if boundary == idle else idle - position.step,
+            rate=self.pace.rate,
         )
-        self.replay.run(segment, self.pace.rate)
         self.segments.append(segment)
         position.loss_frames += (boundary - position.step) * self.order.frames_a_fold
         position.step = boundary
@@ -170,23 +160,22 @@ class Training:
         """Test, let the schedule judge the pass, and lay out the next one."""
         position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
-            accuracy = 1.0 - self.examiner.dev(self.replay.server.model).frame_error
+            accuracy = 1.0 - self.examiner.dev(self.executor.server.model).frame_error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
         if self.config.tested == "every pass" or (last and self.config.tested == "at the end"):
             self._test()
-        position.epoch_before += self._stage(position.stage).share
+        position.epoch_before += self.config.stage(position.stage).share
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
-        self.replay.memory.new_pass = True
-        self.order = self._order(position.stage)
-        self.simulation.change(workload=self._workload(position.stage))
+        self.dealing.begin(position.stage, position.steps_before)
+        self.executor.begin_stage()
 
     # -- what happens at boundaries ---------------------------------------------------
 
     def _evaluate(self) -> bool:
         """Score every candidate model on the development set; False if one is not finite."""
-        candidates = self.replay.server.candidates()
+        candidates = self.executor.server.candidates()
         scores = {name: self.examiner.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             return False
@@ -197,7 +186,7 @@ class Training:
         self._log_training_loss()
         algorithm = self.config.algorithm
         if isinstance(algorithm, AveragedSgd) and algorithm.consider_switch(
-            self.replay.server,
+            self.executor.server,
             iterate_error=scores["iterate"].frame_error,
             average_error=scores["average"].frame_error,
         ):
@@ -212,7 +201,7 @@ class Training:
         """Score every candidate model on the test sets; the errors of each utterance are kept."""
         for test in self.corpus.tests:
             self.word_errors[f"{test}/lengths"] = self.examiner.recogniser.lengths(test)
-            for name, model in self.replay.server.candidates().items():
+            for name, model in self.executor.server.candidates().items():
                 wrong = self.examiner.word_errors(test, model)
                 frames = self.examiner.frames_of(test, model)
                 self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
@@ -222,7 +211,7 @@ class Training:
 
     def _test_held_out(self) -> None:
         """Tell the schedule the held-out loss."""
-        loss = self.examiner.held_out_loss(self.replay.server.model)
+        loss = self.examiner.held_out_loss(self.executor.server.model)
         self.config.schedule.after_test(self.pace, loss)
 
     def _search(self) -> float:
@@ -231,16 +220,20 @@ class Training:
         The simulated cluster runs one rung on each worker at a time.
         """
         schedule, left = self.config.schedule, self.order.steps - self.position.step
+        if not schedule.tries(self.order.chunk_steps, left):
+            return self.pace.rate
         steps = min(schedule.trial_steps(self.order.chunk_steps), left)
         first = self.position.steps_before + self.position.step
-        minibatches = (self._minibatch_of([(0, step)]) for step in range(first, first + steps))
+        minibatches = (
+            self.dealing.minibatch_of([(0, step)]) for step in range(first, first + steps)
+        )
         ladder = schedule.ladder(self.pace.rate)
-        losses = trial_losses(self.net.gradient, self.replay.server.model, ladder, minibatches)
+        losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
         rounds = ceil(len(ladder) / self.config.workers)
-        seconds = compute_seconds(self.config.cluster, self._workload(self.position.stage))
+        seconds = compute_seconds(self.config.cluster, self.config.workload(self.position.stage))
         cost = rounds * steps * seconds
-        self.segments.append(self.simulation.pause(cost, "search"))
+        self.segments.append(self.executor.pause(cost, "search"))
         return rate
 
     # -- small readings ----------------------------------------------------------------
@@ -248,50 +241,29 @@ class Training:
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
-        step, share = self.position.step, self._stage(self.position.stage).share
+        step, share = self.position.step, self.config.stage(self.position.stage).share
         done = self._every(self.config.evaluations).get(step, step / self.order.folds)
         return self.position.epoch_before + share * done
 
     def _passes(self) -> float:
-        return sum(self._stage(k).share for k in range(self.config.passes))
-
-    def _stage(self, number: int) -> Stage:
-        return self.config.stages[min(number, len(self.config.stages) - 1)]
-
-    def _order(self, number: int) -> Order | Shards:
-        config, train, stage = self.config, self.train, self._stage(number)
-        if config.protocol is not None:
-            every = config.protocol.every
-            dealing = (config.workers, stage.minibatch, every, stage.share)
-            return Shards(config.seed, number, train.start, train.frames, *dealing)
-        chunk = max(1, round(config.chunk * train.total_frames / stage.minibatch))
-        cutting = (stage.minibatch, stage.share, chunk)
-        return Order(config.seed, number, train.start, train.frames, *cutting)
+        return sum(self.config.stage(k).share for k in range(self.config.passes))
 
     @property
-    def _protocol(self) -> Averaging | ParameterServer:
-        return self.config.protocol or ParameterServer()
-
-    def _workload(self, number: int) -> Workload:
-        return Workload.of_network(self.config.timed_layers, self._stage(number).timed_minibatch)
-
-    def _minibatch_of(self, keys: Sequence[Key]) -> Minibatch:
-        """The frames of the minibatches named by worker and by step since the run began."""
-        before = self.position.steps_before
-        rows = self.order.dealt([(worker, step - before) for worker, step in keys])
-        return self.frames.gather(torch.from_numpy(rows).to(self.config.device))
+    def order(self) -> Order | Shards:
+        """The minibatches of the present stage."""
+        return self.dealing.order
 
     def _log(self, name: str, value: float) -> None:
         self.writer.log(
             name,
             value,
-            fold=self.replay.server.version,
-            time_s=self.simulation.now_s,
+            fold=self.executor.server.version,
+            time_s=self.executor.now_s,
             epoch=self.epoch,
         )
 
     def _log_training_loss(self) -> None:
-        position, total = self.position, self.replay.loss.item()
+        position, total = self.position, self.executor.loss
         if position.loss_frames:
             self._log("train_loss", (total - position.losses) / position.loss_frames)
         position.losses, position.loss_frames = total, 0
@@ -303,8 +275,8 @@ class Training:
         last = {row["name"]: row["value"] for row in self.writer.rows()}
         return {
             **last,
-            "virtual_s": self.simulation.now_s,
-            "folds": self.replay.server.version,
+            "virtual_s": self.executor.now_s,
+            "folds": self.executor.server.version,
             "epochs": self.position.epoch_before,
             "passes": self.position.stage,
             "stopped": int(self.pace.stop),
@@ -313,12 +285,11 @@ class Training:
     def _save(self) -> None:
         """Write a checkpoint of everything the rest of the run depends on."""
         began = time.monotonic()
-        replay_arrays, replay_facts = resume.capture_replay(self.replay)
+        executor_arrays, executor_facts = self.executor.capture()
         self.segments = [concat(self.segments)]
         history_arrays, history_facts = resume.capture_timeline(self.segments[0])
         arrays = {
-            **resume.prefixed(replay_arrays, "replay/"),
-            **resume.prefixed(self.simulation.state(), "simulation/"),
+            **resume.prefixed(executor_arrays, "executor/"),
             **resume.prefixed(history_arrays, "timeline/"),
             **resume.prefixed(self.word_errors, "word_errors/"),
         }
@@ -329,7 +300,7 @@ class Training:
                 "layout": LAYOUT,
                 "position": vars(self.position),
                 "pace": vars(self.pace),
-                "replay": replay_facts,
+                "executor": executor_facts,
                 "timeline": history_facts,
                 "rows": self.writer.rows(),
                 "acoustic_scale": self.examiner.recogniser.scale,
@@ -345,26 +316,10 @@ class Training:
             return
         arrays, facts = found
         self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
-        self.order = self._order(self.position.stage)
-        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts["replay"])
+        self.dealing.begin(self.position.stage, self.position.steps_before)
+        self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
-        self.simulation = Simulation.restore(
-            self.machine,
-            self._protocol,
-            resume.part(arrays, "simulation/"),
-            self.config.workers,
-            self.config.seed,
-        )
         self.word_errors = resume.part(arrays, "word_errors/")
         self.examiner.recogniser.scale = facts["acoustic_scale"]
         self.writer.restore_rows(facts["rows"])
-
-
-def _machine(config: RunConfig, order: Order | Shards) -> Cluster:
-    """The cluster, its epochs as long as this run's passes: what they cost is due once a pass."""
-    parallel = config.cluster.parallel
-    if not (config.protocol and parallel.epoch_minibatches):
-        return config.cluster
-    epoch = order.steps * config.workers
-    return replace(config.cluster, parallel=replace(parallel, epoch_minibatches=epoch))

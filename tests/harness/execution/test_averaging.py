@@ -27,6 +27,7 @@ from harness.execution import run as run_module
 from harness.execution import training as module
 from harness.execution.config import Stage
 from harness.execution.run import WORD_ERRORS, train
+from harness.execution.shards import Shards
 from harness.execution.training import Training
 from harness.identity import identity
 from harness.simulator import Timeline, concat
@@ -155,7 +156,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
         protocol = Averaging(3, overlap=overlap)
         config = averaged(protocol=protocol, schedule=Constant(0.5), passes=1)
         training = trained(config, corpus, tmp_path / str(overlap), monkeypatch)
-        rows, order = _folded(training.segments), training._order(0)
+        rows, order = _folded(training.segments), _order(training)
         net = Dnn(Layout((9, 6, 5)))
         start = module.initial_parameters(config, net, training.frames, corpus, training.store)
         versions, stale = [start.double()], []
@@ -176,8 +177,14 @@ def test_training_is_what_the_workers_would_have_done_alone(
             versions.append(versions[fold] + sum(moves) / 3)
         assert (max(stale) == 1) is overlap
         torch.testing.assert_close(
-            training.replay.server.model.double(), versions[-1], rtol=1e-4, atol=1e-5
+            training.executor.server.model.double(), versions[-1], rtol=1e-4, atol=1e-5
         )
+
+
+def _order(training: Training) -> Shards:
+    training.dealing.begin(0, 0)
+    assert isinstance(training.dealing.order, Shards)
+    return training.dealing.order
 
 
 def _folded(segments) -> list[tuple[int, int, int, int]]:

@@ -48,7 +48,7 @@ class Ended:
         with monkeypatch.context() as patch:
             patch.setattr(run_module, "_execute", watched)
             self.run = train(config, corpus, Store(folder), silent)
-        self.server = seen[0].replay.server
+        self.server = seen[0].executor.server
 
     def must_equal(self, other: Ended) -> None:
         """The same bytes on disk, parameters, averages and counts; not nearly, but exactly."""
@@ -102,8 +102,8 @@ def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothi
         train(config, corpus, Store(tmp_path / "killed"), silent)
     assert len(steps) == 1
     arrays, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert len(facts["replay"]["in_flight"]) >= 2  # workers that had read and not yet folded
-    replicas = arrays["replay/replicas"]
+    assert len(facts["executor"]["in_flight"]) >= 2  # workers that had read and not yet folded
+    replicas = arrays["executor/replay/replicas"]
     assert not np.array_equal(replicas[0], replicas[1])  # … at different versions
     Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
 
@@ -142,7 +142,7 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
 
 
 def switched(training: Training) -> bool:
-    return training.replay.server.numbers["averaged"] > 0
+    return training.executor.server.numbers["averaged"] > 0
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["just after", "just before"])
@@ -166,7 +166,7 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
             train(config, corpus, Store(tmp_path / "killed"), silent)
     monkeypatch.setattr(AveragedSgd, "consider_switch", consider)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["replay"]["numbers"]["averaged"] == (1.0 if after else 0.0)
+    assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
     assert any(row["name"] == "switch" for row in facts["rows"]) == after
     assert facts["position"]["step"] == steps[-1]
     Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
