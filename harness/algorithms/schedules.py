@@ -61,6 +61,11 @@ class Schedule:
         del chunk_steps
         return 0
 
+    def tries(self, chunk_steps: int, left: int) -> bool:
+        """Whether a chunk is searched that has ``left`` minibatches until the pass ends."""
+        del chunk_steps, left
+        return self.searches
+
     def ladder(self, last: float) -> list[float]:
         """The rates to try, the last one first."""
         return [last]
@@ -158,6 +163,8 @@ class Search(Schedule):
         least_minibatches: a trial never runs on fewer minibatches than this: as many as 3%
             of paper 1's chunk of 1 h has.
         clear: relative fall of the loss below the last rate's that counts as clear.
+        whole_trials: a last chunk that is shorter than a trial keeps the last rate. Its few
+            utterances are learned by heart soonest at a rate that ruins the model.
     """
 
     rate: float = setting(0.008, above=0.0)
@@ -166,6 +173,7 @@ class Search(Schedule):
     rungs: int = setting(1, at_least=1)
     least_minibatches: int = setting(42, at_least=1)
     clear: float = setting(0.03, at_least=0.0)
+    whole_trials: bool = False
 
     @property
     def searches(self) -> bool:
@@ -175,6 +183,10 @@ class Search(Schedule):
     def trial_steps(self, chunk_steps: int) -> int:
         """The sample's share of a chunk, or the least."""
         return max(self.least_minibatches, round(self.sample * chunk_steps))
+
+    def tries(self, chunk_steps: int, left: int) -> bool:
+        """Whether a chunk is searched that has ``left`` minibatches until the pass ends."""
+        return not self.whole_trials or left >= self.trial_steps(chunk_steps)
 
     def ladder(self, last: float) -> list[float]:
         """The rates to try, the last one first."""

@@ -59,6 +59,7 @@ PRESETS = {
 OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
 """Corpora whose words are single characters."""
 RATE: float = REPORTED["paper"]["first_rate"]
+SEARCH = Search(RATE, whole_trials=True)
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
 TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -90,7 +91,7 @@ def averaged(
 
 def chunked(subject: Subject, seed: int) -> dict[str, RunConfig]:
     """Table 1's runs: one pass with each of the larger chunks."""
-    one_pass = replace(averaged(subject, seed, Search(RATE)), passes=1)
+    one_pass = replace(averaged(subject, seed, SEARCH), passes=1)
     chunk = PRESETS[subject.scale].chunk
     return {chunk_name(h): replace(one_pass, chunk=chunk * h) for h in CHUNK_HOURS[1:]}
 
@@ -102,10 +103,10 @@ def chunk_name(hours: int) -> str:
 
 def variants(subject: Subject, seed: int) -> dict[str, RunConfig]:
     """What the defaults of decision 3 decide: one pass each, one choice changed."""
-    search = averaged(subject, seed, Search(RATE))
+    search = averaged(subject, seed, SEARCH)
     others = {
-        "search, no margin": replace(search, schedule=Search(RATE, clear=0.0)),
-        "search, factor 1.5": replace(search, schedule=Search(RATE, factor=1.5)),
+        "search, no margin": replace(search, schedule=replace(SEARCH, clear=0.0)),
+        "search, factor 1.5": replace(search, schedule=replace(SEARCH, factor=1.5)),
         "hand from 0.016": replace(search, schedule=Hand(2 * RATE)),
         "constant 0.008": replace(search, schedule=Constant(RATE)),
         "random initial parameters": replace(search, initial=None),
@@ -135,8 +136,8 @@ def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConf
     return {
         "hand": averaged(subject, seed, Hand(RATE), "plain", subset),
         "adapt": averaged(subject, seed, Constant(RATE), "memory_of_one", subset),
-        "search": averaged(subject, seed, Search(RATE), "plain", subset),
-        "one_pass": averaged(subject, seed, Search(RATE)),
+        "search": averaged(subject, seed, SEARCH, "plain", subset),
+        "one_pass": averaged(subject, seed, SEARCH),
         "multi_pass": baseline(subject, seed),
         **chunked(subject, seed),
         **variants(subject, seed),

@@ -117,3 +117,11 @@ def test_trial_descents_equal_descents_one_at_a_time_and_leave_the_model_alone()
             theta = theta - rate * out
         assert math.isclose(alone, loss, rel_tol=1e-12)
     assert torch.equal(model, before)
+
+
+def test_a_chunk_shorter_than_a_trial_is_searched_only_if_trials_need_not_be_whole():
+    strict, lenient = Search(whole_trials=True), Search()
+    assert [strict.tries(117, left) for left in (41, 42, 200)] == [False, True, True]
+    assert strict.tries(10_000, 299) is False  # 3% of a large chunk are 300
+    assert lenient.tries(117, 1)
+    assert not Constant(1.0).tries(117, 200)
