@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,14 @@ class Cursor:
 Frame = tuple[Kept, int]
 
 
+class Entry(NamedTuple):
+    """An utterance enters a slot in its replica's step ``first_step``."""
+
+    slot: int
+    utterance: int
+    first_step: int
+
+
 @dataclass
 class Batcher:
     """Minibatches in the order their replicas read.
@@ -66,6 +74,7 @@ class Batcher:
     slots: int
     shuffled: bool
     decoded: dict[int, Kept] = field(default_factory=dict[int, Kept])
+    entering: dict[int, deque[Entry]] = field(default_factory=dict[int, deque[Entry]])
     current: dict[int, deque[Cursor] | list[Cursor | None]] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict[int, int])
     chosen: dict[Key, list[Frame]] = field(default_factory=dict[Key, list[Frame]])
@@ -78,17 +87,16 @@ class Batcher:
 
     def follow(self, segment: Timeline) -> None:
         """Choose the frames of every minibatch that was read in a segment."""
-        entering: dict[int, deque[tuple[int, int, int]]] = {}
-        for worker, slot, utterance, first_step in _rows(segment.decodes):
-            entering.setdefault(worker, deque()).append((first_step, slot, utterance))
+        for worker, *entry in _rows(segment.decodes):
+            self.entering.setdefault(worker, deque()).append(Entry(*entry))
         for step, worker in sorted(_keys(segment.contributions)):
             if step > self.last_step:
                 own = self.steps.get(worker, 0)
                 self.steps[worker] = own + 1
-                waiting = entering.get(worker, deque())
-                while waiting and waiting[0][0] == own:
-                    _, slot, utterance = waiting.popleft()
-                    self._enter(worker, slot, Cursor(self.decoded.pop(utterance)))
+                # A replica may take an utterance well before it has all it needs for a step.
+                entering = self.entering.get(worker, deque())
+                while entering and entering[0].first_step == own:
+                    self._enter(worker, entering.popleft())
                 self.chosen[worker, step] = list(self._choose(worker))
                 self.last_step = step
 
@@ -104,15 +112,15 @@ class Batcher:
         outer = [_filled([kept.outer[at] for kept, at in each], most) for each in frames]
         return Minibatch(x, torch.stack(outer))
 
-    def _enter(self, worker: int, slot: int, cursor: Cursor) -> None:
+    def _enter(self, worker: int, entry: Entry) -> None:
         if worker not in self.current:
             empty: list[Cursor | None] = [None] * self.slots
             self.current[worker] = empty if self.shuffled else deque()
-        place = self.current[worker]
+        place, cursor = self.current[worker], Cursor(self.decoded.pop(entry.utterance))
         if isinstance(place, deque):
             place.append(cursor)
         else:
-            place[slot] = cursor
+            place[entry.slot] = cursor
 
     def _choose(self, worker: int) -> Iterable[Frame]:
         place = self.current[worker]
@@ -143,6 +151,7 @@ class Batcher:
                 [worker, [c and [c.kept.utterance, c.at] for c in place]]
                 for worker, place in self.current.items()
             ],
+            "entering": [[worker, list(rows)] for worker, rows in self.entering.items()],
             "steps": list(self.steps.items()),
             "chosen": [
                 [*key, [[kept.utterance, at] for kept, at in frames]]
@@ -162,6 +171,8 @@ class Batcher:
         for worker, place in facts["current"]:
             cursors = [entry and Cursor(every[entry[0]], entry[1]) for entry in place]
             self.current[worker] = cursors if self.shuffled else deque(cursors)
+        for worker, rows in facts["entering"]:
+            self.entering[worker] = deque(Entry(*row) for row in rows)
         self.steps = dict(facts["steps"])
         self.chosen = {
             (worker, step): [(every[u], at) for u, at in frames]
