@@ -1,7 +1,8 @@
 """Targets from transcripts alone: monophones, then tied states in context, then a network.
 
-1. Flat start: a sentence's states share its frames equally; one Gaussian a state.
-2. Viterbi training of monophones (``rounds``).
+1. Flat start: a sentence's states share its loud stretch equally, silence has the quiet
+   ends; one Gaussian a state.
+2. Viterbi training of monophones (``rounds``), their mixtures growing meanwhile.
 3. Statistics of every state in its contexts; a tree ties them (``tying``).
 4. Viterbi training of the tied states (``tied_rounds``).
 5. If asked, realignment with a network trained on the targets of 4.
@@ -18,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from data_synth.align import Gaussians, equal_parts, fit
+from data_synth.align import equal_parts
 from data_synth.corpus import Corpus, Utterances, join, splice_index
+from data_synth.mixtures import Mixtures, refit
 from data_synth.sentences import Aligner, Alignment
 from data_synth.tree import SILENCE, Tree, expanded, untied, variants
 from data_synth.tying import grow, pooled, questions, statistics_of
@@ -28,6 +30,9 @@ from harness.errors import UserError
 
 Pronunciations = Mapping[str, tuple[str, ...]]
 Run = tuple[int, int, str, str, str, int]
+SMOOTHED = 11  # frames that loudness is averaged over
+QUIETEST, LOUDEST = 0.05, 0.95  # quantiles of an utterance's loudness; speech is above halfway
+MARGIN = 8  # frames before and after what is loud that belong to speech all the same
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,16 @@ class Effort:
         rounds, tied_rounds: realignments of monophones and of tied states.
         leaves: tied states wanted, silence's included; 0 stays with monophones.
         least_frames: frames every tied state has in training.
+        components: Gaussians a state at most, for speech of many voices.
         network_epochs: epochs of the network that realigns at the end; 0 for none.
     """
 
     states: int = 3
-    rounds: int = 8
+    rounds: int = 10
     tied_rounds: int = 4
     leaves: int = 300
     least_frames: int = 100
+    components: int = 8
     network_epochs: int = 0
 
 
@@ -82,21 +89,54 @@ def silence_of(tree: Tree) -> tuple[int, ...]:
     return tuple(~at for at in tree.roots[SILENCE])
 
 
-def flat_targets(utterances: Utterances, lexicon: Mapping, silence: tuple[int, ...]) -> np.ndarray:
-    """Equal parts for the states of silence, the first pronunciations, and silence."""
+def speech_span(loudness: np.ndarray) -> tuple[int, int]:
+    """Where an utterance is loud: its first such frame, and the one after its last.
+
+    Args:
+        loudness: float [frames]; its scale and zero are of no matter.
+    """
+    around = np.pad(np.asarray(loudness, np.float64), SMOOTHED // 2, "edge")
+    smooth = np.convolve(around, np.full(SMOOTHED, 1.0 / SMOOTHED), "valid")
+    loud = np.flatnonzero(smooth > np.quantile(smooth, [QUIETEST, LOUDEST]).mean())
+    if not len(loud):
+        return 0, len(loudness)
+    return max(0, int(loud[0]) - MARGIN), min(len(loudness), int(loud[-1]) + 1 + MARGIN)
+
+
+def flat_targets(
+    speech: Speech, utterances: Utterances, lexicon: Mapping, silence: tuple[int, ...]
+) -> np.ndarray:
+    """Equal parts of the loud stretch for the first pronunciations, silence at both ends.
+
+    Loudness is the first feature: log energy or its like in PLP and MFCC, the lowest band of
+    log-mel. An utterance whose loud stretch is too short for its words is wholly speech.
+
+    Returns:
+        int32 [frames of ``utterances``].
+    """
     parts: list[np.ndarray] = []
     first = {word: entries[0] for word, entries in variants(lexicon).items()}
-    for frames, words in zip(utterances.frames.tolist(), utterances.words, strict=True):
+    rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
+    for (start, frames), words in zip(rows, utterances.words, strict=True):
         said = tuple(chain.from_iterable(lexicon[first[word]] for word in words))
-        full = (*silence, *said, *silence)
-        parts.append(equal_parts(frames, full if len(full) <= frames else said))
+        begin, end = speech_span(speech.features[start : start + frames, 0])
+        if end - begin < len(said):
+            begin, end = 0, frames
+        parts.append(equal_parts(begin, silence))
+        parts.append(equal_parts(end - begin, said))
+        parts.append(equal_parts(frames - end, silence))
     return np.concatenate(parts)
 
 
 def viterbi_rounds(
-    speech: Speech, train: Utterances, tree: Tree, start: np.ndarray, rounds: int
-) -> tuple[Gaussians, Alignment, Utterances]:
-    """Fits Gaussians to targets, realigns, and refits; utterances that do not fit drop out.
+    speech: Speech,
+    train: Utterances,
+    tree: Tree,
+    start: np.ndarray,
+    rounds: int,
+    components: int = 1,
+) -> tuple[Mixtures, Alignment, Utterances]:
+    """Fits mixtures to targets, realigns, and refits; utterances that do not fit drop out.
 
     Args:
         speech: frames and pronunciations.
@@ -104,27 +144,30 @@ def viterbi_rounds(
         tree: which targets the phones have.
         start: int32 [frames of ``train``], first targets.
         rounds: realignments, at least one.
+        components: Gaussians a state at most; from the fourth round on they double every
+            second one.
 
     Returns:
-        The Gaussians, the last alignment, and the utterances it is of.
+        The mixtures, the last alignment, and the utterances it is of.
 
     Raises:
         UserError: nothing could be aligned.
     """
     aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
-    model, found = fit(speech.rows(train), start, tree.n_targets), Alignment((), 0.0)
-    for _ in range(rounds):
-        found = aligner.align_all(train, gaussian_scores(speech, model))
+    model, found = refit(speech.rows(train), start, tree.n_targets), Alignment((), 0.0)
+    for number in range(1, rounds + 1):
+        found = aligner.align_all(train, mixture_scores(speech, model))
         kept = np.setdiff1d(np.arange(len(train)), found.failed)
         if not len(kept):
             raise UserError("alignment: no training utterance has frames enough for its words")
         train = train.take(kept)
         found = Alignment(tuple(p for p in found.paths if p is not None), found.score)
-        model = fit(speech.rows(train), found.targets, tree.n_targets)
+        wanted = min(components, 2 ** max(0, (number - 1) // 2))
+        model = refit(speech.rows(train), found.targets, tree.n_targets, wanted, model)
     return model, found, train
 
 
-def gaussian_scores(speech: Speech, model: Gaussians) -> Callable[[int, int], np.ndarray]:
+def mixture_scores(speech: Speech, model: Mixtures) -> Callable[[int, int], np.ndarray]:
     """Scores for the aligner: (first row, rows) -> log-likelihoods."""
     return lambda start, rows: model.loglik(speech.features[start : start + rows])
 
@@ -193,10 +236,8 @@ def tied(
     return grown, Speech(rows, train, {}).rows(train)
 
 
-def learn(
-    speech: Speech, effort: Effort, progress: Callable[[str], None]
-) -> tuple[Tree, Gaussians]:
-    """Tree and Gaussians from the transcripts of ``train``."""
+def learn(speech: Speech, effort: Effort, progress: Callable[[str], None]) -> tuple[Tree, Mixtures]:
+    """Tree and mixtures from the transcripts of ``train``."""
     train = speech.utterances.take(speech.utterances.split == "train")
     tree = monophones(speech.pronunciations, effort.states)
     aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
@@ -207,12 +248,13 @@ def learn(
     train = train.take(np.array(fits, bool))
     if not len(train):
         raise UserError("alignment: no training utterance has frames enough for its words")
-    start = flat_targets(train, expanded(speech.pronunciations, tree), silence_of(tree))
-    model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds)
+    start = flat_targets(speech, train, expanded(speech.pronunciations, tree), silence_of(tree))
+    most = effort.components
+    model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds, most)
     progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
     if effort.leaves > tree.n_targets:
         tree, start = tied(speech, train, found.paths, tree, effort)
-        model, found, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds)
+        model, found, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds, most)
         progress(f"tied states: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
     return tree, model
 
@@ -240,7 +282,7 @@ def from_transcripts(
     """
     tree, model = learn(speech, effort, progress)
     aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
-    found = aligner.align_all(speech.utterances, gaussian_scores(speech, model))
+    found = aligner.align_all(speech.utterances, mixture_scores(speech, model))
     kept = _kept(name, speech.utterances, found, skip, progress)
     corpus = Corpus(
         name=name,

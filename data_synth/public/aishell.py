@@ -39,6 +39,7 @@ MAKERS = (
     "public/aishell.py",
     "recorded.py",
     "targets.py",
+    "mixtures.py",
     "tying.py",
     "sentences.py",
     "features.py",
@@ -46,7 +47,7 @@ MAKERS = (
     "waves.py",
     "storage.py",
 )
-RECIPE = Recipe(effort=Effort(leaves=400))
+RECIPE = Recipe(effort=Effort(rounds=12, tied_rounds=6, leaves=400))
 
 
 def characters(text: str) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ MAKERS = (
     "public/samromur.py",
     "recorded.py",
     "targets.py",
+    "mixtures.py",
     "tying.py",
     "sentences.py",
     "features.py",
@@ -42,7 +43,7 @@ MAKERS = (
     "waves.py",
     "storage.py",
 )
-RECIPE = Recipe(effort=Effort(leaves=400), skip=False)
+RECIPE = Recipe(effort=Effort(rounds=12, tied_rounds=6, leaves=400), skip=False)
 
 
 def recordings(folder: Path) -> list[Recording]:

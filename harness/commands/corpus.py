@@ -115,7 +115,7 @@ def _configure_align(verb: argparse.ArgumentParser) -> None:
 
 def _alignment_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--leaves", type=int, default=300, help="tied states; 0 stays with phones")
-    verb.add_argument("--rounds", type=int, default=8, help="realignments of phones")
+    verb.add_argument("--rounds", type=int, default=10, help="realignments of phones")
     verb.add_argument("--tied-rounds", type=int, default=4, help="realignments of tied states")
     verb.add_argument(
         "--network-epochs", type=int, default=0, help="realign with a network at last"

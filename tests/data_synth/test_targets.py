@@ -9,7 +9,17 @@ from data_synth import continuous as c
 from data_synth.corpus import Utterances
 from data_synth.sentences import Aligner
 from data_synth.storage import write_chunks
-from data_synth.targets import Effort, Speech, contexts, flat_targets, monophones, of_corpus
+from data_synth.targets import (
+    MARGIN,
+    SMOOTHED,
+    Effort,
+    Speech,
+    contexts,
+    flat_targets,
+    monophones,
+    of_corpus,
+    speech_span,
+)
 from data_synth.text import Manner
 from data_synth.tree import SILENCE, expanded
 from harness.errors import UserError
@@ -34,7 +44,7 @@ CLEAR = c.Recipe(
     lm_sentences=3,
     conditions=(c.Condition("test", 6),),
 )
-EFFORT = Effort(rounds=6, tied_rounds=3, leaves=70, least_frames=30)
+EFFORT = Effort(rounds=6, tied_rounds=3, leaves=70, least_frames=30, components=1)
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +169,33 @@ def test_a_sentence_that_does_not_fit_has_no_path():
     assert aligner.align(("y", "y"), np.zeros((4, 6))) is not None
 
 
-def test_a_flat_start_shares_frames_equally():
+def table_of_one(frames, words=("y",)):
     one = np.array(["u"])
-    table = Utterances(one, one, one, np.array([0]), np.array([6]), (("y",),))
-    lexicon = expanded(SAID, monophones(SAID, 2))
-    assert flat_targets(table, lexicon, (0, 1)).tolist() == [0, 1, *lexicon["y"], 0, 1]
+    return Utterances(one, one, one, np.array([0]), np.array([frames]), (words,))
+
+
+def test_a_flat_start_gives_the_loud_stretch_to_the_words_and_the_ends_to_silence():
+    table, tree = table_of_one(100), monophones(SAID, 2)
+    loudness = np.r_[np.zeros(30), np.full(40, 5.0), np.zeros(30)]
+    speech = Speech(np.stack([loudness, -loudness], axis=1), table, SAID)
+    begin, end = speech_span(loudness)
+    assert 30 - MARGIN - SMOOTHED <= begin <= 30 - MARGIN
+    assert 70 + MARGIN <= end <= 70 + MARGIN + SMOOTHED
+    found = flat_targets(speech, table, expanded(SAID, tree), (0, 1))
+    first, second = expanded(SAID, tree)["y"]
+    walk = [0, 1, first, second, 0, 1]
+    lengths = [begin - begin // 2, begin // 2, 0, 0, 0, 0]
+    assert found[np.flatnonzero(np.diff(found, prepend=-1))].tolist() == walk
+    assert (found[:begin] <= 1).all()
+    assert (found[begin:end] > 1).all()
+    assert (found[end:] <= 1).all()
+    assert np.bincount(found[:begin]).tolist() == lengths[:2]
+
+
+def test_a_flat_start_without_a_loud_stretch_is_all_speech():
+    table, lexicon = table_of_one(6), expanded(SAID, monophones(SAID, 2))
+    speech = Speech(np.zeros((6, 1)), table, SAID)
+    assert (
+        flat_targets(speech, table, lexicon, (0, 1)).tolist() == np.repeat(lexicon["y"], 3).tolist()
+    )
     assert Speech(np.arange(9), table, SAID).rows(table).tolist() == list(range(6))

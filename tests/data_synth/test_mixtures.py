@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from data_synth.align import fit
+from data_synth.mixtures import LEAST_FRAMES, Mixtures, refit
+from harness.seeds import stream
+
+RNG = stream(3, "mixtures")
+TWO_HEAPS = np.concatenate([RNG.normal(-4, 1, (300, 2)), RNG.normal(4, 0.5, (100, 2))])
+
+
+def grown(features, targets, n_targets, rounds=6, components=2):
+    model = refit(features, targets, n_targets)
+    for _ in range(rounds):
+        model = refit(features, targets, n_targets, components, model)
+    return model
+
+
+def test_one_component_is_the_gaussian_of_plain_viterbi_training():
+    targets = RNG.integers(3, size=len(TWO_HEAPS))
+    ours, theirs = refit(TWO_HEAPS, targets, 4), fit(TWO_HEAPS, targets, 4)
+    assert ours.state.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(ours.loglik(TWO_HEAPS), theirs.loglik(TWO_HEAPS), atol=1e-9)
+
+
+def test_a_frames_score_is_the_log_of_the_weighted_densities():
+    model = grown(TWO_HEAPS, np.zeros(400, int), 1)
+    mean, variance, weight = model.of(0)
+    density = sum(
+        np.exp(w) * multivariate_normal(m, np.diag(v)).pdf(TWO_HEAPS[:5])
+        for m, v, w in zip(mean, variance, weight, strict=True)
+    )
+    np.testing.assert_allclose(model.loglik(TWO_HEAPS[:5])[:, 0], np.log(density), atol=1e-9)
+
+
+def test_two_heaps_are_found_by_two_components():
+    mean, variance, weight = grown(TWO_HEAPS, np.zeros(400, int), 1, rounds=12).of(0)
+    order = np.argsort(mean[:, 0])
+    np.testing.assert_allclose(mean[order], [[-4, -4], [4, 4]], atol=0.3)
+    np.testing.assert_allclose(np.exp(weight[order]), [0.75, 0.25], atol=0.01)
+    np.testing.assert_allclose(variance[order], [[1, 1], [0.25, 0.25]], atol=0.2)
+
+
+def test_every_round_makes_the_frames_likelier():
+    targets = np.zeros(400, int)
+    models = [refit(TWO_HEAPS, targets, 1)]
+    for _ in range(5):
+        models.append(refit(TWO_HEAPS, targets, 1, 4, models[-1]))
+    scores = [float(m.loglik(TWO_HEAPS).mean()) for m in models]
+    assert scores == sorted(scores)
+
+
+@pytest.mark.parametrize("frames", [LEAST_FRAMES, 2 * LEAST_FRAMES, 3 * LEAST_FRAMES + 1])
+def test_a_state_gets_only_components_it_has_frames_for(frames):
+    model = grown(TWO_HEAPS[:frames], np.zeros(frames, int), 1, components=8)
+    assert isinstance(model, Mixtures)
+    assert len(model.of(0)[2]) == frames // LEAST_FRAMES
