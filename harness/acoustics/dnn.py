@@ -87,6 +87,7 @@ class Dnn:
             targets: ``[R, B]``, int64.
             visit: called once a layer, last layer first, with the layer's inputs and the
                 loss's derivatives at its outputs, which it may read until the call returns.
+                It may change this layer's parameters.
 
         Returns:
             The summed loss of each replica, ``[R]``, in nats.
@@ -114,9 +115,10 @@ class Dnn:
         delta = _affine(layers[-1], levels[-1])
         loss = inner(delta)
         for i in range(len(layers) - 1, -1, -1):
-            visit(i, levels[i], delta)
-            if i:
-                delta = self._differentiate_(torch.bmm(delta, layers[i].weight), levels[i])
+            back = torch.bmm(delta, layers[i].weight) if i else delta
+            below = self._differentiate_(back, levels[i]) if i else delta
+            visit(i, levels[i], delta)  # may change the layer: nobody looks at it again
+            delta = below
         return loss
 
     def _activate_(self, pre: Tensor) -> Tensor:

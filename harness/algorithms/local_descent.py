@@ -42,11 +42,10 @@ def descend(
     Returns:
         The losses ``[W]``, summed over all frames, and what the descent knows afterwards.
     """
-    slope, losses = torch.empty_like(stack), stack.new_zeros(len(stack))
+    room, losses = torch.empty_like(stack), stack.new_zeros(len(stack))
     for minibatch in minibatches:
         step = rate / minibatch.targets.shape[1]
-        loss, state = descent.direction(network, stack, minibatch, state, step, slope)
-        stack.sub_(slope, alpha=step)
+        loss, state = descent.descend_(network, stack, minibatch, state, step, room)
         losses += loss
     return losses, state
 

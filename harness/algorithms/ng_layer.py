@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from harness.algorithms.ng_change import (
     per_sample_share,
 )
 from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
-from harness.algorithms.ng_product import product_
+from harness.algorithms.ng_product import add_product_, product_
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,24 @@ class Sides:
             return Moment.from_tensors(own) if own else None
 
         return Sides(moment("inputs"), moment("outputs"))
+
+
+class Factors(NamedTuple):
+    """What a layer's direction ``scale D̂ᵀ X̂`` is made of.
+
+    Args:
+        rows: inputs, a one appended.
+        ends: derivatives at the outputs.
+        fi: the factor of the inputs.
+        fo: that of the output derivatives.
+        scale: ``s γᵢ γₒ``, ``[R]``, float64.
+    """
+
+    rows: Rows
+    ends: Rows
+    fi: Factor
+    fo: Factor
+    scale: Tensor
 
 
 @dataclass(frozen=True)
@@ -136,6 +155,42 @@ class NaturalGradient:
             out.mul_(share.to(out.dtype).unsqueeze(1))
         return losses, after
 
+    def descend_(
+        self,
+        network: Network,
+        stack: Tensor,
+        minibatch: Minibatch,
+        state: Sequence[Sides],
+        rate: Rate,
+        room: Tensor,
+    ) -> tuple[Tensor, list[Sides]]:
+        """One step of R replicas, ``stack -= rate * direction``, in place.
+
+        Each layer moves as soon as its direction is known, unless the limit needs to see all.
+
+        Args:
+            network: what computes derivatives.
+            stack: parameters ``[R, P]``, moved.
+            minibatch: ``x [R, N, D]`` and ``targets [R, N]``.
+            state: of every layer, from `start` or the last call.
+            rate: of the summed loss.
+            room: ``[R, P]``, whose content is lost.
+
+        Returns:
+            As `direction`.
+        """
+        if isinstance(self.max_change, PerComponent):
+            losses, after = self.direction(network, stack, minibatch, state, rate, room)
+            stack.sub_(room.mul_(rate.unsqueeze(1) if isinstance(rate, Tensor) else rate))
+            return losses, after
+        after, layers = list(state), network.layout.views(stack)
+
+        def visit(i: int, x: Tensor, delta: Tensor) -> None:
+            after[i], factors = self._factors(x, delta, after[i], rate)
+            add_product_(*factors._replace(scale=factors.scale * -rate), *layers[i])
+
+        return network.backward(stack, minibatch.x, minibatch.targets, visit), after
+
     def of_layer(
         self,
         x: Tensor,
@@ -158,17 +213,26 @@ class NaturalGradient:
         Returns:
             The next state, and under `PerComponent` the norm of the change, ``[R]`` (else 0).
         """
+        after, factors = self._factors(x, delta, sides, rate)
+        product_(*factors, weight, bias)
+        norm = torch.zeros_like(factors.scale)
+        if isinstance(self.max_change, PerComponent):
+            norm = limited_(weight, bias, rate, self.max_change.each)
+        return after, norm
+
+    def _factors(self, x: Tensor, delta: Tensor, sides: Sides, rate: Rate) -> tuple[Sides, Factors]:
+        """The next state of a layer, and what the product of its two sides is made of."""
         rows, ends = Rows(x, appended=True), Rows(delta)
+        if self.inputs is None and self.outputs is None and self.max_change is None:
+            nothing = rows.x.new_zeros(0)  # nobody asks how long the rows are
+            fi, fo = untouched(rows, nothing), untouched(ends, nothing)
+            return sides, Factors(rows, ends, fi, fo, fi.gain)
         inputs, fi = one_side(self.inputs, sides.inputs, rows)
         outputs, fo = one_side(self.outputs, sides.outputs, ends)
         scale = fi.gain * fo.gain
         if isinstance(self.max_change, PerSample):
             scale *= per_sample_share(self.max_change, fi, fo, rate)
-        product_(rows, ends, fi, fo, scale, weight, bias)
-        norm = torch.zeros_like(scale)
-        if isinstance(self.max_change, PerComponent):
-            norm = limited_(weight, bias, rate, self.max_change.each)
-        return Sides(inputs, outputs), norm
+        return Sides(inputs, outputs), Factors(rows, ends, fi, fo, scale)
 
 
 def one_side(

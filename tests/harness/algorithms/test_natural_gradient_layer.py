@@ -223,3 +223,29 @@ def test_limits_must_be_positive():
     for wrong in (lambda: PerSample(0.0), lambda: PerComponent(each=-1.0)):
         with pytest.raises(UserError, match="above 0"):
             wrong()
+
+
+LIMITS = {"none": None, "a sample": PerSample(0.02), "a component": PerComponent(0.3, 0.4)}
+STEPS = [
+    NaturalGradient(inputs, outputs, limit)
+    for limit in LIMITS.values()
+    for inputs in (None, BOTH.inputs)
+    for outputs in (None, BOTH.outputs)
+]
+
+
+@pytest.mark.parametrize("count", [2, 60])
+@pytest.mark.parametrize("rate", [0.3, torch.tensor([0.3, 0.1, 0.0], dtype=FLOAT64)], ids=str)
+def test_a_step_in_place_is_rate_times_the_direction(count, rate):
+    """Whether layers move at once or after all were seen, and whether rows are few or many."""
+    for options in STEPS:
+        stack = 0.3 * normal(3, LAYOUT.parameters)
+        one, other = (options.start(LAYOUT.sizes, 3, FLOAT64) for _ in range(2))
+        moved, out = stack.clone(), torch.empty_like(stack)
+        for key in range(4):
+            part = minibatch(3, count, key=key)
+            losses, one = options.direction(NET, stack, part, one, rate, out)
+            stack -= out * (rate.unsqueeze(1) if isinstance(rate, Tensor) else rate)
+            found, other = options.descend_(NET, moved, part, other, rate, torch.empty_like(out))
+            torch.testing.assert_close(found, losses, rtol=1e-11, atol=0)
+        torch.testing.assert_close(moved, stack, rtol=1e-10, atol=1e-11)
