@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
     "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
+    "replay": ("harness.commands.replay", "a recorded run again, in the order it happened"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),

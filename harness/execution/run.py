@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,22 +13,43 @@ from safetensors.torch import save_file as save_tensors
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.execution.config import RunConfig
+from harness.execution.executor import Simulated
 from harness.execution.observe import Watch
 from harness.execution.pretraining import MODEL
-from harness.execution.training import Training
+from harness.execution.training import ExecutedBy, Training
 from harness.simulator import concat
 from harness.store import Run, Store
 
+TIMELINE = "timeline.parquet"
+EXECUTED = "executed"
+"""Key of a run's configuration that says it was not executed on a simulated cluster."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 
 
-def train(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration: the stored one, or trained now, or resumed."""
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    store: Store,
+    watch: Watch,
+    executed_by: ExecutedBy = Simulated,
+    executed: Mapping[str, object] | None = None,
+) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names.
+        store: where it is kept.
+        watch: told of progress.
+        executed_by: makes the executor, by default a simulated cluster.
+        executed: what sets this executor apart, as part of the run's identity.
+    """
+    identity = config.to_dict() | ({EXECUTED: dict(executed)} if executed else {})
     with denormals_flushed():
         return store.obtain(
-            config.to_dict(),
-            lambda writer: _execute(Training(config, corpus, store, writer, watch)),
+            identity,
+            lambda writer: _execute(Training(config, corpus, store, writer, watch, executed_by)),
         )
 
 
@@ -35,8 +57,8 @@ def _execute(training: Training) -> None:
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
     with TemporaryDirectory() as folder:
-        timeline.save(path := Path(folder) / "timeline.parquet")
-        writer.attach("timeline.parquet", path)
+        timeline.save(path := Path(folder) / TIMELINE)
+        writer.attach(TIMELINE, path)
         save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
         writer.attach(WORD_ERRORS, path)
         save_tensors({"model": _deployed(training)}, path := Path(folder) / MODEL)

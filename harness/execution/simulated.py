@@ -47,6 +47,8 @@ class StaleReplay:
         server: changed in place.
         minibatch_of: gives the frames of local steps.
         slots: how many contributions can be in flight at once.
+        alone: compute each contribution by itself, in memory of its own, as a real worker does:
+            a product's last bits depend on what is computed with it.
     """
 
     algorithm: Algorithm
@@ -54,6 +56,7 @@ class StaleReplay:
     server: Server
     minibatch_of: MinibatchOf
     slots: int
+    alone: bool = False
     replicas: Tensor = field(init=False)
     contributions: Tensor = field(init=False)
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
@@ -152,8 +155,12 @@ class StaleReplay:
         remember something from this one to the next.
         """
         due, later = _next_of_each(self.pending)
-        for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
-            self._compute_batch(steps, list(group), rate)
+        if self.alone:
+            for waiting in due:
+                self._compute_batch(waiting.steps, [waiting], rate)
+        else:
+            for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
+                self._compute_batch(steps, list(group), rate)
         self.pending = later
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
@@ -163,11 +170,13 @@ class StaleReplay:
             for k in range(steps)
         ]
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
+        if self.alone:
+            replicas, out = replicas.clone(), torch.empty_like(replicas)
         losses = self.algorithm.contribute(
             self.network, replicas, minibatches, out, rate, self.memory
         )
         self.memory.new_pass = False
-        if not together(slots):
+        if self.alone or not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1

@@ -1,0 +1,33 @@
+"""`lagbench replay`: a recorded run again, on one device, in the order it happened."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", type=Path, help="the run's folder, as lagbench runs names it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay, and compare the parameters with the recorded ones."""
+    from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
+    from harness.execution.replaying import replayed
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found = replayed(arguments.folder, say)
+    print(f"{'folds':32} {found.folds}")
+    print(f"{'parameters':32} {found.parameters}")
+    print(f"{'recorded sha256':32} {found.recorded_sha256}")
+    print(f"{'replayed sha256':32} {found.replayed_sha256}")
+    print(f"{'largest difference':32} {found.largest_difference:.3g}")
+    same = found.recorded_sha256 == found.replayed_sha256
+    print("identical, bit for bit" if same else "not identical")
+    return EXIT_DONE if same else EXIT_RUN_FAILED

@@ -1,0 +1,309 @@
+"""The same algorithm on real processes: one server, and workers it sends models to.
+
+The server is rank 0 and executes a run as the simulated cluster would: `Distributed` is an
+executor, so schedules, evaluations and checkpoints are the same code. It hands out minibatches
+by one counter, folds what comes in the order it comes, and records a timeline by its own clock,
+to which it corrects the workers'. Replaying that record gives the same parameters.
+
+A worker that dies costs its contribution, which is recorded as lost; its minibatch goes to
+another. A server that dies goes on from its last checkpoint: what was in flight then is lost
+and handed out again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.contract import Memory
+from harness.errors import UserError
+from harness.execution import resume
+from harness.execution.config import RunConfig
+from harness.execution.dealing import Dealing
+from harness.execution.frames import Frames
+from harness.execution.recorder import Recorder, Work
+from harness.execution.resume import Arrays, Facts
+from harness.execution.wire import SERVER_RANK, Head, Inbox, Kind, receive, send
+from harness.simulator import Timeline
+from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
+from harness.simulator.timeline import SERVER, Contributions, Folds, Spans
+
+CLOCK_ROUNDS = 20
+"""Questions for a worker's clock; the quickest answer says most."""
+
+Clock = Callable[[], float]
+
+
+class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
+    """Every worker is gone."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Slows real processes to the cluster of a run: what is quicker than it says, waits.
+
+    So a few cores stand for many workers of known speed.
+
+    Args:
+        costs: of the cluster.
+    """
+
+    costs: Costs
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Pace:
+        """The pace of the run's own cluster and workload."""
+        return cls(costs_of(config.cluster, config.workload(0), config.workers, config.seed))
+
+    def compute_s(self, worker: int, count: int) -> float:
+        """How long a worker's minibatch of a number takes at least."""
+        return float(computation_s(self.costs, worker, count))
+
+    def fold_s(self, worker: int, count: int) -> float:
+        """How long a worker's contribution of a number takes to fold at least."""
+        return float(folding_s(self.costs, worker, count))
+
+
+class Distributed:
+    """An executor on the workers of a process group, as their server.
+
+    Args:
+        config: what is run; as many workers as it says have the ranks from 1.
+        net: what is trained.
+        model: initial parameters ``[P]``.
+        dealing: the data.
+        pace: slows the folds; None for as fast as they go.
+        say: told what happens to workers.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        net: Dnn,
+        model: Tensor,
+        dealing: Dealing,
+        *,
+        pace: Pace | None,
+        say: Callable[[str], None],
+    ) -> None:
+        del net
+        self._algorithm, self._dealing, self._pace, self._say = config.algorithm, dealing, pace, say
+        self.server = config.algorithm.start(model)
+        self._began = time.monotonic()
+        self._offset = [self._clock_offset(1 + worker) for worker in range(config.workers)]
+        self._inbox = Inbox(
+            [1 + w for w in range(config.workers)], model.numel(), self.server.model.dtype
+        )
+        self._free = deque(range(config.workers))
+        self._out: dict[int, Work] = {}
+        self._next = 0
+        self._again: deque[int] = deque()
+        self._folded = [0] * config.workers
+        self._loss = 0.0
+        self._recorder = Recorder()
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began, on the server's clock."""
+        return time.monotonic() - self._began
+
+    @property
+    def loss(self) -> float:
+        """See `Executor`; of what was folded."""
+        return self._loss
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `Executor`.
+
+        Raises:
+            NoWorkersLeft: nobody is there to contribute.
+        """
+        most = folds if drain or handing_out is None else handing_out
+        goal, last = self.server.version + folds, self.server.version + most
+        while self.server.version < goal:
+            while self._free and self.server.version + len(self._out) < last:
+                self._hand_out(self._free.popleft(), rate)
+            if not self._out:
+                raise NoWorkersLeft
+            self._take_in(rate)
+        return self._recorder.segment(self._out.values())
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """A span of the server's that has just ended: what took it has really been done."""
+        kinds = ("fetch", "compute", "push", "fold", kind)
+        one = np.ones(1)
+        spans = Spans(
+            np.full(1, SERVER, np.int32),
+            np.full(1, len(kinds) - 1, np.int32),
+            (self.now_s - seconds) * one,
+            self.now_s * one,
+        )
+        return Timeline(Folds(), Contributions(), spans, kinds)
+
+    def begin_stage(self) -> None:
+        """See `Executor`; workers are told with their next work."""
+
+    def close(self) -> None:
+        """Send the workers home."""
+        for worker in self._free:
+            try:
+                send(Head(Kind.STOP), 1 + worker)
+            except RuntimeError:
+                continue
+
+    def _hand_out(self, worker: int, rate: float) -> None:
+        """Send a worker the model and the number of a minibatch."""
+        step = self._again.popleft() if self._again else self._next
+        self._next = max(self._next, step + 1)
+        stage, before, version = self._dealing.stage, self._dealing.before, self.server.version
+        work = Work(worker, step, 1, version, self.now_s)
+        head = Head(Kind.WORK, step, 1, stage, before, version, rate)
+        self._out[worker] = work
+        try:
+            send(head, 1 + worker, self.server.model)
+        except RuntimeError:
+            self._lose(worker, "is gone: its connection closed")
+
+    def _take_in(self, rate: float) -> None:
+        """Wait for the next arrival, and fold it."""
+        worker, head, body, trouble = self._inbox.get()
+        arrived = self.now_s
+        if head is None:
+            self._lose(worker, trouble)
+            return
+        work, offset = self._out.pop(worker), self._offset[worker]
+        begun, count = self.now_s, self._folded[worker]
+        contribution = body.to(self.server.model.device).unsqueeze(0)
+        staleness = self.server.version - work.read_version
+        self._algorithm.fold(self.server, contribution, [staleness], rate)
+        self._inbox.release(worker)
+        if self._pace:
+            _sleep_until(self._began + begun + self._pace.fold_s(worker, count))
+        self._folded[worker], self._loss = count + 1, self._loss + head.loss
+        fetched, computed = head.began_s + offset, head.ended_s + offset
+        moments = (fetched, computed, arrived, begun, self.now_s)
+        self._recorder.folded(self.server.version - 1, work, moments_s=moments)
+        self._free.append(worker)
+
+    def _lose(self, worker: int, why: str) -> None:
+        """Do without a worker from now on."""
+        if worker in self._free:
+            self._free.remove(worker)
+        work = self._out.pop(worker, None)
+        if work is not None:
+            self._recorder.lost(work)
+            self._again.append(work.step)
+        left = len(self._free) + len(self._out)
+        self._say(f"worker {worker} {why}; {left} left")
+
+    def _clock_offset(self, rank: int) -> float:
+        """What to add to a worker's clock to have the run's, by the quickest of some answers."""
+        nothing, answers = torch.zeros(0), list[tuple[float, float]]()
+        for _ in range(CLOCK_ROUNDS):
+            asked = self.now_s
+            send(Head(Kind.CLOCK), rank)
+            theirs = receive(rank, nothing).began_s
+            answers.append((self.now_s - asked, (self.now_s + asked) / 2.0 - theirs))
+        return min(answers)[1]
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`; what is in flight is remembered as to be handed out again."""
+        vectors = {f"vector/{k}": v for k, v in self.server.vectors.items()}
+        momenta = {f"momentum/{k}": v for k, v in self.server.momenta.items()}
+        tensors = {"model": self.server.model, **vectors, **momenta}
+        arrays = {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
+        facts = {
+            "version": self.server.version,
+            "numbers": dict(self.server.numbers),
+            "next": self._next,
+            "again": list(self._again),
+            "out": [list(work) for work in self._out.values()],
+            "loss": self._loss,
+            "now_s": self.now_s,
+        }
+        return arrays, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        server = self.server
+        server.model.copy_(torch.from_numpy(arrays["model"]))
+        for name, vector in resume.part(arrays, "vector/").items():
+            server.vectors[name].copy_(torch.from_numpy(vector))
+        for name, vector in resume.part(arrays, "momentum/").items():
+            server.momenta[name].copy_(torch.from_numpy(vector))
+        server.version, server.numbers = facts["version"], facts["numbers"]
+        lost = [Work(*work) for work in facts["out"]]
+        for work in lost:
+            self._recorder.lost(work)
+        self._next = facts["next"]
+        self._again = deque([*facts["again"], *(work.step for work in lost)])
+        self._loss = facts["loss"]
+        # The clock goes on where the checkpoint stopped it: what came after never happened.
+        shift = self.now_s - facts["now_s"]
+        self._began += shift
+        self._offset = [offset - shift for offset in self._offset]
+
+
+def work(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+    """Contribute until the server says stop: what ranks from 1 do.
+
+    Raises:
+        UserError: the server is gone, or is none.
+    """
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+    dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
+    received = torch.zeros(net.layout.parameters)
+    out = torch.zeros(1, net.layout.parameters, device=config.device)
+    worker, count, memory = rank - 1, 0, Memory()
+    while True:
+        head = _ordered(received)
+        if head.kind is Kind.STOP:
+            return
+        if head.kind is Kind.CLOCK:
+            _answer(Head(Kind.CLOCK, began_s=time.monotonic()))
+            continue
+        began = time.monotonic()
+        if (head.stage, head.before) != (dealing.stage, dealing.before):
+            dealing.begin(head.stage, head.before)
+        steps = range(head.step, head.step + head.steps)
+        minibatches = [dealing.minibatch_of([(worker, step)]) for step in steps]
+        replica = received.to(config.device).unsqueeze(0)
+        with torch.no_grad():
+            losses = config.algorithm.contribute(net, replica, minibatches, out, head.rate, memory)
+        loss = losses.sum(dtype=torch.float64).item()
+        if pace:
+            _sleep_until(began + pace.compute_s(worker, count))
+        count += 1
+        done = Head(
+            Kind.DONE, head.step, head.steps, version=head.version,
+            began_s=began, ended_s=time.monotonic(), loss=loss,
+        )  # fmt: skip
+        _answer(done, out[0])
+
+
+def _ordered(received: Tensor) -> Head:
+    try:
+        return receive(SERVER_RANK, received)
+    except RuntimeError as error:
+        raise UserError("the server is gone: its connection closed") from error
+
+
+def _answer(head: Head, body: Tensor | None = None) -> None:
+    try:
+        send(head, SERVER_RANK, body)
+    except RuntimeError as error:
+        raise UserError("the server is gone: its connection closed") from error
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))

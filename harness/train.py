@@ -1,0 +1,175 @@
+"""``torchrun --nproc-per-node 3 -m harness.train RUN.toml``: a run on real processes.
+
+Rank 0 is the server, the others are the run's workers. Started without torchrun, ``--processes
+3`` starts them itself, and lets the others go on when one dies; torchrun ends them all, and with
+``--max-restarts`` begins again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from harness.cli import Parser, exit_code
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+
+GOES_ON = "the same command goes on from the last checkpoint"
+
+
+def parser() -> Parser:
+    """The command line."""
+    p = Parser(prog="harness.train", description="One run from a file, on real processes.")
+    p.add_argument("file", type=Path, help="the run, as a TOML file")
+    p.add_argument("--seed", type=int, help="in place of the file's")
+    p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
+    p.add_argument(
+        "--paced",
+        action="store_true",
+        help="wait wherever a process is quicker than the run's cluster file says",
+    )
+    p.add_argument(
+        "--processes", type=int, help="start so many here: a server and the others as workers"
+    )
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one process of the group, or start them all; returns the exit code."""
+    asked = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_code(lambda: _main(parser().parse_args(asked), asked), f"interrupted; {GOES_ON}")
+
+
+def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
+    if asked.seed is not None and asked.seed < 0:
+        raise UserError(f"--seed {asked.seed}: allowed: a whole number from 0")
+    if asked.processes is not None and "RANK" not in os.environ:
+        if not 2 <= asked.processes <= 1000:
+            raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
+        return _start(asked.processes, words)
+    import torch
+
+    from harness.execution.wire import SERVER_RANK, join
+
+    torch.set_num_threads(1)
+    rank, ranks = join()
+    return _serve(asked, ranks) if rank == SERVER_RANK else _work(asked, rank)
+
+
+def _serve(asked: argparse.Namespace, ranks: int) -> int:
+    """Be the server: read the file, make the corpus, train, send the workers home."""
+    import torch.distributed as dist
+
+    from harness.execution.display import Display
+    from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
+    from harness.execution.grid import Report
+    from harness.execution.run import train
+    from harness.execution.run_file import load_run
+    from harness.store import Store
+    from harness.store.atomic import writable_folder
+
+    run = load_run(asked.file, seed=asked.seed, progress=_say)
+    config = run.config
+    if config.protocol is not None:
+        raise UserError(f"{asked.file}: protocol: real processes are a parameter server's so far")
+    if config.workers != ranks - 1:
+        raise UserError(
+            f"{asked.file}: workers: {config.workers} is not allowed;"
+            f" allowed: {ranks - 1}, as there are {ranks} processes and one is the server"
+        )
+    writable_folder(asked.out, "--out")
+    dist.barrier()
+    pace = Pace.of(config) if asked.paced else None
+    executors: list[Distributed] = []
+
+    def made(*parts: object) -> Distributed:
+        executors.append(Distributed(*parts, pace=pace, say=_say))  # type: ignore[arg-type]
+        return executors[0]
+
+    with Display({}) as display:
+        try:
+            found = train(
+                config, run.corpus, Store(asked.out),
+                lambda progress: display.show(Report(0, 1, {asked.file.stem: progress})),
+                made, {"by": "processes", "paced": asked.paced},
+            )  # fmt: skip
+        except NoWorkersLeft:
+            _say(f"error: no worker is left; {GOES_ON}")
+            return EXIT_RUN_FAILED
+    for executor in executors:
+        executor.close()
+    for name in ("folds", "virtual_s"):
+        print(f"{name:32} {found.summary[name]:.6g}")
+    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+
+
+def _work(asked: argparse.Namespace, rank: int) -> int:
+    """Be a worker, once the server has made the corpus."""
+    import torch.distributed as dist
+
+    from harness.acoustics.denormals import denormals_flushed
+    from harness.execution.distributed import Pace, work
+    from harness.execution.run_file import load_run
+
+    try:
+        dist.barrier()
+    except RuntimeError:  # the server has said why
+        return EXIT_RUN_FAILED
+    run = load_run(asked.file, seed=asked.seed)
+    with denormals_flushed():
+        work(run.config, run.corpus, rank, Pace.of(run.config) if asked.paced else None)
+    return EXIT_DONE
+
+
+def _start(processes: int, words: Sequence[str]) -> int:
+    """Start a group on this machine; the server's exit code is the group's."""
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(processes),
+    }
+    command = [sys.executable, "-m", "harness.train", *words]
+    group = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)})
+        for rank in range(processes)
+    ]
+    try:
+        code = group[0].wait()
+        for worker in group[1:]:
+            with suppress(subprocess.TimeoutExpired):
+                worker.wait(timeout=10.0)
+    finally:
+        for process in group:
+            process.send_signal(signal.SIGTERM)
+        for process in group:
+            process.wait()
+    if code < 0:
+        _say(f"error: the server was killed (signal {-code}); {GOES_ON}")
+        return EXIT_RUN_FAILED
+    return code
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that listen to peers cannot be ended; everything worth keeping is on disk.
+    os._exit(code)
