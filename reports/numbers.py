@@ -8,6 +8,7 @@ from collections.abc import Iterable
 Bounds = tuple[float | None, float | None] | None
 MISSING = "–"
 MINUS = "−"
+ROUNDING = 1e-8  # relative: a smaller half width is one of floating-point numbers
 SAME = "no spread"  # an interval without width: no chance entered, or none that showed
 
 
@@ -53,10 +54,12 @@ def decimals(value: float, ci95: Bounds) -> int:
 
 
 def half_width(ci95: Bounds) -> float | None:
-    """Half the width of a bounded interval, else None."""
+    """Half the width of a bounded interval, 0 if that is rounding, else None."""
     if ci95 is None or ci95[0] is None or ci95[1] is None:
         return None
-    return (ci95[1] - ci95[0]) / 2
+    low, high = ci95[0], ci95[1]
+    half = (high - low) / 2
+    return half if half > ROUNDING * max(abs(low), abs(high)) else 0.0
 
 
 def measured(value: float | None, ci95: Bounds) -> str:
@@ -82,7 +85,7 @@ def interval(value: float | None, ci95: Bounds) -> str:
     low, high = ci95 or (None, None)
     if low is None and high is None:
         return "no interval"
-    if low == high:
+    if half_width(ci95) == 0.0:
         return SAME
     places = decimals(value or 0.0, ci95)
     if low is None or high is None:

@@ -21,6 +21,7 @@ from reports import numbers
         (7.63, (None, None), "7.630", "no interval"),
         (7.63, (7.0, None), "7.630", "≥ 7.000"),
         (7.63, (7.63, 7.63), "7.630", "no spread"),
+        (4.0, (4.0 - 3e-9, 4.0 + 2e-9), "4.000", "no spread"),
         (None, None, "–", ""),
         (123456.7, None, "123\u202f457", "no interval"),
     ],
