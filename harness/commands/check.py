@@ -7,12 +7,15 @@ throughput and the server's wait are compared with that solution too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from harness.errors import UserError
-from harness.simulator import Cluster, Simulation, Timeline, laws
+from harness.simulator import Cluster, Level, Network, Simulation, Timeline, laws
 from harness.simulator.costs import Costs, costs_of
+from harness.simulator.protocols.roads import is_networked
 from harness.simulator.queueing import (
     Steady,
     constant_repair,
@@ -141,8 +144,37 @@ def _demands_s(cluster: Cluster, costs: Costs) -> list[float]:
 
 def bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
     """The least and the greatest throughput that queueing can make of these costs."""
+    if is_networked(cluster):
+        return _network_bounds(cluster, costs)
     away_s = costs.compute_s * _straggling(costs) + _away_s(cluster, costs)
     return throughput_bounds(away_s.tolist(), _demands_s(cluster, costs))
+
+
+def _network_bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
+    """On a network: at worst every message waits for one of everybody else's, each way.
+
+    At best only the links that all workers use are in the way.
+    """
+    network = cast(Network, cluster.network)
+    server = cast(Level, network.server)
+    levels = [*network.levels, server]
+    core = network.core_bandwidth_bytes_per_s
+    rates = [rate for rate in (*(x.bandwidth_bytes_per_s for x in levels), core) if rate]
+    copy_s = max((costs.parameter_bytes / rate for rate in rates), default=0.0)
+    latency_s = sum(level.latency_s for level in levels)
+    stage_s = 0.0
+    if cluster.host.staging == "pageable" and cluster.host.staging_bytes_per_s:
+        stage_s = costs.parameter_bytes / cluster.host.staging_bytes_per_s
+    away_s = costs.compute_s * _straggling(costs) + 2.0 * (latency_s + stage_s)
+    least, _ = throughput_bounds(away_s.tolist(), [copy_s, copy_s, costs.fold_s])
+    shared_s = [costs.fold_s]
+    if server.bandwidth_bytes_per_s:
+        ways = 2.0 if server.duplex == "half" else 1.0
+        shared_s.append(ways * costs.parameter_bytes / server.bandwidth_bytes_per_s)
+    if core:
+        shared_s.append(2.0 * costs.parameter_bytes / core)
+    _, alone = throughput_bounds((away_s + 2.0 * copy_s + costs.fold_s).tolist(), [])
+    return least, min(alone, *(1.0 / demand_s for demand_s in shared_s if demand_s), math.inf)
 
 
 def solution(cluster: Cluster, costs: Costs, workers: int) -> tuple[str, Steady] | None:
@@ -153,7 +185,11 @@ def solution(cluster: Cluster, costs: Costs, workers: int) -> tuple[str, Steady]
     constant. Equal shares of a link, and time away from all queues, may have any law.
     """
     alike = bool((costs.compute_s == costs.compute_s[0]).all())
-    if not alike or (cluster.link.sharing == "fifo" and costs.copy_s > 0.0):
+    if (
+        not alike
+        or is_networked(cluster)
+        or (cluster.link.sharing == "fifo" and costs.copy_s > 0.0)
+    ):
         return None
     demands_s, away_s = _demands_s(cluster, costs), _away_s(cluster, costs)
     think_s = _mean_compute_s(costs) + away_s

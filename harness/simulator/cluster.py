@@ -187,7 +187,7 @@ class Cluster(Spec):
         jitter: variation from one computation to the next.
         stragglers: rare long computations.
         network: between the workers, for protocols in which they send to each other; without
-            it what ``link`` says holds for them.
+            it what ``link`` says holds for them. It may join a parameter server, too.
         parallel: further costs of protocols in which workers send to each other.
         heterogeneity_cv: lasting differences: each worker's speed is drawn once from a
             lognormal law with mean 1 and this standard deviation.

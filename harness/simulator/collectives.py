@@ -32,6 +32,7 @@ from harness.errors import unknown
 __all__ = ["ALGORITHMS", "Schedule", "schedule"]
 
 Ints = Any
+Rounds = list[Any]
 MESSAGE = np.dtype(
     [(name, np.int32) for name in ("round", "source", "target", "first", "count")]
     + [("adds", np.bool_)]
@@ -54,25 +55,43 @@ class Schedule(NamedTuple):
     messages: Any
 
 
-def schedule(algorithm: str, workers: int, group: int = 1) -> Schedule:
+def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None = None) -> Schedule:
     """The messages of an algorithm.
 
     Args:
         algorithm: a key of `ALGORITHMS`.
-        workers: how many take part.
+        workers: how many there are.
         group: for ``hierarchical``, how many workers are near each other.
+        members: numbers of those that take part, rising; all if not given.
 
     Raises:
         UserError: there is no such algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise unknown("collective", algorithm, ALGORITHMS)
-    return _schedule(algorithm, workers, group if algorithm == "hierarchical" else 1)
+    nearby = group if algorithm == "hierarchical" else 1
+    if members is None or len(members) == workers:
+        return _schedule(algorithm, workers, nearby)
+    return _schedule_among(algorithm, workers, nearby, np.array(members))
 
 
 @lru_cache(maxsize=8)
 def _schedule(algorithm: str, workers: int, group: int) -> Schedule:
     parts, rounds = ALGORITHMS[algorithm](workers, group)
+    return _in_order(workers, parts, rounds)
+
+
+def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Schedule:
+    if algorithm == "hierarchical":
+        return _in_order(workers, *_between_groups(_grouped(members, group)))
+    parts, rounds = ALGORITHMS[algorithm](len(members), group)
+    for messages in rounds:
+        messages["source"] = members[messages["source"]]
+        messages["target"] = members[messages["target"]]
+    return _in_order(workers, parts, rounds)
+
+
+def _in_order(workers: int, parts: int, rounds: Rounds) -> Schedule:
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
@@ -85,9 +104,6 @@ def _round(source: Ints, target: Ints, first: Ints, count: int, adds: bool) -> A
     messages["source"], messages["target"] = source, target
     messages["first"], messages["count"], messages["adds"] = first, count, adds
     return messages
-
-
-Rounds = list[Any]
 
 
 def ring(workers: int, group: int) -> tuple[int, Rounds]:
@@ -174,12 +190,23 @@ def naive(workers: int, group: int) -> tuple[int, Rounds]:
 
 def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
     """Trees within groups, Rabenseifner's algorithm between their first workers."""
-    places = np.arange(-(-workers // group) * group).reshape(-1, group)
-    groups = np.where(places < workers, places, -1)
+    return _between_groups(_grouped(np.arange(workers), group))
+
+
+def _grouped(members: Ints, group: int) -> Ints:
+    """[G, n] members of each group that has any, filled up with −1."""
+    nearby, place, counts = np.unique(members // group, return_inverse=True, return_counts=True)
+    rows = np.full((len(nearby), counts.max()), -1)
+    rows[place, np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)] = members
+    return rows
+
+
+def _between_groups(groups: Ints) -> tuple[int, Rounds]:
+    """Within each group to its first, between the firsts, and back."""
     parts, between = rabenseifner(len(groups), 1)
     for messages in between:
-        messages["source"] *= group
-        messages["target"] *= group
+        messages["source"] = groups[messages["source"], 0]
+        messages["target"] = groups[messages["target"], 0]
     return parts, _tree_up(groups, parts) + between + _tree_down(groups, parts)
 
 

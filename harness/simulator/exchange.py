@@ -94,34 +94,45 @@ class AllReduce:
         algorithm: a name among `harness.simulator.collectives.ALGORITHMS`.
         wiring: the network, idle whenever a run begins.
         group: for ``hierarchical``, how many workers are near each other.
+        members: numbers of the M workers that take part, rising; all if not given.
 
     Raises:
         UserError: no such algorithm.
     """
 
-    def __init__(self, algorithm: str, wiring: Wiring, group: int = 1) -> None:
+    def __init__(self, algorithm: str, wiring: Wiring, group: int = 1, members: Any = None) -> None:
         self.algorithm = algorithm
         self.wiring = wiring
+        self.members = np.arange(wiring.workers) if members is None else members
         self._group = group
         self._by_recurrence = algorithm == "ring" and wiring.full_duplex
         self._plan: tuple[Schedule, Program] | None = None
+        self._smaller: AllReduce | None = None
         if not self._by_recurrence:
             self._planned()
+
+    def among(self, members: Any) -> AllReduce:
+        """The same algorithm among these workers only."""
+        if np.array_equal(members, self.members):
+            return self
+        if self._smaller is None or not np.array_equal(members, self._smaller.members):
+            self._smaller = AllReduce(self.algorithm, self.wiring, self._group, members)
+        return self._smaller
 
     def ends_s(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Any:
         """When each worker has the sum.
 
         Args:
-            ready_s: [N] when each takes part.
+            ready_s: [M] when each member takes part.
             size_bytes: of the model.
             add_s_per_byte: time it takes to add what has been received.
 
         Returns:
-            [N] seconds.
+            [M] seconds.
         """
         ready = np.asarray(ready_s, np.float64)
         if self._by_recurrence:
-            return _ring_ends_s(self.wiring, ready, size_bytes, add_s_per_byte)
+            return _ring_ends_s(self.wiring, self.members, ready, size_bytes, add_s_per_byte)
         return self._run(ready, size_bytes, add_s_per_byte)[0]
 
     def messages(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Messages:
@@ -130,7 +141,7 @@ class AllReduce:
 
     def _planned(self) -> tuple[Schedule, Program]:
         if self._plan is None:
-            plan = schedule(self.algorithm, self.wiring.workers, self._group)
+            plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
             self._plan = plan, program(plan)
         return self._plan
 
@@ -147,10 +158,11 @@ class AllReduce:
         )
         times = np.full((3, count), np.inf)
         messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
-        end_s = np.zeros(workers)
+        end_s, enters_s = np.zeros(workers), np.full(workers, np.inf)
+        enters_s[self.members] = ready
         traffic = new_traffic(self.wiring, workers)
-        carry_out(traffic, rounds, desk, messages, ready, add_s_per_byte, end_s)
-        return end_s, messages
+        carry_out(traffic, rounds, desk, messages, enters_s, add_s_per_byte, end_s)
+        return end_s[self.members], messages
 
 
 def program(plan: Schedule) -> Program:
@@ -291,13 +303,15 @@ def settle(
         push(desk.heap, over_s, 0, who)
 
 
-def _ring_ends_s(wiring: Wiring, ready: Any, size_bytes: float, add_s_per_byte: float) -> Any:
+def _ring_ends_s(
+    wiring: Wiring, members: Any, ready: Any, size_bytes: float, add_s_per_byte: float
+) -> Any:
     """`AllReduce.ends_s` of a ring on which no two messages meet."""
     workers = len(ready)
     part = size_bytes / workers
     copy_s, latency_s = np.zeros((2, workers))
     way = np.zeros(wiring.longest, np.int64)
-    ring_links(wiring, part, copy_s, latency_s, way)
+    ring_links(wiring, members, part, copy_s, latency_s, way)
     end_s, departed_s = ready.copy(), np.zeros(workers)
     add_s = part * add_s_per_byte
     ring_rounds(end_s, departed_s, copy_s, latency_s, add_s, wiring.rendezvous)
@@ -305,11 +319,13 @@ def _ring_ends_s(wiring: Wiring, ready: Any, size_bytes: float, add_s_per_byte: 
 
 
 @kernel
-def ring_links(wiring: Wiring, part: float, copy_s: Any, latency_s: Any, way: Any) -> None:
-    """Seconds that the copy of one part from each worker to the next takes, and its latency."""
+def ring_links(
+    wiring: Wiring, members: Any, part: float, copy_s: Any, latency_s: Any, way: Any
+) -> None:
+    """Seconds that the copy of one part from each member to the next takes, and its latency."""
     workers = len(copy_s)
     for who in range(workers):
-        latency_s[who] = route(wiring, who, (who + 1) % workers, way)
+        latency_s[who] = route(wiring, members[who], members[(who + 1) % workers], way)
         rate = np.inf
         for link in way:
             if link < 0:

@@ -18,9 +18,21 @@ from harness.simulator.cluster import Link
 from harness.simulator.events import SIZE, Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
 
-__all__ = ["DOWN", "FAIR", "UP", "Channels", "finish", "join", "new_channels", "occupy", "soonest"]
+__all__ = [
+    "DOWN",
+    "FAIR",
+    "NETWORK",
+    "UP",
+    "Channels",
+    "finish",
+    "join",
+    "new_channels",
+    "occupy",
+    "soonest",
+]
 
-OWN, FIFO, FAIR = range(3)
+OWN, FIFO, FAIR, NETWORK = range(4)
+"""How copies share the link; the last says that they are messages on a network instead."""
 DOWN, UP = 0, 1
 _CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}
 
@@ -32,7 +44,7 @@ class Channels(NamedTuple):
     """The state of the link.
 
     Attributes:
-        sharing: OWN, FIFO or FAIR.
+        sharing: OWN, FIFO or FAIR; NETWORK where there is no such link.
         up: the channel of copies to the server (that of the other direction where the link
             is half duplex).
         channel: [2] of `CHANNEL`: when a FIFO channel is next free; V of a fair one, and

@@ -51,7 +51,7 @@ class Level(Spec):
 
 @dataclass(frozen=True)
 class Network(Spec):
-    """The links between workers, level by level.
+    """The links between workers, level by level, and those of a server.
 
     Attributes:
         levels: from the workers upwards.
@@ -61,7 +61,8 @@ class Network(Spec):
             has it with long ones; ``buffered``, as soon as its sender has it ready.
         core_bandwidth_bytes_per_s: capacity of what joins the highest links; none is
             infinitely fast.
-        server: the link of each shard of a server, which is joined to the core.
+        server: the link of each shard of a server, which is joined to the core; with it, the
+            parameter server's copies are messages on this network, and not copies on ``link``.
     """
 
     levels: tuple[Level, ...] = setting(())

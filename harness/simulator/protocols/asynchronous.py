@@ -26,6 +26,7 @@ from harness.simulator.protocols.contributing import (
     send,
 )
 from harness.simulator.protocols.failing import begin, strike
+from harness.simulator.protocols.roads import staging_s
 from harness.simulator.protocols.slots import (
     COMPUTED,
     FAULT,
@@ -41,6 +42,12 @@ from harness.simulator.protocols.slots import (
     State,
     come_back,
 )
+from harness.simulator.protocols.travelling import (
+    dispatch,
+    leave_network,
+    next_to_leave_s,
+    place_of,
+)
 
 __all__ = ["run"]
 
@@ -49,14 +56,17 @@ __all__ = ["run"]
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, room: int) -> int:
     """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
     clock, counts = state.clock[0], record.counts
+    networked = state.channels.sharing == link.NETWORK
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
         if counts[0] == room or counts[1] >= room or counts[2] >= room:
             return FULL
+        link_s, where = link.soonest(state.channels)
+        if networked:
+            link_s = next_to_leave_s(state)
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
-        link_s, where = link.soonest(state.channels)
         event_s = state.events[1].time_s
         time_s = max(min(link_s, event_s), clock.now_s)
         if time_s > limits.time_s:
@@ -68,7 +78,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
-        if link_s <= event_s:
+        if link_s <= event_s and networked:
+            leave_network(state, rules)
+        elif link_s <= event_s:
             leave_link(state, costs, rules, where)
         else:
             key = state.events[1].key
@@ -83,16 +95,20 @@ def happen(
     """The first event of the tournament takes place."""
     set_leaf(state.events, leaf, np.inf, 1 << 62)
     who = leaf - len(state.slots)
+    networked = state.channels.sharing == link.NETWORK
     if kind == FOLDED:
         fold(state, costs, rules, limits, record, leaf)
     elif kind == PUSHED:
-        arrive(state, costs, rules, leaf)
+        arrive(state, costs, rules, place_of(state, rules, leaf))
+    elif kind == SEND and networked:
+        dispatch(state, rules, leaf)
     elif kind == SEND:
         send(state, costs, rules, leaf)
     elif kind == COMPUTED:
         computed(state, costs, rules, leaf)
     elif kind == FETCHED:
-        compute(state, leaf, state.clock[0].now_s)
+        stage_s = staging_s(state.roads, leaf) if networked else 0.0
+        compute(state, leaf, state.clock[0].now_s + stage_s)
     elif kind == FAULT:
         place = who - len(state.workers)
         process, worker = place // len(state.workers), place % len(state.workers)

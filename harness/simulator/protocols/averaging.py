@@ -14,6 +14,12 @@ Minibatches are counted by each worker for itself: all share the data, each has 
 own. An epoch ends with a shorter round if ``every`` does not divide a worker's minibatches.
 What a contribution's computation costs is settled when it is read; what the all-reduce costs,
 when its last contribution has been read and the fold before it is complete.
+
+A round waits for those who are there. Who dies before the fold is complete takes its contribution
+along; the others notice at once, and average anew among themselves those parameters that have been
+handed in. Who is preempted sees its round to the end. Who comes back, or joins late, takes part
+from the next fold on; where nobody is left, a round begins when somebody comes. Of events at one
+instant, folds come before faults, faults before returns, returns before reads.
 """
 
 from __future__ import annotations
@@ -29,8 +35,17 @@ from harness.simulator.collectives import ALGORITHMS
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.exchange import AllReduce
 from harness.simulator.jit import kernel
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
-from harness.simulator.protocols.rounds import TASK, recorded, under_way
+from harness.simulator.protocols.absences import (
+    NOBODY,
+    Absences,
+    begin,
+    new_absences,
+    next_strike_s,
+    strike,
+    who_reads,
+)
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.rounds import LOST_TASK, TASK, recorded, under_way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.topology import Level, Network, wire
 from harness.spec import Spec, setting
@@ -61,6 +76,7 @@ class State(NamedTuple):
         later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
         machine: the cluster.
         collective: the all-reduce on its network.
+        absences: who is away, and when the next one goes.
     """
 
     clock: Any
@@ -68,6 +84,7 @@ class State(NamedTuple):
     later: Any
     machine: Cluster
     collective: AllReduce
+    absences: Absences
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,8 @@ class Averaging(Spec):
     """
 
     name = "averaging"
+    endures_faults = True
+
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
     collective: str = setting("ring", one_of=tuple(ALGORITHMS))
@@ -91,7 +110,11 @@ class Averaging(Spec):
         return math.ceil(each / self.every)
 
     def start(self, cluster: Cluster, workers: int) -> State:
-        """All workers idle at time 0, version 0."""
+        """All workers idle at time 0, version 0.
+
+        Raises:
+            UserError: a fault that does not happen to workers.
+        """
         network = network_of(cluster)
         group = next((x.workers_per_link for x in network.levels if x.workers_per_link > 1), 1)
         clock = np.zeros(1, CLOCK)
@@ -102,6 +125,7 @@ class Averaging(Spec):
             later=np.zeros(workers, TASK),
             machine=cluster,
             collective=AllReduce(self.collective, wire(network, workers), group),
+            absences=new_absences(cluster, workers, self.name),
         )
 
     def wake(self, state: State) -> None:
@@ -112,28 +136,41 @@ class Averaging(Spec):
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
-        clock, rounds = state.clock[0], list[Any]()
+        clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
         first = int(clock["version"])
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         why = DONE
+        _schedule(state, costs)
         while clock["version"] < limits.version:
             if len(rounds) == room:
                 why = FULL
                 break
             if not clock["begun"] and not self._begin(state, costs, limits):
                 break
-            if self.overlap:
-                self._go_on(state, costs, limits)
-            if clock["fold_s"] > limits.time_s:
+            struck_s = _next_strike_s(state.absences)
+            if self.overlap and clock["begun"]:
+                self._go_on(state, costs, limits, struck_s)
+            if min(clock["fold_s"], struck_s) > limits.time_s:
                 clock["now_s"] = limits.time_s
                 break
+            if struck_s < clock["fold_s"]:
+                clock["now_s"] = max(clock["now_s"], struck_s)
+                lost += _strike(state, costs)
+                continue
+            if clock["fold_s"] == np.inf:
+                why = GONE
+                break
+            if not clock["begun"]:
+                clock["now_s"] = clock["fold_s"]
+                continue
             clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
             if clock["standing"] > limits.standing:
                 why = STUCK
                 break
             rounds.append(state.tasks.copy())
             _fold(state, costs)
-        return why, recorded(first, rounds, spans, self.overlap)
+        losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
+        return why, recorded(first, rounds, losses, spans, self.overlap)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -146,16 +183,22 @@ class Averaging(Spec):
         )
 
     def _begin(self, state: State, costs: Costs, limits: Limits) -> bool:
-        """All workers read and begin a round, unless there is none for them; whether they do."""
+        """All who are there read and begin a round; false if there is none for them.
+
+        With nobody there, what comes next is not a fold but somebody's return.
+        """
         clock = state.clock[0]
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
+        there = who_reads(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
+        if not there.any():
+            clock["fold_s"] = state.absences.until_s.min()
+            return True
         self._hand_out(state, state.tasks)
         clock["begun"] = 1
         state.tasks["read_at_s"] = clock["now_s"]
-        everyone = np.ones(len(state.tasks), np.bool_)
-        _read(state, costs, state.tasks, everyone)
+        _read(state, costs, state.tasks, there)
         _plan(state, costs, state.tasks["compute_end_s"])
         return True
 
@@ -173,11 +216,13 @@ class Averaging(Spec):
         clock["step"] += steps
         clock["dispatched"] += 1
 
-    def _go_on(self, state: State, costs: Costs, limits: Limits) -> None:
+    def _go_on(self, state: State, costs: Costs, limits: Limits, struck_s: float) -> None:
         """Workers that have handed in read the newest version and begin the next round."""
         clock, later = state.clock[0], state.later
         join_s = state.tasks["join_s"]
-        due = (join_s <= limits.time_s) & (join_s < clock["fold_s"])
+        due = (join_s <= limits.time_s) & (join_s < min(clock["fold_s"], struck_s))
+        if len(state.absences.leave_s):
+            due &= state.absences.leave_s == 0.0
         if not due.any():
             return
         if not clock["later_begun"]:
@@ -217,12 +262,49 @@ def _fold(state: State, costs: Costs) -> None:
     clock["begun"] = clock["later_begun"]
     clock["fold_s"] = np.inf
     if clock["later_begun"]:
-        late = later["is_read"] == 0
+        late = who_reads(state.absences, clock["now_s"], later["is_read"] == 0)
         later["read_at_s"][late] = clock["now_s"]
         _read(state, costs, later, late)
         state.tasks[:] = later
         clock["later_begun"] = 0
-        _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+        if state.tasks["is_read"].any():
+            _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+        else:
+            _give_up(clock)
+
+
+def _give_up(clock: Any) -> None:
+    """Nobody is left in the rounds that have begun: they are as if never handed out."""
+    clock["dispatched"] -= clock["begun"] + clock["later_begun"]
+    clock["begun"] = clock["later_begun"] = 0
+
+
+def _schedule(state: State, costs: Costs) -> None:
+    """The faults there are begin to run."""
+    begun = state.absences.begun
+    if len(begun) and not begun[0]:
+        begin(state.absences, costs.faults, state.clock[0]["now_s"])
+
+
+def _next_strike_s(absences: Absences) -> float:
+    """When the next fault strikes, infinity if none does."""
+    return next_strike_s(absences) if len(absences.begun) else math.inf
+
+
+def _strike(state: State, costs: Costs) -> list[Any]:
+    """A fault happens: what is lost, and the rest begin the all-reduce anew."""
+    clock, lost = state.clock[0], list[Any]()
+    who = strike(state.absences, costs.faults, clock["now_s"])
+    for tasks, has_begun in ((state.tasks, clock["begun"]), (state.later, clock["later_begun"])):
+        if who != NOBODY and has_begun and tasks["is_read"][who]:
+            lost.append(np.array([(who, tasks[who].item())], LOST_TASK))
+            tasks["is_read"][who] = 0
+            tasks["join_s"][who] = np.inf
+    if lost and state.tasks["is_read"].any():
+        _reduce(state, state.absences.size_bytes[0], clock["now_s"])
+    elif lost:
+        _give_up(clock)
+    return lost
 
 
 def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
@@ -252,15 +334,31 @@ def compute(costs: Costs, tasks: Any, due: Any, epoch_s: float, each: int, slowd
 
 def _plan(state: State, costs: Costs, join_s: Any) -> None:
     """When each worker takes part in the all-reduce and has the average, and so the fold."""
+    tasks, size = state.tasks, costs.parameter_bytes
+    state.absences.size_bytes[:] = size
+    join_s = join_s + (state.machine.parallel.average_s if len(tasks) > 1 else 0.0)
+    tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s, np.inf)
+    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size)
+    _reduce(state, size, -math.inf)
+
+
+def _reduce(state: State, size: float, from_s: float) -> None:
+    """Average among those in the round, from an instant on or when they have handed in."""
     tasks, host = state.tasks, state.machine.host
-    size, stage_s, add_s_per_byte = costs.parameter_bytes, 0.0, 0.0
-    if host.staging == "pageable" and host.staging_bytes_per_s and len(tasks) > 1:
-        stage_s = size / host.staging_bytes_per_s
+    add_s_per_byte = 0.0
     if host.memory_bytes_per_s is not None:
         add_s_per_byte = state.machine.server.fold_traffic / host.memory_bytes_per_s
-    join_s = join_s + (state.machine.parallel.average_s if len(tasks) > 1 else 0.0)
-    tasks["join_s"] = join_s
-    tasks["pushed_s"] = join_s + stage_s
-    tasks["reduced_s"] = state.collective.ends_s(tasks["pushed_s"], size, add_s_per_byte)
-    tasks["fetched_s"] = tasks["reduced_s"] + stage_s
+    there = np.flatnonzero(tasks["is_read"])
+    ready_s = np.maximum(tasks["pushed_s"][there], from_s)
+    tasks["reduced_s"] = -np.inf
+    tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, size, add_s_per_byte)
+    tasks["fetched_s"] = tasks["reduced_s"] + _stage_s(state, size)
     state.clock[0]["fold_s"] = tasks["fetched_s"].max()
+
+
+def _stage_s(state: State, size: float) -> float:
+    """How long the copy of the parameters to or from a pinned buffer takes."""
+    host = state.machine.host
+    if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
+        return size / host.staging_bytes_per_s
+    return 0.0

@@ -7,7 +7,10 @@ as lost. All that are taken, and whoever is dropped once the server has enough, 
 fold is complete, in order of arrival; who is dropped before the server has enough reads at once,
 because it may still be among the first.
 
-Of events at one instant the fold comes first.
+A round waits for no more than can come: where fewer than N − b are there, for all of those. Who
+dies loses what it has not handed in; who comes back, or joins late, reads as somebody dropped does.
+
+Of events at one instant the fold comes first, then arrivals, faults, and returns.
 """
 
 from __future__ import annotations
@@ -20,9 +23,17 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import WHO, enter, new_tournament, scratch
+from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
 from harness.simulator.jit import kernel
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.protocols.absences import (
+    NOBODY,
+    Absences,
+    begin,
+    new_absences,
+    next_strike_s,
+    strike,
+)
+from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, GONE, STUCK, Limits
 from harness.simulator.timeline import (
     IN_FLIGHT,
     LOST,
@@ -36,8 +47,11 @@ from harness.spec import Spec, setting
 
 __all__ = ["BackupWorkers"]
 
-PARKED, COMPUTING, TAKEN, LATE = range(4)
-"""A worker: idle; under way; arrived and part of the coming fold; arrived and dropped."""
+PARKED, COMPUTING, TAKEN, LATE, AWAY = range(5)
+"""A worker: idle; under way; arrived, and part of the coming fold or dropped; not there."""
+
+RETURN = 1 << 37
+"""Returns come after arrivals of the same instant, of which there are fewer than this."""
 
 CLOCK = np.dtype(
     [
@@ -61,15 +75,17 @@ class State(NamedTuple):
 
     Attributes:
         clock: [1] of `CLOCK`.
-        arrivals: [2N] tournament of arrivals at the server.
+        arrivals: [2N] tournament of arrivals at the server, and of returns.
         tasks: [N] of `TASK`.
         order: [N] workers that wait for the fold, by arrival.
+        absences: who is away, and when the next one goes.
     """
 
     clock: Any
     arrivals: Any
     tasks: Any
     order: Any
+    absences: Absences
 
 
 class Record(NamedTuple):
@@ -91,6 +107,7 @@ class BackupWorkers(Spec):
     """
 
     name = "backup_workers"
+    endures_faults = True
 
     backups: int = setting(0, at_least=0, at_most=10_000_000)
 
@@ -98,7 +115,7 @@ class BackupWorkers(Spec):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: the workers share a link.
+            UserError: the workers share a link, or a fault does not happen to workers.
         """
         if cluster.link.sharing != "none":
             raise UserError("link.sharing: backup workers need 'none', a link for every worker")
@@ -109,6 +126,7 @@ class BackupWorkers(Spec):
             arrivals=new_tournament(workers),
             tasks=tasks,
             order=np.arange(workers),
+            absences=new_absences(cluster, workers, self.name),
         )
 
     def wake(self, state: State) -> None:
@@ -183,26 +201,37 @@ def _spans(tasks: np.ndarray) -> Spans:
 @kernel
 def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record) -> int:
     """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
-    clock, counts = state.clock[0], record.counts
+    clock, counts, absences = state.clock[0], record.counts, state.absences
+    faulty = len(absences.begun) > 0
+    if faulty and absences.begun[0] == 0:
+        begin(absences, costs.faults, clock.now_s)
     while clock.version < limits.version:
         if counts[0] == len(record.folds) or counts[2] == len(record.dropped):
             return FULL
         if clock.ready == 0 and clock.taken == 0 and clock.arrived > 0:
             read_all(state, costs, limits)
-        if clock.busy == 0:
+        used_up = clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s
+        if clock.busy == 0 and (used_up or not faulty):
             return DONE
         fold_s = clock.fold_s if clock.ready == 1 else np.inf
         arrival_s = state.arrivals[1].time_s
-        time_s = max(min(fold_s, arrival_s), clock.now_s)
+        struck_s = next_strike_s(absences)
+        if state.arrivals[1].key >> WHO_BITS >= RETURN and arrival_s == struck_s:
+            arrival_s = np.inf
+        time_s = max(min(fold_s, arrival_s, struck_s), clock.now_s)
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
             return DONE
+        if time_s == np.inf:
+            return GONE
         clock.standing = clock.standing + 1 if time_s == clock.now_s else 0
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
-        if fold_s <= arrival_s:
+        if fold_s <= min(arrival_s, struck_s):
             fold(state, record)
+        elif struck_s < arrival_s:
+            suffer(state, costs, needed, record)
         else:
             arrive(state, costs, limits, needed, record, state.arrivals[1].key & WHO)
     return DONE
@@ -221,6 +250,10 @@ def read_all(state: State, costs: Costs, limits: Limits) -> None:
 def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     """Take the snapshot and the next minibatch; or stay idle if there is none."""
     clock, task = state.clock[0], state.tasks[who]
+    if len(state.absences.begun) > 0 and is_away(state, who):
+        clock.busy -= 1
+        go(state, who)
+        return
     if clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s:
         task.phase = PARKED
         clock.busy -= 1
@@ -242,14 +275,22 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
 def arrive(
     state: State, costs: Costs, limits: Limits, needed: int, record: Record, who: int
 ) -> None:
-    """A contribution is at the server: taken if it is of this version and still needed."""
+    """A contribution is at the server: taken if it is of this version and still needed.
+
+    Or a worker is back; it is too late for a fold that has all it needs.
+    """
     clock, task = state.clock[0], state.tasks[who]
     scratch(state.arrivals, who)
-    if task.read_version < clock.version or clock.ready == 1:
+    if task.phase == AWAY:
+        clock.busy += 1
+        task.phase = LATE
+        if clock.ready == 0:
+            read(state, costs, limits, who)
+            return
+    elif task.read_version < clock.version or clock.ready == 1:
         task.phase = LATE
         task.fold_end_s = clock.now_s
-        record.dropped[record.counts[2]] = task
-        record.counts[2] += 1
+        drop(record, task)
         if clock.ready == 0:
             read(state, costs, limits, who)
             return
@@ -260,11 +301,65 @@ def arrive(
         task.fold_end_s = task.fold_start_s + folding_s(costs, who, task.step - 1)
         clock.server_free_s = task.fold_end_s
         clock.taken += 1
-        if clock.taken == needed:
-            clock.ready = 1
-            clock.fold_s = task.fold_end_s
+        have_all(state, needed)
     state.order[clock.arrived] = who
     clock.arrived += 1
+
+
+@kernel
+def drop(record: Record, task: Any) -> None:
+    """A contribution enters no fold."""
+    record.dropped[record.counts[2]] = task
+    record.counts[2] += 1
+
+
+@kernel
+def have_all(state: State, needed: int) -> None:
+    """See whether the fold has all that it needs, or all that there will be."""
+    clock, coming = state.clock[0], 0
+    if len(state.absences.begun) == 0:
+        coming = needed - clock.taken
+    elif clock.taken < needed:
+        for task in state.tasks:
+            coming += task.phase == COMPUTING and task.read_version == clock.version
+    if coming == 0 and clock.taken > 0 and clock.ready == 0:
+        clock.ready = 1
+        clock.fold_s = max(clock.server_free_s, clock.now_s)
+    elif coming == 0 and clock.taken == 0:
+        clock.under_way = 0
+
+
+@kernel
+def is_away(state: State, who: int) -> bool:
+    """Whether a worker that is about to read is not there; a preempted one goes now."""
+    absences, now_s = state.absences, state.clock[0].now_s
+    if absences.leave_s[who] > 0.0:
+        absences.until_s[who] = now_s + absences.leave_s[who]
+        absences.leave_s[who] = 0.0
+    return absences.until_s[who] > now_s
+
+
+@kernel
+def go(state: State, who: int) -> None:
+    """A worker is away for as long as its absence says."""
+    state.tasks[who].phase = AWAY
+    until_s = state.absences.until_s[who]
+    scratch(state.arrivals, who)
+    if until_s < np.inf:
+        enter(state.arrivals, who, until_s, RETURN + who)
+
+
+@kernel
+def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
+    """A fault happens; what its worker has not handed in is lost."""
+    clock = state.clock[0]
+    who = strike(state.absences, costs.faults, clock.now_s)
+    if who != NOBODY and state.tasks[who].phase == COMPUTING:
+        state.tasks[who].fold_end_s = clock.now_s
+        drop(record, state.tasks[who])
+        clock.busy -= 1
+        go(state, who)
+        have_all(state, needed)
 
 
 @kernel

@@ -9,7 +9,7 @@ from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import enter, scratch
 from harness.simulator.jit import kernel
 from harness.simulator.laws import uniforms
-from harness.simulator.protocols import shards
+from harness.simulator.protocols import shards, travelling
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.slots import (
     ABANDONED,
@@ -104,6 +104,8 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     slot.fetch_start_s = clock.now_s
     if not fetches:
         compute(state, place, clock.now_s)
+    elif state.channels.sharing == link.NETWORK:
+        travelling.fetch(state, costs, rules, place)
     elif state.channels.sharing == link.FAIR:
         slot.on_link = 1
         link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, FETCHED, place)
@@ -162,6 +164,9 @@ def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
     worker = state.workers[slot.worker]
     slot.phase = PUSHING
     slot.push_start_s = clock.now_s
+    if channels.sharing == link.NETWORK:
+        travelling.push(state, costs, rules, place)
+        return
     if channels.sharing == link.OWN:
         slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
         worker.uplink_free_s = slot.push_start_s + slot.copy_s
@@ -189,7 +194,8 @@ def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s:
     """A piece queues at its shard; the next follows, or the end of the fold is known."""
     slot, now_s = state.slots[place], state.clock[0].now_s
     if not shards.queue(state.shards, slot.worker, place, now_s, arrival_s, slot.fold_s):
-        send_piece(state, costs, rules, place)
+        if state.channels.sharing != link.NETWORK:
+            send_piece(state, costs, rules, place)
         return
     slot.phase = AT_SERVER
     slot.push_end_s = arrival_s
@@ -209,7 +215,8 @@ def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
     if costs.faults.probability > 0.0:
         u = uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
         if u < costs.faults.probability:
-            plan(state, place, clock.now_s + costs.faults.retry_s, SEND)
+            slot.push_start_s = clock.now_s + costs.faults.retry_s
+            plan(state, place, slot.push_start_s, SEND)
             return
     slot.phase = AT_SERVER
     slot.push_end_s = clock.now_s

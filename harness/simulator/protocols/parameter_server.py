@@ -31,6 +31,7 @@ from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server, slots
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.plain_server import PlainState
+from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.slots import Rules
 from harness.simulator.timeline import (
@@ -119,7 +120,8 @@ class ParameterServer(Spec):
         if self.shards * self.depth * workers > MOST_PIECES:
             allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
             raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
-        if cluster.link.sharing == "none" and not cluster.faults and self.rules == PLAIN:
+        own_links = cluster.link.sharing == "none" and not is_networked(cluster)
+        if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
         state = slots.start(cluster, workers, self.depth, self.shards)
         if len(state.events) > 2 * slots.MOST_LEAVES:

@@ -1,4 +1,4 @@
-"""Rounds in which every worker takes part, as the tables of a timeline."""
+"""Rounds in which every worker that is there takes part, as the tables of a timeline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from harness.simulator.timeline import (
     IN_FLIGHT,
     KINDS,
+    LOST,
     SERVER,
     Contributions,
     Folds,
@@ -17,7 +18,7 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["TASK", "recorded", "under_way"]
+__all__ = ["LOST_TASK", "TASK", "recorded", "under_way"]
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
@@ -31,6 +32,9 @@ TASK = np.dtype(
 )
 """A worker's part in one round: what it has read and been handed, and the instants of its life."""
 
+LOST_TASK = np.dtype([("worker", np.int64), ("task", TASK)])
+"""A worker's part in a round whose end it did not live to see."""
+
 EPOCH, AVERAGE, REDUCE = "epoch", "average", "all-reduce"
 SPAN_KINDS = (*KINDS, EPOCH, AVERAGE, REDUCE)
 BEFORE = ((EPOCH, "read_at_s", "start_s"), ("compute", "start_s", "compute_end_s"))
@@ -43,22 +47,30 @@ AFTER = (
 """What a worker is busy with, from when to when."""
 
 
-def recorded(first_fold: int, rounds: Sequence[Any], spans: bool, overlap: bool) -> Timeline:
+def recorded(
+    first_fold: int, rounds: Sequence[Any], lost: Any, spans: bool, overlap: bool
+) -> Timeline:
     """Rounds that have been folded.
 
     Args:
         first_fold: number of the first one's fold.
-        rounds: for each round [N] of `TASK`.
+        rounds: for each round [N] of `TASK`; those take part in it who have read.
+        lost: [L] of `LOST_TASK`.
         spans: whether to say who was busy with what.
         overlap: whether workers went on while their parameters travelled.
     """
     if not rounds:
-        return Timeline(kinds=SPAN_KINDS)
+        losses = _contributions(LOST, lost["worker"], lost["task"])
+        return Timeline(contributions=losses, kinds=SPAN_KINDS)
     tasks = np.stack(rounds)
     folds = np.arange(first_fold, first_fold + len(tasks), dtype=np.int64)
+    round_, who = np.nonzero(tasks["is_read"])
+    fates = np.concatenate([folds[round_], np.full(len(lost), LOST, np.int64)])
+    workers = np.concatenate([who, lost["worker"]])
+    parts = np.concatenate([tasks[round_, who], lost["task"]])
     return Timeline(
         folds=Folds(folds, tasks["fetched_s"].max(axis=1)),
-        contributions=_contributions(folds[:, None], tasks),
+        contributions=_contributions(fates, workers, parts),
         spans=_spans(tasks, overlap) if spans else Spans(),
         kinds=SPAN_KINDS,
     )
@@ -69,19 +81,19 @@ def under_way(rounds: Sequence[Any]) -> Contributions:
     if not rounds:
         return Contributions()
     tasks = np.stack(rounds)
-    rows = _contributions(np.full((1, 1), IN_FLIGHT, np.int64), tasks)
-    return rows.where(tasks["is_read"].reshape(-1) == 1)
+    round_, who = np.nonzero(tasks["is_read"])
+    return _contributions(IN_FLIGHT, who, tasks[round_, who])
 
 
-def _contributions(folds: Any, tasks: Any) -> Contributions:
-    """[F·N] rows of tasks [F, N], round by round."""
+def _contributions(fates: Any, workers: Any, parts: Any) -> Contributions:
+    """[C] rows: what became of each, whose it is, and its `TASK`."""
     return Contributions(
-        fold=np.broadcast_to(folds, tasks.shape).reshape(-1),
-        worker=np.tile(np.arange(tasks.shape[1], dtype=np.int32), len(tasks)),
-        read_version=tasks["read_version"].reshape(-1),
-        read_time_s=tasks["read_at_s"].reshape(-1),
-        first_step=tasks["first_step"].reshape(-1),
-        steps=tasks["steps"].reshape(-1).astype(np.int32),
+        fold=np.array(np.broadcast_to(np.asarray(fates, np.int64), len(parts))),
+        worker=workers.astype(np.int32),
+        read_version=parts["read_version"].copy(),
+        read_time_s=parts["read_at_s"].copy(),
+        first_step=parts["first_step"].copy(),
+        steps=parts["steps"].astype(np.int32),
     )
 
 
@@ -93,6 +105,7 @@ def _spans(tasks: Any, overlap: bool) -> Spans:
     """
     stages = BEFORE if overlap else BEFORE + AFTER
     rounds, workers = tasks.shape
+    there = np.repeat(tasks["is_read"] == 1, len(stages), axis=1)
     who = np.repeat(np.arange(workers, dtype=np.int32), len(stages))
     kind = np.tile(np.array([SPAN_KINDS.index(name) for name, *_ in stages], np.int32), workers)
     start_s = np.stack([tasks[start] for _, start, _ in stages], axis=2).reshape(rounds, -1)
@@ -102,6 +115,7 @@ def _spans(tasks: Any, overlap: bool) -> Spans:
         kind = np.append(kind, np.int32(SPAN_KINDS.index(REDUCE)))
         start_s = np.column_stack([start_s, tasks["join_s"].min(axis=1)])
         end_s = np.column_stack([end_s, tasks["fetched_s"].max(axis=1)])
-    busy = (end_s > start_s).reshape(-1)
+        there = np.column_stack([there, np.ones(rounds, np.bool_)])
+    busy = (there & (end_s > start_s)).reshape(-1)
     lanes, kinds = (np.tile(column, rounds)[busy] for column in (who, kind))
     return Spans(lanes, kinds, start_s.reshape(-1)[busy], end_s.reshape(-1)[busy])

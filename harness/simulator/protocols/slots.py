@@ -1,7 +1,8 @@
 """Workers and the slots of their contributions: the state of the asynchronous kernel.
 
-Each contribution lives in a slot of its worker. Slots, workers and fault processes are the
-leaves of one tournament and have at most one pending event each, so whatever a failure cuts
+Each contribution lives in a slot of its worker. Slots, workers, fault processes, and on a network
+the arrivals at each of several shards are the leaves of one tournament and have at most one
+pending event each, so whatever a failure cuts
 off is taken out of the order, and no orphan of it can count later.
 """
 
@@ -16,6 +17,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.events import new_tournament, scratch, set_leaf
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import CLOCK_FIELDS
+from harness.simulator.protocols.roads import Roads, is_networked, new_roads
 from harness.simulator.protocols.shards import Shards, new_shards
 
 __all__ = ["Record", "Rules", "State", "start", "wake"]
@@ -105,6 +107,7 @@ class State(NamedTuple):
         workers: [N] of `WORKER`.
         occurrences: [P, N] how often each process happened to each worker.
         shards: the shards of the server, where there are several.
+        roads: the messages on a network, where that joins workers and server.
     """
 
     clock: Any
@@ -116,6 +119,7 @@ class State(NamedTuple):
     workers: Any
     occurrences: Any
     shards: Shards
+    roads: Roads
 
 
 class Record(NamedTuple):
@@ -140,16 +144,21 @@ def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
     clock = np.zeros(1, CLOCK)
     clock["parked"] = clock["at_least"] = workers
     timed = sum(fault.kind != "message" for fault in cluster.faults)
+    channels, arrivals = link.new_channels(cluster.link, count), 0
+    if is_networked(cluster):
+        channels = channels._replace(sharing=link.NETWORK)
+        arrivals = count * shards if shards > 1 else 0
     return State(
         clock=clock,
-        events=new_tournament(count + workers * (1 + timed)),
+        events=new_tournament(count + workers * (1 + timed) + arrivals),
         held=new_tournament(workers),
         gate=new_tournament(count),
-        channels=link.new_channels(cluster.link, count),
+        channels=channels,
         slots=slots,
         workers=people,
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),
         shards=new_shards(shards, workers, count),
+        roads=new_roads(cluster, workers, count, shards),
     )
 
 

@@ -1,0 +1,136 @@
+"""Who is there: workers that die and return, are preempted or join late, between rounds.
+
+For protocols in which workers wait for each other. A worker that is not there takes part in no
+round, and holds none up; it takes part again in the first round that begins when it is back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.simulator import faults
+from harness.simulator.cluster import Cluster
+from harness.simulator.faults import Faults, instant_s
+from harness.simulator.jit import kernel
+
+__all__ = [
+    "NOBODY",
+    "Absences",
+    "begin",
+    "new_absences",
+    "next_strike_s",
+    "strike",
+    "who_reads",
+]
+
+NOBODY = -1
+OF_WORKERS = ("death", "preemption", "late")
+
+
+class Absences(NamedTuple):
+    """Where faults stand; arrays without entries where the cluster has none.
+
+    Attributes:
+        begun: [1] whether the processes are scheduled.
+        next_s: [P, N] when each process strikes each worker the next time.
+        occurrences: [P, N] how often it has.
+        until_s: [N] until when each worker is away.
+        leave_s: [N] how long it will be away after what it is doing; 0 if it need not go.
+        size_bytes: [1] what the present round's all-reduce was begun with.
+    """
+
+    begun: Any
+    next_s: Any
+    occurrences: Any
+    until_s: Any
+    leave_s: Any
+    size_bytes: Any
+
+
+def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
+    """Everybody is there.
+
+    Raises:
+        UserError: a fault that does not happen to workers.
+    """
+    _check(cluster, protocol)
+    processes = len(cluster.faults)
+    people = workers if processes else 0
+    return Absences(
+        begun=np.zeros(min(processes, 1), np.int64),
+        next_s=np.full((processes, people), np.inf),
+        occurrences=np.zeros((processes, people), np.int64),
+        until_s=np.full(people, -np.inf),
+        leave_s=np.zeros(people),
+        size_bytes=np.zeros(min(processes, 1)),
+    )
+
+
+def _check(cluster: Cluster, protocol: str) -> None:
+    for place, fault in enumerate(cluster.faults):
+        if fault.kind not in OF_WORKERS:
+            raise UserError(
+                f"faults[{place}].kind: {fault.kind!r} is not allowed with protocol {protocol!r};"
+                f" allowed: {', '.join(OF_WORKERS)}"
+            )
+
+
+@kernel
+def begin(absences: Absences, processes: Faults, now_s: float) -> None:
+    """Schedule every process; who joins late is away until then."""
+    absences.begun[0] = 1
+    for process in range(len(processes.kind)):
+        for who in range(len(absences.until_s)):
+            time_s = instant_s(processes, process, who, 0, now_s)
+            if processes.kind[process] != faults.LATE:
+                absences.next_s[process, who] = time_s
+            elif time_s < np.inf:
+                absences.until_s[who] = max(absences.until_s[who], time_s)
+
+
+@kernel
+def next_strike_s(absences: Absences) -> float:
+    """When the next fault strikes, infinity if none does."""
+    first_s = np.inf
+    for process in range(absences.next_s.shape[0]):
+        for who in range(absences.next_s.shape[1]):
+            first_s = min(first_s, absences.next_s[process, who])
+    return first_s
+
+
+@kernel
+def strike(absences: Absences, processes: Faults, now_s: float) -> int:
+    """The fault of this instant happens, of several the first named; who dies, or `NOBODY`.
+
+    A worker that is away, be it until this very instant, is not struck.
+    """
+    process = who = 0
+    while absences.next_s[process, who] > now_s:
+        who += 1
+        if who == absences.next_s.shape[1]:
+            process, who = process + 1, 0
+    down_s, dies = processes.down_s[process], False
+    if absences.until_s[who] < now_s:
+        dies = processes.kind[process] == faults.DEATH
+        if dies:
+            absences.until_s[who] = now_s + down_s
+            absences.leave_s[who] = 0.0
+        else:
+            absences.leave_s[who] = max(absences.leave_s[who], down_s)
+    absences.occurrences[process, who] += 1
+    times, over_s = absences.occurrences[process, who], now_s + down_s
+    absences.next_s[process, who] = instant_s(processes, process, who, times, over_s)
+    return who if dies else NOBODY
+
+
+def who_reads(absences: Absences, now_s: float, due: Any) -> Any:
+    """[N] which of the workers that are ``due`` to read are there; preempted ones go now."""
+    if len(absences.until_s) == 0:
+        return due
+    goes = due & (absences.leave_s > 0.0) & (absences.until_s <= now_s)
+    absences.until_s[goes] = now_s + absences.leave_s[goes]
+    absences.leave_s[goes] = 0.0
+    return due & (absences.until_s <= now_s)

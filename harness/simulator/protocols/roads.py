@@ -1,0 +1,99 @@
+"""Contributions as messages on a network, which the server's shards are joined to.
+
+A fetch is a message from every shard, a push one to every shard, each with its part of the
+parameters. A contribution has one message under way at a time: the next is sent when the one
+before has departed, beginning with shard (worker mod S) as everywhere. Where buffers are
+pageable, what has been fetched is then copied once more, and so is what is to be sent before.
+
+On links in order of arrival a message's departure is known when it is sent. On fair links it is
+an event of the traffic, like the end of a copy on a fair `harness.simulator.link`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from harness.simulator.cluster import Cluster
+from harness.simulator.jit import kernel
+from harness.simulator.network import Traffic, new_traffic, reserve, start
+from harness.simulator.topology import Network, wire
+
+__all__ = ["Roads", "is_networked", "new_roads", "send_next", "staging_s"]
+
+
+class Roads(NamedTuple):
+    """What a network adds to the state; arrays without entries where there is none.
+
+    Attributes:
+        traffic: what is under way, by slot of its contribution.
+        size_bytes: [C] of each slot's parameters.
+        sent: [C] messages of a slot's present fetch or push that have been sent.
+        staging_bytes_per_s: rate of the copy to or from a pinned buffer.
+    """
+
+    traffic: Traffic
+    size_bytes: Any
+    sent: Any
+    staging_bytes_per_s: float
+
+
+def is_networked(cluster: Cluster) -> bool:
+    """Whether workers reach the server over the cluster's network, and not over its link."""
+    return cluster.network is not None and cluster.network.server is not None
+
+
+def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads:
+    """Nothing under way between the workers and the shards."""
+    if not is_networked(cluster):
+        return _emptied(Roads(new_traffic(wire(Network(), 0), 0), np.zeros(0), _counts(0), np.inf))
+    assert cluster.network is not None
+    rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
+    return Roads(
+        traffic=new_traffic(wire(cluster.network, workers, shards), slots),
+        size_bytes=np.zeros(slots),
+        sent=_counts(slots),
+        staging_bytes_per_s=rate if pageable and rate is not None else np.inf,
+    )
+
+
+def _counts(entries: int) -> Any:
+    return np.zeros(entries, np.int64)
+
+
+def _emptied(value: Any) -> Any:
+    """The same nested tuple with no entry in any array."""
+    if isinstance(value, np.ndarray):
+        return cast(Any, value)[:0].copy()
+    if isinstance(value, tuple):
+        parts = cast("tuple[Any, ...]", value)
+        return type(parts)(*map(_emptied, parts))
+    return value
+
+
+@kernel
+def staging_s(roads: Roads, place: int) -> float:
+    """How long it takes to copy a slot's parameters to or from a pinned buffer."""
+    return roads.size_bytes[place] / roads.staging_bytes_per_s
+
+
+@kernel
+def send_next(
+    roads: Roads, place: int, worker: int, shards: int, up: bool, now_s: float
+) -> tuple[float, float, float]:
+    """Send the next message of a slot, to its shard or (not ``up``) from it.
+
+    Returns:
+        When it starts, departs and arrives; the latter two are infinite on fair links, where
+        that is not known yet.
+    """
+    wiring = roads.traffic.wiring
+    shard = wiring.workers + (worker + roads.sent[place]) % shards
+    source, target = (worker, shard) if up else (shard, worker)
+    size = roads.size_bytes[place] / shards
+    roads.sent[place] += 1
+    if wiring.fair:
+        start(roads.traffic, place, source, target, size, now_s)
+        return now_s, np.inf, np.inf
+    return reserve(roads.traffic, place, source, target, size, now_s)

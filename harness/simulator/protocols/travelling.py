@@ -1,0 +1,123 @@
+"""A contribution's way over a network: its messages as events of the asynchronous kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.simulator.costs import Costs
+from harness.simulator.jit import kernel
+from harness.simulator.network import depart, next_departure_s
+from harness.simulator.protocols.roads import send_next, staging_s
+from harness.simulator.protocols.slots import (
+    ABANDONED,
+    ENGAGED,
+    FETCHED,
+    FREE,
+    PUSHED,
+    PUSHING,
+    SEND,
+    Rules,
+    State,
+    about_to_read,
+    plan,
+)
+
+__all__ = ["dispatch", "fetch", "leave_network", "next_to_leave_s", "place_of", "push"]
+
+
+@kernel
+def next_to_leave_s(state: State) -> float:
+    """When the next message leaves fair links, infinity if none is under way there."""
+    traffic = state.roads.traffic
+    if not traffic.wiring.fair:
+        return np.inf
+    return next_departure_s(traffic, state.clock[0].now_s)
+
+
+@kernel
+def fetch(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """The parameters set off to a worker that reads now."""
+    state.roads.size_bytes[place] = costs.parameter_bytes
+    state.roads.sent[place] = 0
+    dispatch(state, rules, place)
+
+
+@kernel
+def push(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """A contribution sets off, first to a pinned buffer if need be."""
+    state.roads.sent[place] = 0
+    stage_s = staging_s(state.roads, place)
+    if stage_s > 0.0:
+        plan(state, place, state.clock[0].now_s + stage_s, SEND)
+    else:
+        dispatch(state, rules, place)
+
+
+@kernel
+def dispatch(state: State, rules: Rules, place: int) -> None:
+    """Send the next message of a fetch or a push."""
+    slot, roads, now_s = state.slots[place], state.roads, state.clock[0].now_s
+    up = slot.phase == PUSHING
+    start_s, departs_s, arrives_s = send_next(roads, place, slot.worker, rules.shards, up, now_s)
+    if roads.traffic.wiring.fair:
+        slot.on_link = 1
+    else:
+        if roads.sent[place] == 1 and not up:
+            slot.fetch_start_s = start_s
+        if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
+            slot.push_start_s = start_s
+        departed(state, rules, place, departs_s, arrives_s)
+
+
+@kernel
+def leave_network(state: State, rules: Rules) -> None:
+    """A message has left fair links; its last byte arrives a latency later."""
+    traffic, now_s = state.roads.traffic, state.clock[0].now_s
+    place = depart(traffic)
+    slot = state.slots[place]
+    slot.on_link = 0
+    if slot.phase == ABANDONED:
+        abandoned(state, place)
+    else:
+        departed(state, rules, place, now_s, now_s + traffic.flows[place].latency_s)
+
+
+@kernel
+def departed(state: State, rules: Rules, place: int, departs_s: float, arrives_s: float) -> None:
+    """What follows from a message: its arrival, and at its departure the next one."""
+    last = state.roads.sent[place] == rules.shards
+    if state.slots[place].phase == PUSHING:
+        plan(state, arrival_leaf(state, rules, place), arrives_s, PUSHED)
+    elif last:
+        plan(state, place, arrives_s, FETCHED)
+    if last:
+        state.roads.sent[place] = 0
+    else:
+        plan(state, place, departs_s, SEND)
+
+
+@kernel
+def abandoned(state: State, place: int) -> None:
+    """The last of a lost contribution is off the links: its slot is free."""
+    slot = state.slots[place]
+    slot.phase = FREE
+    worker = state.workers[slot.worker]
+    if worker.status == ENGAGED and worker.computing == 0:
+        about_to_read(state, slot.worker)
+
+
+@kernel
+def arrival_leaf(state: State, rules: Rules, place: int) -> int:
+    """The leaf of the arrival of the message just sent: of several, each has its own."""
+    if rules.shards == 1:
+        return place
+    first = len(state.slots) + len(state.workers)
+    return first + place * rules.shards + state.roads.sent[place] - 1
+
+
+@kernel
+def place_of(state: State, rules: Rules, leaf: int) -> int:
+    """The slot that the leaf of an arrival belongs to."""
+    if leaf < len(state.slots):
+        return leaf
+    return (leaf - len(state.slots) - len(state.workers)) // rules.shards

@@ -1,0 +1,258 @@
+"""Faults where workers wait for each other: averaging, and synchronous SGD with backup workers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.simulator import Fault, Jitter, Simulation, Timeline, Workload, concat
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
+
+SPEC = importlib.util.spec_from_file_location("r", Path(__file__).parent / "simpy_rounds.py")
+simpy_rounds = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(simpy_rounds)
+
+JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
+EXPONENTIAL = Jitter("shifted-exponential", 1.0)
+LOGNORMAL = Jitter("lognormal", 0.3)
+DEATHS = ((0, 7.75, 5.5), (1, 9.125, 0.25), (3, 9.25, 40.0), (0, 31.375, 12.0), (2, 33.5, 3.0))
+PREEMPTIONS = ((1, 17.75, 4.5), (2, 50.125, 9.0))
+LATE = ((2, 12.625),)
+EVERYTHING = (
+    Fault("death", mean_s=30.0, down_s=6.0),
+    Fault("preemption", mean_s=25.0, down_s=4.0),
+    Fault("late", workers=(1, 2), at_s=(7.5,)),
+)
+
+
+def faults_of(deaths=(), preemptions=(), late=()):
+    kinds = [("death", *d) for d in deaths] + [("preemption", *p) for p in preemptions]
+    tables = [
+        Fault(k, workers=(who,), at_s=(at_s,), down_s=down_s) for k, who, at_s, down_s in kinds
+    ]
+    return tuple(tables + [Fault("late", workers=(who,), at_s=(at_s,)) for who, at_s in late])
+
+
+@pytest.fixture
+def run(cluster):
+    """A simulation of a protocol on workers with a link of their own."""
+
+    def build(protocol, workers=5, faults=(), jitter=LOGNORMAL, seed=3, **machine):
+        built = cluster(workers, faults=faults, jitter=jitter, **machine)
+        return Simulation(built, protocol, JOB, workers, seed)
+
+    return build
+
+
+def fold_times_s(timeline):
+    """[C] the instant of each folded contribution's fold."""
+    return timeline.folds.time_s[timeline.folded().fold].tolist()
+
+
+@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
+@pytest.mark.parametrize("workers", [4, 5, 12])
+def test_averaging_with_faults_is_simpys_bit_for_bit(run, workers, jitter):
+    faults = faults_of(DEATHS, PREEMPTIONS, LATE)
+    machine = {"copy_s": 0.05, "latency_s": 1e-3, "jitter": jitter}
+    simulation = run(Averaging(3), workers, faults, **machine)
+    timeline = simulation.advance(folds=40)
+    model = simpy_rounds.AveragingModel(
+        simulation.cluster, JOB, workers, 3, 3, DEATHS, PREEMPTIONS, LATE
+    )
+    rows = timeline.folded()
+    found = zip(
+        fold_times_s(timeline), rows.worker.tolist(), rows.read_version.tolist(), strict=True
+    )
+    assert list(found) == model.run(40)
+    lost = timeline.lost()
+    assert list(zip(lost.worker.tolist(), lost.read_version.tolist(), strict=True)) == model.lost
+    assert len(model.lost) > 2
+
+
+@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
+@pytest.mark.parametrize(("workers", "backups"), [(4, 0), (4, 1), (12, 3), (5, 4)])
+def test_backup_workers_with_faults_are_simpys_bit_for_bit(run, workers, backups, jitter):
+    machine = {"copy_s": 0.02, "latency_s": 1e-3, "fold_s": 0.05, "jitter": jitter}
+    simulation = run(BackupWorkers(backups), workers, faults_of(DEATHS, (), LATE), **machine)
+    timeline = simulation.advance(folds=80)
+    model = simpy_rounds.BackupModel(simulation.cluster, JOB, workers, 3, backups, DEATHS, LATE)
+    expected = model.run(80)
+    assert timeline.folds.time_s.tolist() == [time_s for time_s, _ in expected]
+    assert timeline.folded().worker.tolist() == [who for _, taken in expected for who in taken]
+    lost = timeline.lost()
+    dropped = list(zip(lost.worker.tolist(), lost.read_version.tolist(), strict=True))
+    assert dropped == model.dropped[: len(dropped)]
+
+
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol",
+    [
+        Averaging(3),
+        Averaging(3, overlap=True),
+        Averaging(2, collective="recursive-doubling"),
+        Averaging(2, collective="hierarchical", overlap=True),
+        BackupWorkers(0),
+        BackupWorkers(2),
+    ],
+    ids=lambda protocol: " ".join(map(str, protocol.to_dict().values())),
+)
+BUSY = {"copy_s": 0.05, "latency_s": 0.01, "fold_s": 0.02}
+
+
+@PROTOCOLS
+def test_every_read_is_folded_once_or_lost_once_or_in_flight(run, protocol):
+    simulation = run(protocol, 6, EVERYTHING, **BUSY)
+    segments = [simulation.advance(folds=70), simulation.advance(seconds=40.0)]
+    segments.append(simulation.advance(folds=60))
+    whole = concat(segments)
+    rows = whole.contributions
+    names = list(zip(rows.worker.tolist(), rows.first_step.tolist(), strict=True))
+    assert len(set(names)) == len(names)
+    assert np.unique(whole.folded().fold).tolist() == list(range(simulation.version))
+    assert len(whole.lost()) > 0
+    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
+    assert np.all(whole.staleness() >= 0)
+    counts = np.bincount(whole.folded().fold)
+    assert counts.min() < counts.max()
+
+
+@PROTOCOLS
+def test_segments_and_a_restore_change_nothing(run, protocol):
+    parts, whole = (run(protocol, 6, EVERYTHING, **BUSY) for _ in range(2))
+    segments = [parts.advance(folds=folds) for folds in (1, 0, 30)]
+    segments.append(parts.advance(seconds=7.3))
+    parts = Simulation.restore(parts.cluster, protocol, parts.state(), 6, 3)
+    segments.append(parts.advance(folds=120 - parts.version))
+    assert concat(segments).sha256() == whole.advance(folds=120).sha256()
+
+
+@PROTOCOLS
+def test_a_drained_segment_has_all_its_folds_and_leaves_nothing_under_way(run, protocol):
+    simulation = run(protocol, 4, EVERYTHING, **BUSY)
+    for folds in (30, 1, 0, 50):
+        before = simulation.version
+        timeline = simulation.advance(folds=folds, drain=True)
+        assert simulation.version == before + folds
+        assert len(timeline.in_flight()) == 0
+        assert simulation.drained
+    simulation.pause(100.0, "search")
+    paused_s = simulation.now_s
+    assert np.all(simulation.advance(folds=10).folds.time_s > paused_s)
+    simulation.advance(seconds=50.0, drain=True)
+    assert simulation.drained
+
+
+@PROTOCOLS
+def test_nobody_works_while_away_nor_does_two_things_at_once(run, protocol):
+    fault = Fault("death", workers=(0,), at_s=(10.5,), down_s=20.0)
+    timeline = run(protocol, 6, (fault,), **BUSY).advance(seconds=60.0)
+    rows = timeline.folded()
+    mine = rows.worker == 0
+    assert not np.any((rows.read_time_s[mine] > 10.5) & (rows.read_time_s[mine] < 30.5))
+    assert np.any(rows.read_time_s[mine] >= 30.5)
+    spans = timeline.spans
+    for who in range(6):
+        own = spans.worker == who
+        order = np.argsort(spans.start_s[own], kind="stable")
+        start_s, end_s = spans.start_s[own][order], spans.end_s[own][order]
+        assert np.all(start_s[1:] >= end_s[:-1])
+
+
+@PROTOCOLS
+def test_faults_that_never_strike_change_nothing(run, protocol):
+    """The way with faults and the way without are one."""
+    never = (Fault("death", at_s=(1e8,)), Fault("preemption", at_s=(1e8,), down_s=1.0))
+    one, other = (run(protocol, 6, faults, **BUSY) for faults in ((), never))
+    assert one.advance(folds=60).sha256() == other.advance(folds=60).sha256()
+
+
+@PROTOCOLS
+def test_workers_of_whom_none_returns_end_in_one_clear_line(run, protocol):
+    simulation = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
+    with pytest.raises(UserError, match="every worker is gone for good"):
+        simulation.advance(folds=10_000)
+    left = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
+    left.advance(seconds=1e4)
+    assert left.now_s == 1e4
+
+
+def test_a_round_goes_on_without_who_died_in_it(run):
+    """Four workers compute for 2 s; at 1.5 s one dies, and three average in 4 thirds of 0.5 s."""
+    fault = Fault("death", workers=(2,), at_s=(1.5,), down_s=2.0)
+    timeline = run(Averaging(2), 4, (fault,), Jitter(), copy_s=0.5 / 8).advance(folds=3)
+    three_s, four_s = 4 * 0.5 / 3, 6 * 0.5 / 4
+    assert timeline.folds.time_s[0] == pytest.approx(2 + three_s)
+    assert timeline.folds.time_s[1] == pytest.approx(4 + 2 * three_s)  # back at 3.5, too late
+    assert timeline.folds.time_s[2] == pytest.approx(6 + 2 * three_s + four_s)
+    assert timeline.folded().worker.tolist() == [0, 1, 3, 0, 1, 3, 0, 1, 2, 3]
+    assert timeline.lost().worker.tolist() == [2]
+
+
+def test_a_death_in_the_all_reduce_begins_it_anew_at_that_instant(run):
+    fault = Fault("death", workers=(0,), at_s=(2.25,))
+    timeline = run(Averaging(2), 4, (fault,), Jitter(), copy_s=0.5 / 8).advance(folds=1)
+    assert timeline.folds.time_s[0] == pytest.approx(2.25 + 4 * 0.5 / 3)
+    assert timeline.folded().worker.tolist() == [1, 2, 3]
+
+
+def test_a_preempted_worker_sees_its_round_to_the_end(run):
+    fault = Fault("preemption", workers=(0,), at_s=(0.5,), down_s=3.0)
+    timeline = run(Averaging(2), 2, (fault,), Jitter()).advance(folds=4)
+    assert timeline.folds.time_s.tolist() == [2.0, 4.0, 6.0, 8.0]
+    assert timeline.folded().worker.tolist() == [0, 1, 1, 1, 0, 1]
+    assert len(timeline.lost()) == 0
+
+
+def test_where_nobody_is_left_the_round_begins_with_who_comes_first(run):
+    faults = faults_of([(0, 1.0, 8.0), (1, 1.5, 4.0)])
+    timeline = run(Averaging(2), 2, faults, Jitter()).advance(folds=3)
+    assert timeline.folds.time_s.tolist() == [7.5, 9.5, 11.5]
+    assert timeline.folded().worker.tolist() == [1, 1, 0, 1]
+    assert timeline.folded().read_time_s.tolist() == [5.5, 7.5, 9.5, 9.5]
+
+
+def test_backups_stand_in_for_the_dead_until_there_are_too_few(run):
+    """Of three workers two are waited for: one may die at no cost, but not two."""
+    machine = {"jitter": Jitter(), "fold_s": 0.25}
+    one, two = faults_of([(0, 0.5, 100.0)]), faults_of([(0, 0.5, 100.0), (1, 0.5, 100.0)])
+    first = run(BackupWorkers(1), 3, one, **machine).advance(folds=2)
+    assert first.folds.time_s.tolist() == [1.5, 3.0]
+    assert first.folded().worker.tolist() == [1, 2, 1, 2]
+    second = run(BackupWorkers(1), 3, two, **machine).advance(folds=2)
+    assert second.folds.time_s.tolist() == [1.25, 2.5]
+    assert second.folded().worker.tolist() == [2, 2]
+
+
+def test_the_ring_closes_over_the_gap_also_between_nodes(run):
+    """Every all-reduce among those who are left still sums everybody's part once (see there)."""
+    protocol = Averaging(2, collective="hierarchical")
+    lost = Fault("death", workers=(4,), at_s=(0.5,))
+    timeline = run(protocol, 8, (lost,), **BUSY).advance(folds=5)
+    assert np.bincount(timeline.folded().fold).tolist() == [7] * 5
+
+
+@pytest.mark.parametrize("protocol", [Averaging(3), BackupWorkers(1)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("message", probability=0.1, retry_s=1.0),
+        Fault("server", at_s=(1.0,), down_s=1.0, checkpoint_s=1.0),
+    ],
+    ids=lambda fault: fault.kind,
+)
+def test_what_happens_to_no_worker_is_refused_in_one_line(run, protocol, fault):
+    with pytest.raises(UserError, match=rf"faults\[1\].kind: '{fault.kind}' is not allowed"):
+        run(protocol, 3, (Fault("death", mean_s=1.0), fault))
+
+
+def test_a_timeline_with_lost_rounds_survives_the_file(run, tmp_path):
+    timeline = run(Averaging(3), 6, EVERYTHING, **BUSY).advance(folds=60)
+    timeline.save(tmp_path / "t")
+    again = Timeline.load(tmp_path / "t")
+    assert again.sha256() == timeline.sha256()
+    assert len(again.lost()) > 0

@@ -1,0 +1,259 @@
+"""The parameter server over a network: contention message by message."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.commands.check import findings
+from harness.simulator import (
+    Fault,
+    Host,
+    Jitter,
+    ParameterServer,
+    Server,
+    Simulation,
+    Workload,
+    concat,
+)
+from harness.simulator.topology import Level, Network
+from harness.simulator.visits import visits
+
+SPEC = importlib.util.spec_from_file_location("n", Path(__file__).parent / "simpy_network.py")
+simpy_network = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(simpy_network)
+
+JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
+LOGNORMAL = Jitter("lognormal", 0.3)
+TOPOLOGIES = {
+    "star": Network((Level(1, 40.0, 1e-3),), server=Level(1, 80.0, 2e-3)),
+    "PCI Express tree": Network((Level(1, 90.0), Level(2, 50.0, 1e-4)), server=Level(1, 60.0)),
+    "half duplex": Network((Level(1, 40.0, 1e-3, "half"),), server=Level(1, 70.0, duplex="half")),
+    "nodes": Network((Level(1, 90.0, 1e-3), Level(4, 50.0, 2e-3)), server=Level(1, 60.0)),
+    "blocking switch": Network(
+        (Level(1, 40.0, 1e-3),), core_bandwidth_bytes_per_s=70.0, server=Level(1, 60.0, 1e-3)
+    ),
+    "wide area": Network((Level(1, 90.0, 1e-3), Level(2, 9.0, 0.7)), server=Level(1, 60.0)),
+}
+
+
+@pytest.fixture
+def run(cluster):
+    """A parameter server on a network; a computation takes a second."""
+
+    def build(network, workers=8, jitter=LOGNORMAL, host=None, faults=(), fold_s=0.05, **settings):
+        plain = cluster(workers, jitter=jitter, network=network, faults=faults)
+        machine = replace(plain, host=host or Host(), server=Server(fold_s, 0.0, jitter))
+        return Simulation(machine, ParameterServer(**settings), JOB, workers, 3)
+
+    return build
+
+
+def with_sharing(network, sharing):
+    return Network(
+        network.levels, sharing, "rendezvous", network.core_bandwidth_bytes_per_s, network.server
+    )
+
+
+def sequence(timeline):
+    """(time, worker, staleness) of every fold."""
+    times, workers = timeline.folds.time_s.tolist(), timeline.folded().worker.tolist()
+    return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_sequence_is_simpys_bit_for_bit(run, name, sharing, shards):
+    simulation = run(with_sharing(TOPOLOGIES[name], sharing), shards=shards)
+    model = simpy_network.NetworkedModel(simulation.cluster, JOB, 8, 3, shards)
+    expected = model.run(400)
+    assert sequence(simulation.advance(folds=400)) == expected
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_pageable_buffers_are_copied_once_more_on_both_sides(run, sharing):
+    host = Host(staging="pageable", staging_bytes_per_s=16.0)
+    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), host=host)
+    model = simpy_network.NetworkedModel(simulation.cluster, JOB, 8, 3)
+    assert sequence(simulation.advance(folds=200)) == model.run(200)
+    alone = run(with_sharing(TOPOLOGIES["star"], sharing), 1, Jitter(), host, fold_s=0.0)
+    once_s = 1 + 2 * (0.5 + 8 / 40 + 3e-3)
+    assert alone.advance(folds=1).folds.time_s[0] == pytest.approx(once_s, rel=1e-15)
+
+
+def star(of_worker=None, of_server=None, sharing="fair", **server):
+    return Network((Level(1, of_worker),), sharing, server=Level(1, of_server, **server))
+
+
+def first_folds_s(simulation, folds):
+    return simulation.advance(folds=folds).folds.time_s.tolist()
+
+
+def test_four_workers_share_the_servers_link_four_ways(run):
+    """8 bytes at 32 a second take 0.25 s alone, and four at once 1 s, both down and up."""
+    alone, four = (run(star(of_server=32.0), n, Jitter(), fold_s=0.0) for n in (1, 4))
+    assert first_folds_s(alone, 2) == [1.5, 3.0]
+    assert first_folds_s(four, 8) == [3.0] * 4 + [6.0] * 4
+
+
+def test_in_turn_the_same_workers_follow_each_other(run):
+    simulation = run(star(of_server=32.0, sharing="fifo"), 4, Jitter(), fold_s=0.0)
+    timeline = simulation.advance(folds=8)
+    assert timeline.folds.time_s.tolist() == [1.5, 1.75, 2.0, 2.25, 3.0, 3.25, 3.5, 3.75]
+    assert timeline.folded().worker.tolist() == [0, 1, 2, 3] * 2
+
+
+def test_a_server_link_in_one_direction_at_a_time_carries_both(run):
+    """Two workers, out of step: the fetch of one and the push of the other are half as fast."""
+    late = (Fault("late", workers=(1,), at_s=(1.25,)),)
+    machine = {"workers": 2, "jitter": Jitter(), "faults": late, "fold_s": 0.0}
+    full, half = (run(star(of_server=32.0, duplex=d), **machine) for d in ("full", "half"))
+    assert first_folds_s(full, 2) == [1.5, 2.75]
+    # worker 0 pushes from 1.25 and worker 1 fetches: both take 0.5 s
+    assert first_folds_s(half, 2) == [1.75, 3.0]
+
+
+def test_workers_behind_links_of_their_own_do_not_meet(run):
+    timeline = run(star(of_worker=32.0), 4, Jitter(), fold_s=0.0).advance(folds=4)
+    assert timeline.folds.time_s.tolist() == [1.5] * 4
+
+
+def test_cards_meet_where_the_tree_of_their_server_joins(run):
+    """Two cards a switch; a switch's link is the bottleneck, and only its own cards share it."""
+    tree = Network((Level(1, 64.0), Level(2, 32.0)), server=Level(1))
+    two, three = (run(tree, n, Jitter(), fold_s=0.0) for n in (2, 3))
+    assert first_folds_s(two, 2) == [2.0, 2.0]
+    timeline = three.advance(folds=3)
+    assert timeline.folds.time_s.tolist() == [1.5, 2.0, 2.0]
+    assert timeline.folded().worker.tolist() == [2, 0, 1]
+
+
+def test_all_traffic_shares_a_blocking_core_in_both_directions(run):
+    core = Network((Level(1),), core_bandwidth_bytes_per_s=16.0, server=Level(1))
+    assert first_folds_s(run(core, 2, Jitter(), fold_s=0.0), 2) == [3.0, 3.0]
+
+
+def test_sites_far_apart_pay_their_latency_twice_a_cycle(run):
+    sites = Network((Level(1, 32.0, 0.25), Level(2, 32.0, 0.5)), server=Level(1, None, 0.125))
+    assert first_folds_s(run(sites, 1, Jitter(), fold_s=0.0), 1) == [1 + 2 * (0.25 + 0.875)]
+
+
+def test_shards_divide_what_the_servers_link_carries(run):
+    """Four workers, four shards: at every moment each worker has a shard's link to itself."""
+    one, four = (run(star(of_server=32.0), 4, Jitter(), fold_s=0.0, shards=s) for s in (1, 4))
+    assert first_folds_s(one, 4) == [3.0] * 4
+    assert first_folds_s(four, 4) == [1.5] * 4
+
+
+def test_shards_of_a_fast_network_differ_when_they_are_read(run):
+    timeline = run(star(40.0, 80.0), 8, shards=3).advance(folds=200)
+    pieces = timeline.pieces
+    versions = pieces.read_version.reshape(-1, 3)
+    assert np.any(versions.max(axis=1) > versions.min(axis=1))
+    assert np.all(pieces.read_version <= pieces.version)
+    for shard in range(3):
+        mine = pieces.version[pieces.worker == -1 - shard]
+        assert len(set(mine.tolist())) == len(mine) == 200
+
+
+EVERYTHING = (
+    Fault("death", mean_s=20.0, down_s=3.0),
+    Fault("preemption", mean_s=15.0, down_s=2.0),
+    Fault("late", workers=(2, 3), at_s=(7.5,)),
+    Fault("message", probability=0.2, retry_s=0.3),
+    Fault("server", at_s=(16.0, 44.0, 71.0), down_s=4.0, checkpoint_s=9.0),
+)
+SETTINGS = [
+    {"faults": EVERYTHING},
+    {"shards": 3},
+    {"shards": 2, "depth": 3},
+    {"depth": 2, "queue": 2, "bound": 2, "fetch_every": 3, "faults": EVERYTHING},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_every_read_is_folded_once_or_lost_once_or_in_flight(run, settings, sharing):
+    simulation = run(with_sharing(TOPOLOGIES["nodes"], sharing), **settings)
+    segments = [simulation.advance(folds=170), simulation.advance(seconds=40.0)]
+    segments.append(simulation.advance(folds=130))
+    whole = concat(segments)
+    assert sorted(whole.contributions.first_step.tolist()) == list(range(simulation.dispatched))
+    assert whole.folded().fold.tolist() == list(range(simulation.version))
+    assert (len(whole.lost()) > 0) == ("faults" in settings)
+    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
+    assert np.all(whole.staleness() >= 0)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_segments_and_a_restore_change_nothing(run, settings, sharing):
+    network = with_sharing(TOPOLOGIES["nodes"], sharing)
+    parts, whole = (run(network, **settings) for _ in range(2))
+    segments = [parts.advance(folds=folds) for folds in (1, 0, 60)]
+    segments.append(parts.advance(seconds=3.3))
+    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), 8, 3)
+    segments.append(parts.advance(folds=300 - parts.version))
+    assert concat(segments).sha256() == whole.advance(folds=300).sha256()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_drained_segment_has_all_its_folds_and_leaves_nothing_under_way(run, settings, sharing):
+    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), **settings)
+    for folds in (40, 1, 0, 77):
+        before = simulation.version
+        timeline = simulation.advance(folds=folds, drain=True)
+        assert simulation.version == before + folds
+        assert len(timeline.in_flight()) == 0
+        assert simulation.drained
+    simulation.pause(50.0, "search")
+    assert simulation.advance(folds=30).folds.time_s[0] > simulation.now_s - 100.0
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_littles_law_holds_on_every_queue(run, name, sharing):
+    simulation = run(with_sharing(TOPOLOGIES[name], sharing), jitter=Jitter("gamma", 0.8))
+    timeline = simulation.advance(folds=20_000)
+    window = (0.2 * simulation.now_s, simulation.now_s)
+    for stage, queue in visits(timeline).items():
+        present = queue.mean_present(*window)
+        assert present > 0.0
+        assert queue.littles_product(*window) == pytest.approx(present, rel=5e-3), stage
+
+
+def test_a_network_without_a_servers_link_leaves_the_parameter_server_on_its_own_link(run):
+    plain, joined = run(None), run(Network((Level(1, 1.0),)))
+    assert plain.advance(folds=100).sha256() == joined.advance(folds=100).sha256()
+
+
+def test_a_lost_message_is_sent_again_and_shares_the_links_again(run):
+    faults = (Fault("message", probability=0.5, retry_s=10.0),)
+    timeline = run(star(32.0), 1, Jitter(), faults=faults, fold_s=0.0).advance(folds=400)
+    lost = (np.diff(timeline.folds.time_s, prepend=0.0) - 1.5) / 10.25
+    assert lost == pytest.approx(np.round(lost), abs=1e-9)
+    assert lost.mean() == pytest.approx(1.0, abs=0.2)  # p / (1 - p) a contribution
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_a_check_holds_littles_law_and_the_bounds_and_names_no_exact_solution(run, name, sharing):
+    host = Host(staging="pageable", staging_bytes_per_s=32.0)
+    simulation = run(with_sharing(TOPOLOGIES[name], sharing), host=host)
+    timeline = simulation.advance(folds=20_000)
+    found = list(findings(simulation, timeline))
+    assert all(finding.error < 0.01 for finding in found), found
+    assert [f.what for f in found if "throughput, " in f.what] == ["throughput, any law, /s"]
+
+
+def test_the_bounds_of_a_saturated_server_link_are_tight(run):
+    simulation = run(star(None, 4.0, "fifo"), jitter=Jitter(), fold_s=0.0)
+    (found,) = (f for f in findings(simulation, simulation.advance(folds=2000)) if "any" in f.what)
+    assert found.measured == pytest.approx(4.0 / 8.0, rel=1e-3)
+    assert found.theory[1] == pytest.approx(0.5)
