@@ -36,6 +36,7 @@ SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
     "fetch_s": (float, "sequence: seconds between two fetches of a decoder"),
     "waiting": (int, "sequence: decoded utterances that may wait for a slot"),
     "shards": (int, "parameter_server, sequence: parts of the model with a queue of their own"),
+    "shuffled": (bool, "sequence: a minibatch has a frame of each slot's utterance"),
 }
 """Every setting of a protocol: its type, and what it means."""
 
@@ -53,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, (kind, meaning) in SETTINGS.items():
         option = "--" + name.replace("_", "-")
         if kind is bool:
-            settings.add_argument(option, action="store_true", default=None, help=meaning)
+            settings.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
         else:
             settings.add_argument(option, type=kind, metavar=METAVARS[kind], help=meaning)
 

@@ -53,6 +53,17 @@ def test_overlapped_averaging_is_faster_and_one_fold_stale(tmp_path):
     assert found[0]["speedup"] < found[1]["speedup"]
 
 
+def test_a_setting_that_holds_by_default_can_be_turned_off(tmp_path):
+    found = []
+    for more in ([], ["--shuffled"], ["--no-shuffled"]):
+        out = tmp_path / "figures"
+        options = ["--protocol", "sequence", "--slots", "8", *more]
+        size = ["--workers", "4", "--folds", "200", "--json", str(out)]
+        assert main(["simulate", K20M, *options, *size]) == 0
+        found.append(json.loads(out.read_text())[0]["timeline_sha256"])
+    assert found[0] == found[1] != found[2]
+
+
 def test_an_epoch_on_stampede_is_as_long_as_paper_2_says(tmp_path):
     out = tmp_path / "figures"
     cluster = "reproductions/clusters/stampede.toml"
