@@ -1,0 +1,80 @@
+"""Paper 1's larger presets: their configurations exist, and the paper's network trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from harness.algorithms.schedules import Constant
+from harness.execution.config import RunConfig
+from harness.execution.run import train
+from harness.identity import identity
+from harness.store import Store
+from reproductions.paper import Subject
+from reproductions.paper1_async_asgd import PAPER
+from reproductions.paper1_async_asgd.experiments import PRESETS, REPORTED
+
+INPUTS, TARGETS = REPORTED["paper"]["layers"][0], REPORTED["paper"]["layers"][-1]
+FRAMES = 24
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """One short utterance a split, as wide as the paper's: 39 features, 10,217 targets."""
+    splits = ("train", "dev", "clean", "noise")
+    n, draw = len(splits), np.random.default_rng(0)
+    table = Utterances(
+        np.array([f"u{i}" for i in range(n)]),
+        np.array(["s"] * n),
+        np.array(splits),
+        np.arange(n, dtype=np.int64) * FRAMES,
+        np.full(n, FRAMES, np.int64),
+        (("yes",),) * n,
+    )
+    features = draw.standard_normal((n * FRAMES, 39)).astype(np.float32)
+    targets = draw.choice([0, 1, TARGETS - 1], n * FRAMES).astype(np.int32)
+    return Corpus("tiny", features, targets, table, {"yes": (0, 1), "no": (TARGETS - 1,)})
+
+
+@pytest.mark.parametrize("scale", PRESETS)
+def test_every_run_of_every_scale_can_be_configured_and_named(scale, corpus):
+    runs = PAPER.experiments(Subject(scale, corpus, 11, "cpu"), 11)
+    needs = {need for maker in (*PAPER.exhibits, *PAPER.claims) for need in maker.needs}
+    assert needs <= runs.keys()
+    assert all(len(identity(config.to_dict())) == 64 for config in runs.values())
+
+
+def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):
+    runs = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)
+    names = ("one_pass", "multi_pass", "search", "chunk_25")
+    one, many, part, large = (c for c in map(runs.get, names) if isinstance(c, RunConfig))
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    levels = [inputs, *one.hidden, corpus.n_targets]
+    assert levels == REPORTED["paper"]["layers"] == [INPUTS, *[2048] * 7, TARGETS]
+    assert [(s.minibatch, s.share) for s in one.stages] == [(256, 1.0)]
+    assert [s.minibatch for s in many.stages] == [64, 256, 256, 1024]
+    assert many.stages[0].share == 0.25
+    assert part.stages[0].share == 0.2
+    assert one.chunk == 1 / 500
+    assert large.chunk == 25 / 500
+
+
+def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path):
+    """Two minibatches of twelve frames in place of 256: the arithmetic is the same."""
+    config = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)["one_pass"]
+    assert isinstance(config, RunConfig)
+    stage = replace(config.stages[0], minibatch=12)
+    short = replace(
+        config, stages=(stage,), passes=1, initial=None, evaluations=1, tested="never", workers=2,
+        schedule=Constant(0.008 / 256), chunk=1.0,
+    )  # fmt: skip
+    run = train(short, corpus, Store(tmp_path), lambda progress: None)
+    assert (run.status, run.summary["folds"]) == ("done", 2)
+    before, after = run.curve("dev_loss/iterate")[1]
+    assert np.isfinite([before, after]).all()
+    assert before != after
+    # The cluster is charged for the paper's 256 frames: one cycle of 135 ms, and a second fold.
+    assert 0.13 < run.summary["virtual_s"] < 0.17
