@@ -22,7 +22,7 @@ from harness.algorithms.turns import Turns
 BLOCK = 256
 """Parameters at once: a block of the model and of its average stay in the first-level cache."""
 THREADS = 2
-"""With more than these, torch's own passes, spread over all threads, are as fast."""
+"""With more than these, torch's own passes, spread over all threads, should be as fast."""
 
 
 def fit_for_blocks(model: Tensor) -> bool:

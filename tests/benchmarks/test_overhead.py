@@ -1,0 +1,155 @@
+"""What the harness costs beyond the arithmetic: ratios within one run.
+
+Paper 1's setting at laptop size: four workers' asynchronous averaged SGD with 256 frames a
+minibatch, against a loop that does nothing but the gradients of the same minibatches, which
+lie there spliced already. Timing, gathering, reads, folds and the average are what is above 1.
+Once a run, and not counted, are the construction and the compiling of kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.contract import Minibatch
+from harness.execution.frames import Frames
+from harness.execution.simulated import StaleReplay
+from harness.simulator import Simulation, Workload, load_cluster
+
+CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+LAYOUT, FRAMES, WORKERS = Layout((440, 512, 512, 512, 1000)), 256, 4
+UTTERANCE, CONTEXT = 500, 5
+FOLDS = 12
+"""A measurement: short, so that both sides see the same load of the machine."""
+
+
+class Harness:
+    """A run in progress that is measured piece by piece."""
+
+    def __init__(self, model: torch.Tensor) -> None:
+        self.net, self.frames = Dnn(LAYOUT), speech()
+        workload = Workload.of_network(LAYOUT.sizes, FRAMES)
+        self.simulation = Simulation(
+            load_cluster(CLUSTER), "parameter_server", workload, WORKERS, seed=0
+        )
+        algorithm = AveragedSgd()
+        server = algorithm.start(model)
+        self.replay = StaleReplay(algorithm, self.net, server, self.minibatch_of, WORKERS)
+
+    def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
+        """Frames from all over the speech, spliced."""
+        draws = [torch.Generator().manual_seed(step) for _, step in keys]
+        every = len(self.frames.targets)
+        return self.frames.gather(
+            torch.stack([torch.randint(every, (FRAMES,), generator=draw) for draw in draws])
+        )
+
+    def run(self) -> None:
+        """The next folds."""
+        self.replay.run(self.simulation.advance(folds=FOLDS), 1e-4)
+
+
+class Bare:
+    """The gradients of as many minibatches, one after another, and nothing else."""
+
+    def __init__(self, harness: Harness, model: torch.Tensor) -> None:
+        self.net, self.stack = harness.net, model.unsqueeze(0)
+        self.out = torch.empty_like(self.stack)
+        self.minibatches = [harness.minibatch_of([(0, step)]) for step in range(FOLDS)]
+
+    def run(self) -> None:
+        for minibatch in self.minibatches:
+            self.net.gradient(self.stack, *minibatch, self.out)
+
+
+def speech() -> Frames:
+    """100,000 frames in utterances of equal length."""
+    draw = torch.Generator().manual_seed(0)
+    start = torch.arange(100_000) // UTTERANCE * UTTERANCE
+    inputs = LAYOUT.sizes[0] // (2 * CONTEXT + 1)
+    features = torch.randn(len(start), inputs, generator=draw)
+    targets = torch.randint(LAYOUT.sizes[-1], (len(start),), generator=draw)
+    return Frames(features, targets, start, start + UTTERANCE - 1, CONTEXT)
+
+
+def alternating(
+    clock: Callable[[], float], one: Callable[[], None], other: Callable[[], None], rounds: int
+) -> list[tuple[float, float]]:
+    """Seconds by ``clock`` of two pieces of work, in turns."""
+    return [(_seconds(clock, one), _seconds(clock, other)) for _ in range(rounds)]
+
+
+def _seconds(clock: Callable[[], float], work: Callable[[], None]) -> float:
+    began = clock()
+    work()
+    return clock() - began
+
+
+def note(benchmark, one: Callable[[], None], other: Callable[[], None], rounds: int) -> None:
+    """How many times as long the other takes as the one.
+
+    By the clock the least disturbed measurement of each counts; by processor time, which other
+    people's work on the machine only lengthens through its caches, the median of all pairs.
+    """
+    pairs = alternating(time.perf_counter, one, other, rounds)
+    benchmark.extra_info["ratio"] = min(b for _, b in pairs) / min(a for a, _ in pairs)
+    ratios = sorted(b / a for a, b in alternating(time.process_time, one, other, rounds))
+    benchmark.extra_info["processor_ratio"] = median(ratios)
+    benchmark.extra_info["processor_ratios"] = ratios
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_harness_over_bare_loop(benchmark):
+    model = random_parameters(LAYOUT, torch.Generator().manual_seed(0))[0]
+    harness = Harness(model)
+    bare = Bare(harness, model)
+    harness.run()
+    bare.run()
+    folds, batches = harness.replay.server.version, harness.replay.batches
+    rounds = 25 if benchmark.enabled else 1
+    note(benchmark, bare.run, harness.run, rounds)
+    benchmark.pedantic(harness.run, rounds=1)
+    # What the ratio rests on: every fold was executed, four workers' gradients to a batch.
+    assert harness.replay.server.version - folds == (2 * rounds + 1) * FOLDS
+    assert harness.replay.batches - batches == (2 * rounds + 1) * FOLDS // WORKERS
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("sizes", [(440, 64, 64, 352), (440, 128, 128, 128, 352)], ids=str)
+def test_fifty_replicas_one_at_a_time_over_together(benchmark, sizes):
+    layout, workers, frames = Layout(sizes), 50, 32
+    net, draw = Dnn(layout), torch.Generator().manual_seed(0)
+    stack = random_parameters(layout, draw).repeat(workers, 1)
+    x = torch.randn(workers, frames, sizes[0], generator=draw)
+    targets = torch.randint(sizes[-1], (workers, frames), generator=draw)
+    out, alone = torch.empty_like(stack), torch.empty_like(stack)
+
+    def together() -> None:
+        net.gradient(stack, x, targets, out)
+
+    def one_at_a_time() -> None:
+        for k in range(workers):
+            one = slice(k, k + 1)
+            net.gradient(stack[one], x[one], targets[one], alone[one])
+
+    together()
+    one_at_a_time()
+    note(benchmark, together, one_at_a_time, 25 if benchmark.enabled else 1)
+    benchmark.pedantic(together, rounds=1)
+    torch.testing.assert_close(out, alone)
