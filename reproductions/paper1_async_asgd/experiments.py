@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ class Preset:
         hidden: units of the hidden layers (the paper: seven of 2048).
         minibatch: frames, where the paper has 256. A small corpus gets a smaller one so
             that a pass still makes thousands of folds.
+        folds: the most folds a pass makes; a corpus too large for them gets minibatches
+            twice the size, or four times, and so on.
         chunk: the smallest chunk's share of the training set (the paper: 1 h of 500);
             table 1's others are as many times larger as in the paper.
         subset: figure 2's share of the training set (the paper: 100 h of 500).
@@ -41,6 +44,7 @@ class Preset:
 
     hidden: tuple[int, ...]
     minibatch: int
+    folds: float
     chunk: float
     subset: float
     seeds: int
@@ -49,10 +53,10 @@ class Preset:
 
 
 PRESETS = {
-    "smoke": Preset((192,) * 2, 16, 1 / 25, 1.0, 2, 16, 10),
-    "laptop": Preset((128,) * 3, 32, 1 / 100, 1.0, 3, 20, 10),
-    "gpu": Preset((1024,) * 7, 128, 1 / 500, 0.2, 3, 16, 25),
-    "paper": Preset((2048,) * 7, 256, 1 / 500, 0.2, 3, 20, 50),
+    "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10),
+    "laptop": Preset((128,) * 3, 32, math.inf, 1 / 100, 1.0, 3, 20, 10),
+    "gpu": Preset((1024,) * 7, 128, math.inf, 1 / 500, 0.2, 3, 16, 25),
+    "paper": Preset((2048,) * 7, 256, math.inf, 1 / 500, 0.2, 3, 20, 50),
 }
 
 
@@ -66,8 +70,17 @@ TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
 
 def stage(subject: Subject, paper_minibatch: int = 256, share: float = 1.0) -> Stage:
     """A stage at the paper's minibatch size, scaled as the preset scales 256."""
-    scaled = max(1, round(paper_minibatch * PRESETS[subject.scale].minibatch / 256))
+    scaled = max(1, round(paper_minibatch * minibatch_of(subject) / 256))
     return Stage(scaled, paper_minibatch, share)
+
+
+def minibatch_of(subject: Subject) -> int:
+    """Frames of a minibatch in place of the paper's 256."""
+    preset = PRESETS[subject.scale]
+    size, frames = preset.minibatch, subject.corpus.frames_of("train")
+    while frames / size > preset.folds:
+        size *= 2
+    return size
 
 
 def hours_factor(subject: Subject) -> float:
@@ -76,7 +89,7 @@ def hours_factor(subject: Subject) -> float:
     The cluster is charged for the paper's minibatches, so a pass over our training set
     stands for as many of the paper's frames as it has minibatches times 256.
     """
-    minibatches = subject.corpus.frames_of("train") / PRESETS[subject.scale].minibatch
+    minibatches = subject.corpus.frames_of("train") / minibatch_of(subject)
     return REPORTED["paper"]["frames"] / (minibatches * REPORTED["paper"]["minibatch"]) / 3600.0
 
 
@@ -148,6 +161,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConf
 def differences(subject: Subject) -> list[dict[str, str]]:
     """What is not as in the paper at this scale."""
     preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
+    minibatch = minibatch_of(subject)
     hours = corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
     rows = [
         (
@@ -160,13 +174,13 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             _levels(paper["layers"]),
             _levels([_inputs(corpus), *preset.hidden, corpus.n_targets]),
         ),
-        ("minibatch", "256 frames", f"{preset.minibatch} frames (timed as 256)"),
+        ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
         (
             "rate of a mean gradient",
             f"{256 * RATE:.2f}",
-            f"{preset.minibatch * RATE:.3f} (0.008 x the sum over a minibatch, as there)",
+            f"{minibatch * RATE:.3f} (0.008 x the sum over a minibatch, as there)",
         ),
-        ("K of equation 2", "1, of sums over 256", f"1, of sums over {preset.minibatch}"),
+        ("K of equation 2", "1, of sums over 256", f"1, of sums over {minibatch}"),
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
         ("error on the test sets", "characters, decoded", _measure(corpus)),

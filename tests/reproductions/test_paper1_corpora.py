@@ -17,7 +17,12 @@ from harness.execution.run import WORD_ERRORS
 from harness.store import Run, Store
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import claims, exhibits
-from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name, differences
+from reproductions.paper1_async_asgd.experiments import (
+    CHUNK_HOURS,
+    chunk_name,
+    differences,
+    minibatch_of,
+)
 
 UTTERANCES = 50
 SETTINGS = ("one_pass", "multi_pass", *map(chunk_name, CHUNK_HOURS[1:]))
@@ -111,3 +116,14 @@ def test_recordings_that_cannot_be_used_are_left_out_where_a_corpus_can_do_so(
     config: Any = SimpleNamespace(corpus=name, scale="smoke", corpus_seed=11, fingerprint="f")
     grid._corpus(config)
     assert asked == {"corpus": name, "scale": "smoke", "seed": 11, "skip": skip}
+
+
+@pytest.mark.parametrize(
+    ("scale", "frames", "minibatch"),
+    [("smoke", 73_089, 16), ("smoke", 180_762, 64), ("laptop", 500_000, 32), ("paper", 10**8, 256)],
+)
+def test_a_smoke_pass_over_a_large_corpus_has_larger_minibatches_and_not_more_folds(
+    scale, frames, minibatch
+):
+    corpus: Any = SimpleNamespace(frames_of=lambda split: frames)
+    assert minibatch_of(Subject(scale, corpus, 11, "cpu")) == minibatch
