@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_synth.corpus import Utterances
+from harness.acoustics.batched_mmi import BatchedCriterion, Outers
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Outer, SequenceCriterion
 from harness.acoustics.stack import Layout
 from harness.execution.frames import Frames
 from harness.execution.sequence_config import SequenceConfig
+
+TOGETHER = 64
+"""Utterances of a batch on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,29 @@ class Halves:
         return part if self.trunk is None else torch.cat([self.trunk[1][0], part])
 
 
+class Seen(NamedTuple):
+    """How the decoding of an utterance went; see ``mmi.Outer``."""
+
+    frames: int
+    value: float
+    kept: int
+    rejected: int
+    cancelled: int
+    trouble: str | None
+
+    @classmethod
+    def of(cls, outer: Outer) -> Seen:
+        """Of one utterance."""
+        counts = (outer.used, outer.rejected, outer.cancelled)
+        return cls(outer.frames, outer.value, *counts, outer.trouble)
+
+    @classmethod
+    def within(cls, batch: Outers, i: int) -> Seen:
+        """Of the ``i``-th utterance of a batch."""
+        counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
+        return cls(int(batch.lengths[i]), float(batch.value[i]), *counts, batch.trouble[i])
+
+
 @dataclass
 class Tally:
     """What decoding came across since the last look.
@@ -74,18 +102,18 @@ class Tally:
     cancelled: int = 0
     troubles: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, outer: Outer) -> None:
+    def add(self, seen: Seen) -> None:
         """Count an utterance."""
         self.utterances += 1
-        self.frames += outer.frames
-        if np.isfinite(outer.value):
-            self.value += outer.value
-            self.value_frames += outer.frames
-        self.kept += outer.used
-        self.rejected += outer.rejected
-        self.cancelled += outer.cancelled
-        if outer.trouble:
-            self.troubles[outer.trouble] += 1
+        self.frames += seen.frames
+        if np.isfinite(seen.value):
+            self.value += seen.value
+            self.value_frames += seen.frames
+        self.kept += seen.kept
+        self.rejected += seen.rejected
+        self.cancelled += seen.cancelled
+        if seen.trouble:
+            self.troubles[seen.trouble] += 1
 
     def take_in(self, other: Tally) -> None:
         """Count everything of another tally."""
@@ -102,9 +130,24 @@ class Tally:
         return cls(**{**values, "troubles": Counter(values["troubles"])})
 
 
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """What an utterance's trainers get.
+
+    Attributes:
+        x: inputs [F, D'] of the frames that enter minibatches.
+        outer: their outer gradients [F, K].
+        seen: how the utterance went.
+    """
+
+    x: Tensor
+    outer: Tensor
+    seen: Seen
+
+
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes training utterances.
+    """Decodes training utterances: one by one on a CPU, in batches on a GPU.
 
     Args:
         config: of the run.
@@ -112,7 +155,6 @@ class Decoder:
         frames: the corpus on its device.
         train: its training utterances.
         criterion: gives outer gradients.
-        silence: targets of silence.
     """
 
     config: SequenceConfig
@@ -122,35 +164,55 @@ class Decoder:
     criterion: SequenceCriterion
 
     @torch.no_grad()
-    def decode(self, part: Tensor, utterance: int) -> tuple[Tensor, Tensor, Outer]:
-        """What one utterance's trainers get from parameters ``part [P']``.
+    def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+        """Each utterance with its own parameters ``[P']``."""
+        if self.config.device == "cpu":
+            return [self._one(m, u) for m, u in zip(models, utterances, strict=True)]
+        return [
+            decoded
+            for at in range(0, len(utterances), TOGETHER)
+            for decoded in self.together(models[at : at + TOGETHER], utterances[at : at + TOGETHER])
+        ]
 
-        Returns:
-            Inputs [F, D'] and outer gradients [F, K] of the frames that enter minibatches, and
-            everything about the utterance.
-        """
+    def _one(self, model: Tensor, utterance: int) -> Decoded:
         first, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
-        rows = torch.arange(first, first + length, device=part.device)
+        rows = torch.arange(first, first + length, device=model.device)
         x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
-        found = self.criterion.outer(
-            log_posteriors(self.halves.net, part, x), self.train.words[utterance]
-        )
-        entering = torch.from_numpy(self._entering(found)).to(part.device)
-        outer = torch.from_numpy(found.gradient).to(part.device, part.dtype)
-        return x[entering], outer[entering], found
+        posteriors = log_posteriors(self.halves.net, model, x)
+        found = self.criterion.outer(posteriors, self.train.words[utterance])
+        entering = self._entering(torch.from_numpy(found.kept))
+        outer = torch.from_numpy(found.gradient).to(model.dtype)
+        return Decoded(x[entering], outer[entering], Seen.of(found))
 
-    def _entering(self, found: Outer) -> np.ndarray:
-        if self.config.frames == "kept" or not found.used:
-            return np.flatnonzero(found.kept)
-        return np.arange(found.frames)
+    def together(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+        """As one batch, padded to the longest utterance."""
+        stack, chosen = torch.stack(list(models)), np.asarray(utterances)
+        lengths = self.train.frames[chosen]
+        within = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
+        rows = torch.from_numpy(self.train.start[chosen][:, None] + within).to(stack.device)
+        x = self.halves.inputs(self.frames.gather(rows).x.flatten(0, 1)).unflatten(0, rows.shape)
+        posteriors = torch.log_softmax(self.halves.net.logits(stack, x).double(), 2)
+        words = [self.train.words[u] for u in utterances]
+        found = self._batched.outers(posteriors, lengths.tolist(), words)
+        decoded: list[Decoded] = []
+        for i, length in enumerate(lengths.tolist()):
+            entering = self._entering(found.kept[i, :length])
+            outer = found.gradient[i, :length][entering].to(stack.dtype)
+            decoded.append(Decoded(x[i, :length][entering], outer, Seen.within(found, i)))
+        return decoded
+
+    @cached_property
+    def _batched(self) -> BatchedCriterion:
+        return BatchedCriterion(self.criterion, self.config.device)
+
+    def _entering(self, kept: Tensor) -> Tensor:
+        """Numbers of the frames that enter minibatches, of those ``kept [T]``."""
+        if self.config.frames == "all" and kept.any():
+            return torch.arange(len(kept), device=kept.device)
+        return kept.nonzero()[:, 0]
 
 
 def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:
     """Log p(s|x_t), float64 [T, K], of one model [P] for frames [T, D]."""
     logits = net.logits(model.unsqueeze(0), x.unsqueeze(0))[0]
     return torch.log_softmax(logits.double(), 1).cpu().numpy()
-
-
-def broken(outers: Sequence[Outer]) -> bool:
-    """Whether parameters no longer give numbers."""
-    return any(outer.trouble == "not finite" for outer in outers)

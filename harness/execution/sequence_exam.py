@@ -18,7 +18,7 @@ from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import ErrorCounts, word_errors
 from harness.acoustics.tuning import recognise, tune
 from harness.execution.frames import Frames
-from harness.execution.sequence_decoding import Tally, log_posteriors
+from harness.execution.sequence_decoding import Seen, Tally, log_posteriors
 
 BEAM = Beam(12.0)
 
@@ -84,7 +84,7 @@ class SequenceExaminer:
         heard: list[tuple[str, ...]] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
-            tally.add(outer)
+            tally.add(Seen.of(outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":
                 return HeldOut(np.nan, np.nan, np.nan, tally)

@@ -18,6 +18,7 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
 from harness.execution import resume
 from harness.execution.sequence_batcher import Arrays, Facts
+from harness.execution.sequence_decoding import Decoded
 from harness.execution.sequence_order import parts
 from harness.execution.sequence_training import SequenceTraining
 from harness.execution.simulated import Key, StaleReplay
@@ -100,7 +101,6 @@ class Passes(SequenceTraining):
         """Decode everything, which takes as long as the replica that has most to decode."""
         self.decoded_with = self.model.clone()
         self._count(self._decode())
-        self.position.decoded += len(self.train)
         config = self.config
         if config.decode_cost:
             dealt = parts(config.seed, len(self.train), config.replicas)
@@ -111,14 +111,15 @@ class Passes(SequenceTraining):
             if seconds:
                 self.segments.append(self.simulation.pause(seconds, "decode"))
 
-    def _decode(self) -> list:
+    def _decode(self) -> list[Decoded]:
         """Fill in the frames of this pass from the parameters it began with."""
-        found = [self.decoder.decode(self.decoded_with, u) for u in range(len(self.train))]
-        self.x = torch.cat([x for x, _, _ in found])
-        self.outer = torch.cat([outer for _, outer, _ in found])
+        every = range(len(self.train))
+        decoded = self.decoder.decode([self.decoded_with] * len(every), every)
+        self.x = torch.cat([each.x for each in decoded])
+        self.outer = torch.cat([each.outer for each in decoded])
         drawn = stream(self.config.seed, "sequence frames", self.position.stage)
         self.shuffled = drawn.permutation(len(self.x))
-        return [outer for _, _, outer in found]
+        return decoded
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
         size, before = self.config.slots, self.position.steps_before

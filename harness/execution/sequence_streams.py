@@ -82,17 +82,12 @@ class Streams(SequenceTraining):
         self._evaluate_when_due()
         if not len(begun.worker):
             return False
-        kept: list[int] = []
-        for worker, number, utterance in zip(
-            begun.worker.tolist(), begun.number.tolist(), begun.utterance.tolist(), strict=True
-        ):
-            part = self.replay.decoders[worker]
-            x, outer, found = self.decoder.decode(part, int(self.orders[worker, number]))
-            self._count([found])
-            self.batcher.add(Kept(utterance, x, outer))
-            kept.append(len(x))
-        self.position.decoded += len(kept)
-        self.simulation.tell(begun.worker, np.array(kept))
+        models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
+        decoded = self.decoder.decode(models, self.orders[begun.worker, begun.number].tolist())
+        self._count(decoded)
+        for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
+            self.batcher.add(Kept(utterance, each.x, each.outer))
+        self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded]))
         return True
 
     def _capture(self) -> tuple[Arrays, Facts]:

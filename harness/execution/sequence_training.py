@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,14 +15,14 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
-from harness.acoustics.mmi import Outer, SequenceCriterion
+from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.numerator import references_of
 from harness.acoustics.stack import Layout
 from harness.execution import checkpoint, resume
 from harness.execution.frames import Frames
 from harness.execution.observe import Progress, Watch, log_prior
 from harness.execution.sequence_config import SequenceConfig
-from harness.execution.sequence_decoding import Decoder, Halves, Tally, broken
+from harness.execution.sequence_decoding import Decoded, Decoder, Halves, Tally
 from harness.execution.sequence_exam import HeldOut, SequenceExaminer
 from harness.simulator import Simulation, Timeline, Workload, concat
 from harness.simulator.timeline import Contributions, Decodes, Folds, Spans
@@ -171,16 +172,17 @@ class SequenceTraining(ABC):
         """The parameters [P] one would deploy."""
         return self.halves.whole(self.model)
 
-    def _count(self, outers: list[Outer]) -> None:
+    def _count(self, decoded: Sequence[Decoded]) -> None:
         """Take note of decoded utterances.
 
         Raises:
             Diverged: the parameters gave no numbers for one of them.
         """
-        for outer in outers:
-            self.tally.add(outer)
-        if broken(outers):
+        for each in decoded:
+            self.tally.add(each.seen)
+        if self.tally.troubles["not finite"]:
             raise Diverged
+        self.position.decoded += len(decoded)
 
     def _evaluate_when_due(self) -> None:
         """Evaluate when a share of a pass has gone by since the last time."""

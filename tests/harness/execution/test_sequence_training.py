@@ -25,7 +25,7 @@ from harness.execution.pretraining import MODEL
 from harness.execution.run import WORD_ERRORS
 from harness.execution.sequence import started, train_sequence
 from harness.execution.sequence_config import Plateau, SequenceConfig
-from harness.execution.sequence_decoding import Halves, log_posteriors
+from harness.execution.sequence_decoding import Decoder, Halves, log_posteriors
 from harness.execution.sequence_order import orders, parts
 from harness.simulator import Timeline
 from harness.store import Store
@@ -243,6 +243,27 @@ def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
     decode = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("decode"))
     assert decode.start_s.tolist() == [0.0]
     assert decode.end_s[0] > 0.0
+
+
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_utterances_decoded_as_a_batch_give_what_each_gives_alone(
+    layers, sequence, corpus, tmp_path
+):
+    criterion = Criterion(kappa=0.1, cancel_below=0.1)
+    config = sequence(layers=layers, criterion=criterion)
+    model = initial_of(config, corpus, tmp_path)
+    halves, part = Halves.of(Dnn(LAYOUT, "relu"), model, layers)
+    single = Naive(config, corpus).criterion
+    train, frames = corpus.split("train"), Frames.of(corpus, "cpu")
+    decoder = Decoder(config, halves, frames, train, single)
+    models, utterances = [part * (1 + 0.1 * k) for k in range(4)], [3, 17, 5, 11]
+    alone, batch = decoder.decode(models, utterances), decoder.together(models, utterances)
+    for a, b in zip(alone, batch, strict=True):
+        torch.testing.assert_close(a.x, b.x, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(a.outer, b.outer, rtol=1e-5, atol=1e-6)
+        assert a.seen._replace(value=0.0) == b.seen._replace(value=0.0)
+        assert a.seen.value == pytest.approx(b.seen.value, rel=1e-5)
+    assert 0 < sum(len(a.x) for a in alone) < train.frames[utterances].sum()
 
 
 # -- promises every run makes -------------------------------------------------------------------
