@@ -115,7 +115,7 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
     import torch.distributed as dist
 
     from harness.acoustics.denormals import denormals_flushed
-    from harness.execution.distributed import Pace, work
+    from harness.execution.distributed import Pace, ServerGone, work
     from harness.execution.run_file import load_run
 
     try:
@@ -124,7 +124,11 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
         return EXIT_RUN_FAILED
     run = load_run(asked.file, seed=asked.seed)
     with denormals_flushed():
-        work(run.config, run.corpus, rank, Pace.of(run.config) if asked.paced else None)
+        try:
+            work(run.config, run.corpus, rank, Pace.of(run.config) if asked.paced else None)
+        except ServerGone:
+            _say(f"error: worker {rank - 1}: the server is gone; {GOES_ON}")
+            return EXIT_RUN_FAILED
     return EXIT_DONE
 
 

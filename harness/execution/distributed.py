@@ -25,7 +25,6 @@ from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
-from harness.errors import UserError
 from harness.execution import resume
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
@@ -41,6 +40,10 @@ CLOCK_ROUNDS = 20
 """Questions for a worker's clock; the quickest answer says most."""
 
 Clock = Callable[[], float]
+
+
+class ServerGone(Exception):  # noqa: N818 (what happened)
+    """The server's connection closed."""
 
 
 class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
@@ -257,7 +260,7 @@ def work(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> Non
     """Contribute until the server says stop: what ranks from 1 do.
 
     Raises:
-        UserError: the server is gone, or is none.
+        ServerGone: its connection closed.
     """
     inputs = corpus.dim * (2 * corpus.context + 1)
     net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
@@ -295,14 +298,14 @@ def _ordered(received: Tensor) -> Head:
     try:
         return receive(SERVER_RANK, received)
     except RuntimeError as error:
-        raise UserError("the server is gone: its connection closed") from error
+        raise ServerGone from error
 
 
 def _answer(head: Head, body: Tensor | None = None) -> None:
     try:
         send(head, SERVER_RANK, body)
     except RuntimeError as error:
-        raise UserError("the server is gone: its connection closed") from error
+        raise ServerGone from error
 
 
 def _sleep_until(moment: float) -> None:

@@ -1,0 +1,202 @@
+"""Real processes: their record replays to the same bits, and deaths cost little."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.execution.replaying import Replayed, replayed, stored_run
+from harness.execution.run import TIMELINE
+from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
+from harness.simulator import LOST, Timeline
+from harness.train import _free_port
+
+STEPS = 230
+RUN = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+evaluations = 4
+[algorithm]
+is = "AveragedSgd"
+[schedule]
+is = "Halving"
+rate = 0.01
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
+CLUSTER = """
+name = "slow"
+[[workers]]
+count = 2
+device = "slow"
+[devices.slow]
+launch_s = {seconds}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    return written(tmp_path, 0.005)
+
+
+def written(folder: Path, seconds: float) -> Path:
+    (folder / "cluster.toml").write_text(CLUSTER.format(seconds=seconds), encoding="utf-8")
+    (folder / "run.toml").write_text(RUN, encoding="utf-8")
+    return folder / "run.toml"
+
+
+class Group:
+    """A server and two workers, each a process."""
+
+    def __init__(self, run: Path, *options: str) -> None:
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "3"}
+        command = [sys.executable, "-m", "harness.train", str(run), "--out", str(run.parent / "s")]
+        self.store = run.parent / "s"
+        self.processes = [
+            subprocess.Popen(
+                [*command, "--paced", *options],
+                env={**os.environ, **shared, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(3)
+        ]
+
+    def ended(self) -> tuple[list[int], list[str]]:
+        """Exit codes, and what each wrote to stderr."""
+        told = [process.communicate(timeout=120)[1] for process in self.processes]
+        return [process.returncode for process in self.processes], told
+
+    def wait_for(self, pattern: str) -> None:
+        end = time.monotonic() + 90.0
+        while not next(self.store.glob(pattern), None):
+            assert time.monotonic() < end, f"no {pattern}"
+            time.sleep(0.05)
+
+    def wait_until_begun(self) -> None:
+        """Until the server has told of its first evaluation, after which it hands out work."""
+        errors = self.processes[0].stderr
+        assert errors is not None
+        assert any("passes" in line for line in errors)
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def group() -> Iterator[list[Group]]:
+    groups: list[Group] = []
+    yield groups
+    for each in groups:
+        for process in each.processes:
+            process.kill()
+            process.wait()
+
+
+def the_run(store: Path) -> Path:
+    (folder,) = [config.parent for config in store.glob("*/config.json")]
+    return folder
+
+
+def silent(line: str) -> None:
+    del line
+
+
+def again(folder: Path) -> Replayed:
+    found = replayed(folder, silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+    return found
+
+
+def each_step_once(timeline: Timeline) -> None:
+    steps = timeline.folded().first_step.tolist()
+    assert sorted(steps) == list(range(len(steps)))
+
+
+def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    store = run_file.parent / "s"
+    options = ["-m", "harness.train", str(run_file), "--out", str(store)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    folder = the_run(store)
+    timeline = Timeline.load(stored_run(folder).dir / TIMELINE)
+    each_step_once(timeline)
+    assert set(timeline.folded().worker.tolist()) == {0, 1}
+    assert timeline.staleness().max() >= 1
+    lags, spans = timeline.lag_s(), timeline.spans
+    assert (lags > 0).all()
+    assert (spans.end_s > spans.start_s).all()
+    assert again(folder).folds == len(timeline.folds) > 100
+
+
+def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    group.append(running := Group(written(tmp_path, 0.02)))
+    running.wait_until_begun()
+    time.sleep(0.5)
+    running.kill(2)
+    codes, told = running.ended()
+    assert codes == [0, 0, -9]
+    assert "worker 1 is gone: its connection closed; 1 left" in told[0]
+    folder = the_run(running.store)
+    timeline = Timeline.load(folder / TIMELINE)
+    each_step_once(timeline)
+    lost = timeline.contributions.where(timeline.contributions.fold == LOST)
+    assert lost.worker.tolist() == [1]
+    again(folder)
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list[Group]) -> None:
+    group.append(killed := Group(written(tmp_path, 0.1)))
+    killed.wait_for("*/checkpoint/*")
+    killed.kill(0)
+    codes, told = killed.ended()
+    assert codes == [-9, 3, 3]
+    assert all("the server is gone; the same command goes on" in line for line in told[1:])
+    group.append(resumed := Group(tmp_path / "run.toml"))
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0], told
+    folder = the_run(resumed.store)
+    timeline = Timeline.load(folder / TIMELINE)
+    each_step_once(timeline)
+    times = timeline.folds.time_s
+    assert (times[1:] > times[:-1]).all()
+    again(folder)
+
+
+def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
+    run_file: Path, group: list[Group]
+) -> None:
+    text = run_file.read_text(encoding="utf-8")
+    run_file.write_text(text.replace("workers = 2", "workers = 3"), encoding="utf-8")
+    group.append(running := Group(run_file))
+    codes, told = running.ended()
+    assert codes == [2, 3, 3]
+    assert "workers: 3 is not allowed; allowed: 2, as there are 3 processes" in told[0]
+
+
+def test_heads_survive_the_wire_and_garbage_does_not() -> None:
+    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 0.25, 1.5, 2.5, 3.5)
+    assert unpacked(packed(head)) == head
+    for words in (torch.rand(len(packed(head)), dtype=torch.float64), packed(head) * 2.0):
+        with pytest.raises(GarbageReceived):
+            unpacked(words)
+    half = packed(head)
+    half[2] = 0.5
+    with pytest.raises(GarbageReceived):
+        unpacked(half)
