@@ -8,7 +8,7 @@ from pathlib import Path
 from data_synth import parametric, presets, spoken
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
-from data_synth.public import aishell, fsdd, samromur
+from data_synth.public import aishell, fsdd, fsdd_connected, samromur
 from harness.errors import UserError, unknown
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
@@ -16,6 +16,7 @@ CORPORA: dict[str, Callable[..., Corpus]] = {
     **{name: presets.maker_of(name) for name in presets.PRESETS},
     **{name: spoken.maker_of(name) for name in spoken.LANGUAGES},
     "fsdd": fsdd.make,
+    "fsdd-connected": fsdd_connected.make,
     "samromur": samromur.make,
     "aishell": aishell.make,
 }

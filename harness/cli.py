@@ -25,6 +25,8 @@ COMMANDS = {
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
     "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
     "replay": ("harness.commands.replay", "a recorded run again, in the order it happened"),
+    "compare": ("harness.commands.compare", "a real run beside what the simulator predicts"),
+    "predict": ("harness.commands.predict", "how long a run would take on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),

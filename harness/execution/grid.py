@@ -28,11 +28,12 @@ from harness.execution.run import train
 from harness.execution.sequence import train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.timing import TimingConfig, time_folds
+from harness.execution.transcribing import RecognitionConfig, recognised
 from harness.identity import identity
 from harness.store import Run, Store
 
 POLL_S = 0.2
-Config = RunConfig | SequenceConfig | TimingConfig
+Config = RunConfig | SequenceConfig | TimingConfig | RecognitionConfig
 
 _channel: Any = None
 _parent = 0
@@ -166,6 +167,8 @@ def _execute_one(config: Config, store: Path) -> str:
     try:
         if isinstance(config, TimingConfig):
             run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
+        elif isinstance(config, RecognitionConfig):
+            run = recognised(config, Store(store), _tell)
         elif isinstance(config, SequenceConfig):
             run = train_sequence(config, _corpus(config), Store(store), _tell)
         else:

@@ -88,10 +88,10 @@ class Examiner:
 
     def word_errors(self, split: str, model: Tensor) -> np.ndarray:
         """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``."""
-        return self.recogniser.errors(split, lambda part: self._likelihoods(model, part))
+        return self.recogniser.errors(split, lambda part: self.likelihoods(model, part))
 
     @torch.no_grad()
-    def _likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
+    def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
         """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
         rows = torch.from_numpy(frame_edges(part)[0])
         outputs = [z[0].double() for z, _ in _outputs(self.net, model, self.frames, rows)]

@@ -1,0 +1,269 @@
+"""`lagbench recognise`: train on a corpus, recognise its test sets, and say how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+
+if TYPE_CHECKING:
+    from data_synth.corpus import Corpus
+    from harness.execution.transcribing import RecognitionConfig
+
+__all__ = ["System", "config_of", "configure", "run"]
+
+FIRST_SEED, CORPUS_SEED = 11, 11
+"""Seeds 0 to 10 and corpora of seed 0 served development (decision 3)."""
+INITIALS = ("rbm", "random")
+FREE = {
+    "name": "one machine, not timed",
+    "devices": {"any": {}},
+    "workers": [{"count": 1, "device": "any"}],
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """What is trained and how it recognises; two of these can be compared.
+
+    Attributes:
+        corpus: a name or a folder.
+        initial: ``"rbm"`` or ``"random"``.
+        hidden: units of the hidden layers; none for a linear model.
+        rate: first rate, of gradients summed over a minibatch.
+        minibatch: frames; ``passes`` over the training set at most.
+        order: of the language model; ``closed`` if it knows all of the lexicon's words.
+        lm: an ARPA file in its place.
+    """
+
+    corpus: str
+    initial: str = "rbm"
+    hidden: tuple[int, ...] = (128, 128, 128)
+    rate: float = 0.008
+    minibatch: int = 32
+    passes: int = 20
+    order: int = 2
+    closed: bool = False
+    lm: Path | None = None
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("corpus", help="a corpus by name, or a folder made by `lagbench corpus`")
+    parser.add_argument("--scale", default="laptop", help="smoke, laptop (default), gpu or paper")
+    parser.add_argument("--corpus-seed", type=int, default=CORPUS_SEED, help="of a made corpus")
+    parser.add_argument("--skip-bad", action="store_true", help="leave out bad recordings")
+    parser.add_argument("--seeds", default="3", help="how many, from 11 on; or a list: 0,1")
+    parser.add_argument("--initial", default="rbm", help="rbm (pretraining) or random")
+    parser.add_argument("--hidden", default="128,128,128", help="units, or none: a linear model")
+    parser.add_argument("--rate", default="0.008", help="the first; gradients are summed")
+    parser.add_argument("--minibatch", default="32", help="frames")
+    parser.add_argument("--passes", default="20", help="over the training set, at most")
+    parser.add_argument("--order", default="2", help="of the language model")
+    parser.add_argument("--closed", default="no", help="yes: it knows all words of the lexicon")
+    parser.add_argument("--lm", default="", help="an ARPA file; FOLDER/lm.arpa if there is one")
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"a second system that differs in this: {', '.join(READERS)}; may be repeated",
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
+    )
+    parser.add_argument("--json", type=Path, help="a file: the same for programs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train what is missing, and print the table."""
+    given = {key: getattr(arguments, key) for key in READERS}
+    systems = [_system(given)]
+    if arguments.against:
+        systems.append(_system({**given, **_differences(arguments.against)}))
+    seeds = _seeds(arguments.seeds)
+    if arguments.jobs < 1:
+        raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
+
+    from harness.commands.recognition import measured, text
+    from harness.execution.display import Display
+    from harness.execution.grid import execute
+    from harness.execution.transcribing import Place
+    from harness.identity import identity
+    from harness.store.atomic import writable_folder, write_json
+
+    writable_folder(arguments.out, "--out")
+    corpora: list[Corpus] = []
+    configs: dict[tuple[int, int], RecognitionConfig] = {}
+    for number, system in enumerate(systems):
+        place = Place(system.corpus, arguments.scale, arguments.corpus_seed, arguments.skip_bad)
+        corpora.append(place.load())
+        for seed in seeds:
+            config = config_of(system, place, corpora[-1], seed, arguments.device)
+            configs[number, seed] = config
+    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+    names = {hashes[key]: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
+    names |= {
+        identity(config.training.to_dict()): names[hashes[key]] for key, config in configs.items()
+    }
+    with Display(names) as display:
+        done = execute(list(configs.values()), arguments.out, arguments.jobs, display.show)
+    runs = [[done[hashes[number, seed]] for seed in seeds] for number in range(len(systems))]
+    broken = [each for row in runs for each in row if each.status != "done"]
+    for each in broken:
+        print(f"run {each.hash[:12]} {each.status}: {each.note}")
+    if broken:
+        return EXIT_RUN_FAILED
+    found = measured(labels(systems), corpora, runs, seeds)
+    print(text(found))
+    if arguments.json:
+        write_json(arguments.json, found)
+    return EXIT_DONE
+
+
+def config_of(
+    system: System, place: Any, corpus: Corpus, seed: int, device: str
+) -> RecognitionConfig:
+    """The configuration of one seed: plain SGD on one worker, halved as newbob does.
+
+    Args:
+        system: what to train.
+        place: where the corpus is, a ``transcribing.Place``.
+        corpus: the same, loaded.
+        seed: of initialisation and data order.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+    """
+    from harness.acoustics.rbm import Recipe
+    from harness.algorithms.async_sgd import AsyncSgd
+    from harness.algorithms.schedules import Halving
+    from harness.execution.config import RunConfig, Stage
+    from harness.execution.device import resolve
+    from harness.execution.transcribing import Decoding, RecognitionConfig, arpa_sha256
+    from harness.simulator import Cluster
+    from harness.spec import build
+
+    arpa = system.lm
+    if arpa is None and place.folder and (place.folder / "lm.arpa").exists():
+        arpa = place.folder / "lm.arpa"
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    training = RunConfig(
+        corpus=corpus.name,
+        scale="folder" if place.folder else place.scale,
+        corpus_seed=place.seed,
+        fingerprint=corpus.fingerprint,
+        hidden=system.hidden,
+        activation="sigmoid",
+        initial=Recipe() if system.initial == "rbm" and system.hidden else None,
+        algorithm=AsyncSgd(),
+        schedule=Halving(system.rate),
+        stages=(Stage(system.minibatch, system.minibatch),),
+        passes=system.passes,
+        chunk=1.0,
+        evaluations=4,
+        cluster=build(Cluster, FREE, "recognise"),
+        workers=1,
+        timed_layers=(inputs, *system.hidden, corpus.n_targets),
+        seed=seed,
+        device=resolve(device),
+        tested="never",
+    )
+    decoding = Decoding(system.order, system.closed, arpa_sha256(arpa) if arpa else "")
+    return RecognitionConfig(training, decoding, place, arpa)
+
+
+def labels(systems: list[System]) -> list[str]:
+    """What to call each system: what it is, or what sets it apart."""
+    layers = ["-".join(map(str, s.hidden)) or "linear" for s in systems]
+    names = [f"{s.initial} {n}" if s.hidden else n for s, n in zip(systems, layers, strict=True)]
+    if len(systems) == 2:
+        first, second = systems
+        for key in ("corpus", "rate", "minibatch", "passes", "order", "closed", "lm"):
+            values = getattr(first, key), getattr(second, key)
+            if values[0] != values[1]:
+                names = [f"{n}, {key} {v}" for n, v in zip(names, values, strict=True)]
+    return names
+
+
+def _system(given: Mapping[str, str]) -> System:
+    return System(**{key: READERS[key](given[key], key) for key in READERS})
+
+
+def _differences(pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--against {pair!r}: KEY=VALUE is allowed, e.g. initial=random")
+        if key not in READERS:
+            raise unknown("--against: key", key, READERS)
+        found[key] = value
+    return found
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """A number of seeds from 11 on, or a list of them."""
+    if "," in text:
+        return tuple(_whole(0)(part, "seeds") for part in text.split(",") if part)
+    return tuple(range(FIRST_SEED, FIRST_SEED + _whole(1)(text, "seeds")))
+
+
+def _whole(least: int) -> Callable[[str, str], int]:
+    def read(text: str, key: str) -> int:
+        if not text.strip().isdecimal() or int(text) < least:
+            raise UserError(f"--{key} {text!r}: a whole number from {least} on is allowed")
+        return int(text)
+
+    return read
+
+
+def _positive(text: str, key: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UserError(f"--{key} {text!r}: a positive number is allowed")
+    return value
+
+
+def _layers(text: str, key: str) -> tuple[int, ...]:
+    return () if text == "none" else tuple(_whole(1)(part, key) for part in text.split(","))
+
+
+def _initial(text: str, key: str) -> str:
+    if text not in INITIALS:
+        raise unknown(f"--{key}", text, INITIALS)
+    return text
+
+
+def _yes(text: str, key: str) -> bool:
+    if text not in ("yes", "no"):
+        raise unknown(f"--{key}", text, ("yes", "no"))
+    return text == "yes"
+
+
+def _file(text: str, key: str) -> Path | None:
+    if text and not Path(text).is_file():
+        raise UserError(f"--{key} {text}: no such file; an ARPA file is allowed")
+    return Path(text) if text else None
+
+
+READERS: dict[str, Callable[[str, str], Any]] = {
+    "corpus": lambda text, _: text,
+    "initial": _initial,
+    "hidden": _layers,
+    "rate": _positive,
+    "minibatch": _whole(1),
+    "passes": _whole(1),
+    "order": _whole(1),
+    "closed": _yes,
+    "lm": _file,
+}
+"""How each option that a system consists of is read."""

@@ -1,0 +1,214 @@
+"""What recognition runs found: rates with their intervals, and two systems compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from data_synth.corpus import Corpus
+from harness.execution.transcribing import ERRORS
+from harness.judge import Interval, bootstrap_rate_ci, rate_ci, rate_difference_ci
+from harness.judge.matched_pairs import matched_pairs
+from harness.seeds import stream
+from harness.store import Run
+
+__all__ = ["measured", "text"]
+
+UNITS = ("words", "characters")
+
+
+def measured(
+    labels: Sequence[str],
+    corpora: Sequence[Corpus],
+    runs: Sequence[Sequence[Run]],
+    seeds: Sequence[int],
+) -> dict[str, Any]:
+    """All figures as plain JSON values.
+
+    Args:
+        labels: what to call each system.
+        corpora: what each was trained and tested on.
+        runs: of each system, one a seed.
+        seeds: in the order of the runs.
+    """
+    systems = [
+        {
+            "system": label,
+            "corpus": _corpus(corpus),
+            "seeds": list(seeds),
+            "runs": [run.hash for run in row],
+            "tuned": [_tuned(run) for run in row],
+            "tests": {test: _test(corpus, test, row) for test in corpus.tests},
+        }
+        for label, corpus, row in zip(labels, corpora, runs, strict=True)
+    ]
+    found: dict[str, Any] = {"schema": 1, "systems": systems}
+    if len(systems) == 2:
+        tests = [t for t in corpora[0].tests if _same(corpora, t)]
+        found["difference"] = {t: _difference(t, runs) for t in tests}
+    return found
+
+
+def _corpus(corpus: Corpus) -> dict[str, Any]:
+    minutes = {
+        split: corpus.frames_of(split) * corpus.frame_shift_s / 60.0
+        for split in ("train", "dev", *corpus.tests)
+    }
+    return {
+        "name": corpus.name,
+        "fingerprint": corpus.fingerprint,
+        "minutes": minutes,
+        "targets": corpus.n_targets,
+        "text_sentences": len(corpus.lm_text),
+        "words_are": _words_are(corpus),
+    }
+
+
+def _words_are(corpus: Corpus) -> str:
+    """``"words"``, or ``"characters"`` where every word is one; ``"single words"`` if alone."""
+    said = corpus.utterances.words
+    if not corpus.lm_text and all(len(words) == 1 for words in said):
+        return "single words"
+    return "characters" if all(len(w) == 1 for words in said for w in words) else "words"
+
+
+def _tuned(run: Run) -> dict[str, float]:
+    names = ("scale", "insertion", "dev_word_error", "dev_frame_error", "passes")
+    return {name: run.summary[name] for name in names if name in run.summary}
+
+
+def _test(corpus: Corpus, test: str, runs: Sequence[Run]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "utterances": len(corpus.split(test)),
+        "frame_error": [run.summary[f"{test}_frame_error"] for run in runs],
+        "chance": _chance(corpus, test),
+        "unknown_words": runs[0].summary[f"{test}_unknown_words"],
+    }
+    for unit in UNITS:
+        errors, lengths = _errors(test, unit, runs)
+        each = [bootstrap_rate_ci(own, lengths, _stream(test)) for own in errors]
+        pooled = rate_ci(errors, lengths) if len(runs) > 1 else each[0]
+        kinds = np.sum([_edits(test, unit, run).sum(0) for run in runs], axis=0) / len(runs)
+        found[unit] = {
+            **_interval(pooled),
+            "of_seeds": [_interval(one) for one in each],
+            "length": int(lengths.sum()),
+            **dict(zip(("substitutions", "insertions", "deletions"), kinds.tolist(), strict=True)),
+        }
+    return found
+
+
+def _chance(corpus: Corpus, test: str) -> float:
+    """The frame error of always answering the commonest training target."""
+    train, part = corpus.split("train"), corpus.split(test)
+    own, tested = (corpus.targets[u.start[0] : u.start[0] + u.total_frames] for u in (train, part))
+    return float((tested != np.bincount(own).argmax()).mean())
+
+
+def _edits(test: str, unit: str, run: Run) -> np.ndarray:
+    return load_file(run.path(ERRORS))[f"{test}/{unit}/edits"]
+
+
+def _errors(test: str, unit: str, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Errors ``[S, U]`` and lengths ``[U]``."""
+    errors = np.stack([_edits(test, unit, run).sum(axis=1) for run in runs])
+    return errors, load_file(runs[0].path(ERRORS))[f"{test}/{unit}/lengths"]
+
+
+def _stream(test: str) -> np.random.Generator:
+    return stream(0, f"recognise {test}")
+
+
+def _interval(value: Interval) -> dict[str, Any]:
+    return {"rate": value.estimate, "ci95": list(value.ci95)}
+
+
+def _same(corpora: Sequence[Corpus], test: str) -> bool:
+    """Whether both corpora say the same in a test set, so that utterances pair up."""
+    first, second = corpora
+    return test in second.tests and first.split(test).words == second.split(test).words
+
+
+def _difference(test: str, runs: Sequence[Sequence[Run]]) -> dict[str, Any]:
+    """Word errors of the first system less those of the second, utterance by utterance."""
+    (a, lengths), (b, _) = (_errors(test, "words", row) for row in runs)
+    paired = matched_pairs(a.mean(axis=0), b.mean(axis=0), lengths, _stream(test))
+    both = rate_difference_ci(a, b, lengths) if len(a) > 1 else paired.difference
+    return {"difference": both.estimate, "ci95": list(both.ci95), "p_value": paired.p_value}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The figures as a page of Markdown."""
+    lines: list[str] = []
+    for number, system in enumerate(found["systems"]):
+        if not number or system["corpus"] != found["systems"][0]["corpus"]:
+            lines += [*_said_of(system), ""]
+    heads = ("system", "set", "frames wrong", "chance", _unit(found), "characters wrong", "seeds")
+    rows = [heads, ("---",) * len(heads)]
+    for system in found["systems"]:
+        for test, own in system["tests"].items():
+            rows.append(_row(system["system"], test, own))
+    if _unit(found) != "words wrong":
+        rows = [row[:5] + row[6:] for row in rows]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    lines += ["", *(_tuning(system) for system in found["systems"])]
+    for test, own in found.get("difference", {}).items():
+        first, second = (system["system"] for system in found["systems"])
+        low, high = own["ci95"]
+        lines.append(
+            f"{test}: {first} less {second}: {100 * own['difference']:+.2f} points "
+            f"[{100 * low:+.2f}, {100 * high:+.2f}], matched pairs p = {own['p_value']:.2g}"
+        )
+    return "\n".join(lines)
+
+
+def _said_of(system: dict[str, Any]) -> list[str]:
+    corpus = system["corpus"]
+    speech = ", ".join(f"{split} {m:.1f} min" for split, m in corpus["minutes"].items())
+    lines = [f"{corpus['name']}: {speech}; {corpus['targets']} targets."]
+    if corpus["text_sentences"]:
+        lacks = ", ".join(f"{t} {own['unknown_words']:.1%}" for t, own in system["tests"].items())
+        lines.append(
+            f"Language model's text: {corpus['text_sentences']} sentences. Words said that the "
+            f"recogniser does not know: {lacks}."
+        )
+    return lines
+
+
+def _unit(found: dict[str, Any]) -> str:
+    kind = found["systems"][0]["corpus"]["words_are"]
+    return {"single words": "utterances wrong"}.get(kind, f"{kind} wrong")
+
+
+def _row(system: str, test: str, own: dict[str, Any]) -> tuple[str, ...]:
+    seeds = " ".join(f"{100 * one['rate']:.1f}" for one in own["words"]["of_seeds"])
+    frames = float(np.mean(own["frame_error"]))
+    return (
+        system,
+        f"{test} ({own['words']['length']})",
+        f"{frames:.1%}",
+        f"{own['chance']:.1%}",
+        _rate(own["words"]),
+        _rate(own["characters"]),
+        seeds,
+    )
+
+
+def _rate(own: dict[str, Any]) -> str:
+    low, high = own["ci95"]
+    bounds = f" [{100 * low:.1f}, {100 * high:.1f}]" if np.isfinite([low, high]).all() else ""
+    return f"{100 * own['rate']:.1f}%{bounds}"
+
+
+def _tuning(system: dict[str, Any]) -> str:
+    tuned = system["tuned"]
+    if "scale" not in tuned[0]:
+        return f"{system['system']}: nothing to tune."
+    scales = ", ".join(f"{t['scale']:g}/{t['insertion']:g}" for t in tuned)
+    rates = ", ".join(f"{t['dev_word_error']:.1%}" for t in tuned)
+    return (
+        f"{system['system']}: acoustic scale/insertion penalty {scales}, chosen on dev ({rates})."
+    )
