@@ -31,14 +31,19 @@ WAYS = {"none": Streams, "on the fly": Streams, "full": Passes}
 def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration, and before it the one that it starts from.
 
+    Where the start diverged, so did the run.
+
     Raises:
-        UserError: the run to start from did not end, or has kept no model.
+        UserError: the run to start from has kept no model.
     """
 
     def execute(writer: RunWriter) -> None:
-        initial = started(config.start, corpus, store, watch)
+        start = train(config.start, corpus, store, watch)
+        if start.status != "done":
+            writer.finish("diverged", {}, f"its start, run {start.hash[:12]}: {start.note}")
+            return
         with denormals_flushed():
-            _execute(WAYS[config.shuffling](config, corpus, initial, writer, watch))
+            _execute(WAYS[config.shuffling](config, corpus, final_model(start), writer, watch))
 
     return store.obtain(config.to_dict(), execute)
 
@@ -47,11 +52,20 @@ def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Te
     """The final parameters ``[P]`` of a run, which is trained if the store does not have it.
 
     Raises:
-        UserError: it did not end, or has kept no model.
+        UserError: it diverged, or has kept no model.
     """
     run = train(config, corpus, store, watch)
     if run.status != "done":
         raise UserError(f"start: run {run.hash[:12]} {run.status}: {run.note}")
+    return final_model(run)
+
+
+def final_model(run: Run) -> Tensor:
+    """The final parameters ``[P]`` of a run.
+
+    Raises:
+        UserError: it has kept none.
+    """
     try:
         return load_file(run.path(MODEL))["model"]
     except FileNotFoundError:

@@ -17,16 +17,18 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import references_of
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.schedules import Constant
 from harness.errors import UserError
 from harness.execution import sequence_training as module
 from harness.execution.frames import Frames
 from harness.execution.observe import log_prior
 from harness.execution.pretraining import MODEL
-from harness.execution.run import WORD_ERRORS
-from harness.execution.sequence import started, train_sequence
+from harness.execution.run import WORD_ERRORS, train
+from harness.execution.sequence import final_model, train_sequence
 from harness.execution.sequence_config import Plateau, SequenceConfig
 from harness.execution.sequence_decoding import Decoder, Halves, log_posteriors
 from harness.execution.sequence_order import orders, parts
+from harness.seeds import stream
 from harness.simulator import Timeline
 from harness.store import Store
 
@@ -143,7 +145,7 @@ def close(ours, theirs, moved):
 
 
 def initial_of(config, corpus, tmp_path):
-    return started(config.start, corpus, Store(tmp_path), silent)
+    return final_model(train(config.start, corpus, Store(tmp_path), silent))
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -232,8 +234,6 @@ def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
     pairs = [naive.decoded(initial, number) for number in range(len(naive.train))]
     frames = [frame for pair in pairs for frame in zip(*pair, strict=True)]
     assert done.summary["folds"] == math.ceil(len(frames) / 4)
-    from harness.seeds import stream
-
     shuffled = stream(0, "sequence frames", 0).permutation(len(frames))
     model = initial
     for at in range(0, len(frames), 4):
@@ -303,7 +303,7 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     whole = train_sequence(config, corpus, Store(tmp_path / "whole"), silent)
     assert whole.status == "done"
     store = Store(tmp_path / "killed")
-    started(config.start, corpus, store, silent)
+    train(config.start, corpus, store, silent)
     for death in (2, 1, 3):
         told = 0
 
@@ -439,12 +439,19 @@ def test_errors_of_every_test_utterance_are_kept(sequence, run, corpus):
         assert found[f"{test}/lengths"].tolist() == [1] * len(corpus.split(test))
 
 
-def test_a_start_that_diverged_is_refused_in_one_line(sequence, run, configure):
-    from harness.algorithms.schedules import Constant
-
+def test_a_start_that_diverged_ends_the_run_with_a_word_of_why(sequence, run, configure):
     bad = configure(activation="relu", algorithm=AsyncSgd(), schedule=Constant(1e38))
-    with pytest.raises(UserError, match=r"start: run .* diverged"):
-        run(sequence(start=bad))
+    done = run(sequence(start=bad))
+    assert done.status == "diverged"
+    assert done.note.startswith("its start, run ")
+    assert "simulated seconds" in done.note
+
+
+def test_a_start_that_kept_no_model_is_refused_in_one_line(sequence, run, corpus, tmp_path):
+    start = train(sequence().start, corpus, Store(tmp_path), silent)
+    start.path(MODEL).unlink()
+    with pytest.raises(UserError, match=r"has kept no model.safetensors; delete"):
+        run(sequence())
 
 
 def test_settings_that_are_none_are_refused(sequence):
