@@ -36,6 +36,8 @@ class PretrainingConfig:
         recipe: rates and epochs of the machines.
         seed: of data order and draws.
         device: ``"cpu"`` or ``"cuda"``.
+        share: of the training utterances, the same as the run trains on; no part of the
+            identity while it is all of them.
     """
 
     corpus: str
@@ -45,10 +47,14 @@ class PretrainingConfig:
     recipe: Recipe
     seed: int
     device: str
+    share: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **asdict(self)}
+        told = asdict(self)
+        if self.share == 1.0:
+            del told["share"]
+        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
 
 
 def initial_parameters(
@@ -64,6 +70,8 @@ def initial_parameters(
             config.initial,
             config.seed,
             config.device,
+            # Asynchronous runs pretrain on all of the data, whatever share they train on.
+            config.stages[0].share if config.protocol is not None else 1.0,
         )
         return pretrained(asked, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
@@ -92,7 +100,7 @@ def _pretrain(
     train = corpus.split("train")
     # Stages of training count from 0: these orders are of no stage.
     orders = [
-        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, 1.0, 10**9)
+        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, config.share, 10**9)
         for epoch in range(max(config.recipe.gaussian_epochs, config.recipe.bernoulli_epochs))
     ]
 

@@ -1,12 +1,14 @@
-"""Paper 2: natural gradient and model averaging (Su, Chen and Xu): its speed, predicted."""
+"""Paper 2: natural gradient and model averaging (Su, Chen and Xu)."""
 
 from __future__ import annotations
 
 from reproductions.paper import Paper
+from reproductions.paper2_ng_averaging.beyond import BEYOND
 from reproductions.paper2_ng_averaging.claims import CLAIMS
-from reproductions.paper2_ng_averaging.exhibits import EXHIBITS
+from reproductions.paper2_ng_averaging.exhibits import FIGURES, PREDICTION
 from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
 from reproductions.paper2_ng_averaging.prediction import REPORTED
+from reproductions.paper2_ng_averaging.tables import TABLES
 
 PAPER = Paper(
     id="paper2",
@@ -15,6 +17,6 @@ PAPER = Paper(
     seeds=SEEDS,
     experiments=experiments,
     differences=differences,
-    exhibits=EXHIBITS,
+    exhibits=(*FIGURES, *TABLES, *BEYOND, *PREDICTION),
     claims=CLAIMS,
 )

@@ -141,9 +141,8 @@ def _seconds(runs: Sequence[Run]) -> list[float]:
     return [run.summary["virtual_s"] for run in runs]
 
 
-EXHIBITS = (
-    Maker("p2.fig1", (), fig1),
-    Maker("p2.fig2", ALL, fig2),
+FIGURES = (Maker("p2.fig1", (), fig1), Maker("p2.fig2", ALL, fig2))
+PREDICTION = (
     Maker(
         "p2.prediction",
         (*ALL, "timing_16_every_20", "other_1", "other_16_every_20"),

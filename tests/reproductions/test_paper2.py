@@ -6,8 +6,6 @@ import pytest
 
 from harness.simulator import load_cluster
 from harness.simulator.predict import simulated_epoch
-from reproductions.paper2_ng_averaging import PAPER
-from reproductions.paper2_ng_averaging.claims import BAND
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,
     READINGS,
@@ -19,6 +17,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     measured_epochs,
     workload,
 )
+from reproductions.paper2_ng_averaging.speedups import BAND
 
 
 def speedup(workers, every, reading="minibatch"):
@@ -69,13 +68,3 @@ def test_the_other_reading_of_the_excess_fits_as_well_and_predicts_another_figur
     assert fitted("average").largest_error < 0.005
     assert speedup(16, 10, "average") == pytest.approx(speedup(16, 10), rel=0.01)
     assert speedup(16, 20, "average") > 1.05 * speedup(16, 20)
-
-
-def test_every_run_an_exhibit_or_claim_needs_is_declared():
-    declared = set(PAPER.experiments(None, 0))
-    assert declared == {need for maker in (*PAPER.exhibits, *PAPER.claims) for need in maker.needs}
-    assert {maker.id for maker in PAPER.claims} == {
-        "p2.speedup-16",
-        "p2.speedup-32",
-        "p2.speedup-16-every-20",
-    }

@@ -1,0 +1,173 @@
+"""Each claim of paper 2 on runs made by hand, where the right answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from harness.execution.run import WORD_ERRORS
+from harness.store import Run, Store
+from reproductions.paper2_ng_averaging import claims, errors, tables
+from reproductions.paper2_ng_averaging.equivalence import difference
+
+TESTS = ("swb", "callhome")
+SUBJECT: Any = SimpleNamespace(scale="smoke", corpus=SimpleNamespace(tests=TESTS), device="cpu")
+UTTERANCES = 500
+PASSES = 3
+
+
+class Book:
+    """Writes runs that never trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+
+    def run(self, rate: float | dict[str, float]) -> Run:
+        """A run with this rate of errors on one-word utterances after its last pass.
+
+        After the passes before, everything was wrong.
+        """
+        self.count += 1
+        rates = rate if isinstance(rate, dict) else dict.fromkeys(TESTS, rate)
+        with self.store.begin({"number": self.count}) as writer:
+            arrays = {f"{test}/lengths": np.ones(UTTERANCES, np.int64) for test in TESTS}
+            for test in TESTS:
+                for stage in range(PASSES):
+                    wrong = np.arange(UTTERANCES) < (
+                        rates[test] * UTTERANCES if stage == PASSES - 1 else UTTERANCES
+                    )
+                    key = f"{test}/iterate/{stage}"
+                    # One seed's errors are shifted against another's, as real ones would be.
+                    arrays[key] = np.roll(wrong, self.count % 3).astype(np.int64)
+            save_file(arrays, path := self.folder / "errors")
+            writer.attach(WORD_ERRORS, path)
+            writer.finish("done", {"passes": PASSES, "virtual_s": 100.0})
+        return self.store.load(writer.hash)
+
+    def runs(self, **rates: float | dict[str, float]) -> dict[str, list[Run]]:
+        """Three seeds of every setting."""
+        return {name: [self.run(rate) for _ in range(3)] for name, rate in rates.items()}
+
+    def timed(self, **seconds: float) -> dict[str, list[Run]]:
+        """Three seeds of every timing setting."""
+        found: dict[str, list[Run]] = {}
+        for name, virtual_s in seconds.items():
+            for _ in range(3):
+                self.count += 1
+                with self.store.begin({"number": self.count}) as writer:
+                    writer.finish("done", {"virtual_s": virtual_s})
+                found.setdefault(name, []).append(self.store.load(writer.hash))
+        return found
+
+
+@pytest.fixture
+def book(tmp_path) -> Book:
+    return Book(tmp_path)
+
+
+def test_ng_crucial_compares_relative_losses(book):
+    worse = book.runs(sgd_1=0.2, sgd_16=0.4, ng_1=0.2, ng_16=0.22)
+    found = claims.ng_crucial(SUBJECT, worse)
+    assert found.verdict == "reproduced"
+    assert found.measured == pytest.approx(2.0 - 1.1)
+    assert [part.measured for part in found.parts[-2:]] == pytest.approx([2.0, 1.1])
+    # Twice the error from a worse start is no larger loss than twice the error from a better.
+    same = book.runs(sgd_1=0.4, sgd_16=0.8, ng_1=0.1, ng_16=0.2)
+    assert claims.ng_crucial(SUBJECT, same).measured == pytest.approx(0.0)
+    better = book.runs(sgd_1=0.2, sgd_16=0.22, ng_1=0.2, ng_16=0.4)
+    assert claims.ng_crucial(SUBJECT, better).verdict == "contradicted"
+
+
+def test_the_papers_own_figures_are_worked_out_from_its_tables(book):
+    runs = book.runs(sgd_1=0.2, sgd_16=0.4, ng_1=0.2, ng_16=0.22)
+    parts = {part.label: part.paper for part in claims.ng_crucial(SUBJECT, runs).parts}
+    assert parts["SWB"] == pytest.approx(16.3 / 14.9 - 15.1 / 14.7, abs=1e-3)
+    assert parts["CallHome"] == pytest.approx(28.3 / 26.9 - 27.0 / 26.8, abs=1e-3)
+
+
+def test_small_loss_wants_every_number_of_workers_within_the_band(book):
+    close = book.runs(ng_1=0.4, ng_8=0.4, ng_16=0.404, ng_32=0.408)
+    assert claims.small_loss(SUBJECT, close).verdict == "reproduced"
+    far = book.runs(ng_1=0.4, ng_8=0.4, ng_16=0.4, ng_32=0.5)
+    found = claims.small_loss(SUBJECT, far)
+    assert found.verdict == "contradicted"
+    assert [part.paper for part in found.parts] == [1.027, 1.027, 1.034]
+
+
+def test_rbm_must_help_on_one_worker_and_on_many(book):
+    both = book.runs(ng_1=0.2, random_1=0.3, ng_32=0.3, random_32=0.4)
+    assert claims.rbm_helps(SUBJECT, both).verdict == "reproduced"
+    one = book.runs(ng_1=0.3, random_1=0.2, ng_32=0.3, random_32=0.4)
+    assert claims.rbm_helps(SUBJECT, one).verdict == "contradicted"
+
+
+def test_rbm_more_when_parallel_is_a_difference_of_gains(book):
+    more = book.runs(ng_1=0.2, random_1=0.25, ng_32=0.3, random_32=0.45)
+    found = claims.rbm_more(SUBJECT, more)
+    assert (found.verdict, found.measured) == ("reproduced", pytest.approx(10.0))
+    less = book.runs(ng_1=0.2, random_1=0.35, ng_32=0.3, random_32=0.35)
+    assert claims.rbm_more(SUBJECT, less).verdict == "contradicted"
+
+
+def test_frequency_wants_accuracy_and_the_price_in_speed(book):
+    speeds = book.timed(timing_1=100.0, timing_16=11.0, timing_16_every_20=10.0)
+    better = {**book.runs(ng_16=0.2, every_20=0.3), **speeds}
+    assert claims.frequency(SUBJECT, better).verdict == "reproduced"
+    worse = {**book.runs(ng_16=0.3, every_20=0.2), **speeds}
+    assert claims.frequency(SUBJECT, worse).verdict == "contradicted"
+    cheap = book.timed(timing_1=100.0, timing_16=9.0, timing_16_every_20=10.0)
+    assert claims.frequency(SUBJECT, {**better, **cheap}).verdict == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("claim", "low", "high"),
+    [(claims.minibatch, "ng_16", "small_16"), (claims.lr_scaling, "scaled", "unscaled")],
+)
+def test_claims_of_one_difference_know_its_side(book, claim, low, high):
+    assert claim(SUBJECT, book.runs(**{low: 0.2, high: 0.3})).verdict == "reproduced"
+    assert claim(SUBJECT, book.runs(**{low: 0.3, high: 0.2})).verdict == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict"), [(0.4, "reproduced"), (0.36, "contradicted"), (0.44, "contradicted")]
+)
+def test_schedules_are_close_within_three_in_a_hundred_on_either_side(book, rate, verdict):
+    runs = book.runs(newbob_16=rate, ng_16=0.4)
+    assert claims.schedules_close(SUBJECT, runs).verdict == verdict
+
+
+def test_a_claim_is_judged_on_all_sets_together(book):
+    apart = book.runs(newbob_16={"swb": 0.3, "callhome": 0.5}, ng_16={"swb": 0.5, "callhome": 0.3})
+    found = claims.schedules_close(SUBJECT, apart)
+    assert found.measured == pytest.approx(1.0)
+    assert [part.label for part in found.parts[1:]] == ["SWB", "CallHome"]
+    assert [part.measured for part in found.parts[1:]] == pytest.approx([0.6, 1 / 0.6])
+    assert [part.verdict for part in found.parts[1:]] == [None, None]
+
+
+def test_averaging_models_after_every_update_is_averaging_gradients():
+    apart, moved = difference()
+    assert apart < 1e-12 < 0.1 < moved
+    assert claims.equivalence(SUBJECT, {}).verdict == "reproduced"
+
+
+def test_a_table_shows_the_last_pass_beside_what_the_paper_prints(book):
+    runs = book.runs(sgd_1=0.2, sgd_16=0.4, ng_1=0.2, ng_16=0.22)
+    rows = tables.table6(SUBJECT, runs).rows
+    cells = {(row.label, row.column): (row.measured, row.paper) for row in rows}
+    assert cells["SGD", "SWB, 16 GPUs"] == (pytest.approx(40.0), 16.3)
+    assert cells["NG-SGD", "CallHome, 1 GPU"] == (pytest.approx(20.0), 26.8)
+    assert cells["NG-SGD", f"{errors.ALL}, 16 GPUs"] == (pytest.approx(22.0), None)
+
+
+def test_every_claim_of_the_paper_is_declared_once():
+    assert sorted(maker.id for maker in claims.CLAIMS) == sorted({
+        "p2.ng-crucial", "p2.small-loss", "p2.rbm-helps", "p2.rbm-more-when-parallel",
+        "p2.frequency", "p2.minibatch", "p2.schedules-close", "p2.speedup-16", "p2.speedup-32",
+        "p2.speedup-16-every-20", "p2.equivalence", "p2.lr-scaling",
+    })  # fmt: skip
