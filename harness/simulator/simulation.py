@@ -18,6 +18,7 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.sequence import Sequence, Untold
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 from harness.simulator.workload import Workload
@@ -89,6 +90,11 @@ class Simulation:
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
         if cluster.faults and not getattr(self.protocol, "endures_faults", False):
             raise UserError(f"protocol {self.protocol.name!r}: faults are not simulated in it")
+        if is_networked(cluster) and not getattr(self.protocol, "meets_on_network", False):
+            raise UserError(
+                f"network.server: protocol {self.protocol.name!r} is simulated on a [link] only;"
+                " allowed: a cluster file without that table"
+            )
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 

@@ -99,6 +99,7 @@ class Averaging(Spec):
 
     name = "averaging"
     endures_faults = True
+    meets_on_network = True
 
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)

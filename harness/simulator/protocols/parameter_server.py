@@ -73,6 +73,7 @@ class ParameterServer(Spec):
 
     name = "parameter_server"
     endures_faults = True
+    meets_on_network = True
 
     push_every: int = setting(1, at_least=1, at_most=1_000_000)
     fetch_every: int = setting(1, at_least=1, at_most=1_000_000)

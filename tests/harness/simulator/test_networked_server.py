@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.commands.check import findings
+from harness.errors import UserError
 from harness.simulator import (
     Fault,
     Host,
@@ -257,3 +258,16 @@ def test_the_bounds_of_a_saturated_server_link_are_tight(run):
     (found,) = (f for f in findings(simulation, simulation.advance(folds=2000)) if "any" in f.what)
     assert found.measured == pytest.approx(4.0 / 8.0, rel=1e-3)
     assert found.theory[1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("protocol", ["backup_workers", "sequence"])
+def test_protocols_that_know_only_a_link_refuse_a_server_on_a_network(cluster, protocol):
+    """Their copies would cost nothing where the file has no link."""
+    with pytest.raises(UserError, match=f"network.server: protocol '{protocol}' is simulated on"):
+        Simulation(cluster(4, network=star(1.0, 1.0)), protocol, JOB)
+
+
+def test_averaging_has_no_use_for_a_server_and_does_not_mind_one(cluster):
+    machines = [cluster(4, network=Network((Level(1, 8.0),), server=s)) for s in (None, Level(1))]
+    one, other = (Simulation(machine, "averaging", JOB, 4) for machine in machines)
+    assert one.advance(folds=3).sha256() == other.advance(folds=3).sha256()

@@ -11,12 +11,14 @@ from harness.simulator import (
     Device,
     Jitter,
     Link,
+    ParameterServer,
     Server,
     Simulation,
     WorkerGroup,
     Workload,
 )
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.queueing import (
     constant_repair,
     lockstep,
@@ -26,7 +28,7 @@ from harness.simulator.queueing import (
     slowest_s,
     throughput_bounds,
 )
-from harness.simulator.visits import visits
+from harness.simulator.visits import Visits, visits
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 MILLION = 1_000_000
@@ -212,6 +214,66 @@ def test_littles_law_holds_on_every_queue(sharing, jitter):
         present = queue.mean_present(*window)
         assert present == pytest.approx(queue.littles_product(*window), rel=0.001)
     assert sum(queue.mean_present(*window) for queue in queues.values()) == pytest.approx(10.0)
+
+
+def obeys_little(queue, first_s, last_s):
+    """Whether the mean number present is arrivals × stay, and nobody is served before coming."""
+    assert (queue.start_s >= queue.arrive_s * (1.0 - 1e-12)).all()
+    present = queue.mean_present(first_s, last_s)
+    return present == pytest.approx(queue.littles_product(first_s, last_s), rel=0.002)
+
+
+def test_littles_law_holds_where_workers_wait_for_room_at_the_server():
+    """The gap between computing and sending is the queue for one of three places."""
+    machine = closed(10, 0.09, EXPONENTIAL, link=Link(0.01, 50.0))
+    timeline = Simulation(machine, ParameterServer(queue=3), UNIT, 10).advance(folds=40_000)
+    queues, window = visits(timeline), (timeline.folds.time_s[2_000], timeline.folds.time_s[-2_000])
+    assert all(obeys_little(queue, *window) for queue in queues.values())
+    sending = Visits(queues["push"].start_s, queues["push"].start_s, queues["fold"].end_s)
+    assert 1.5 < sending.mean_present(*window) <= 3.0
+    assert queues["push"].mean_wait_s() > 0.01
+
+
+def busy_s(timeline, lane, kind):
+    """[S] starts and [S] ends of a lane's spans of one kind, in order of time."""
+    spans = timeline.spans
+    mine = (spans.worker == lane) & (spans.kind == timeline.kinds.index(kind))
+    return np.sort(spans.start_s[mine]), np.sort(spans.end_s[mine])
+
+
+def test_littles_law_holds_at_every_shard():
+    """A piece comes at a part of the copy and a latency after its contribution set off."""
+    workers, shards, copy_s, latency_s = 10, 3, 0.06, 0.01
+    machine = closed(workers, 0.09, link=Link(latency_s, 1.0 / copy_s))
+    simulation = Simulation(machine, ParameterServer(shards=shards), UNIT, workers)
+    timeline = simulation.advance(folds=30_000)
+    window = (0.1 * simulation.now_s, 0.9 * simulation.now_s)
+    for shard in range(shards):
+        came_s = []
+        for who in range(workers):
+            piece = (shard - who) % shards + 1
+            sent_s = busy_s(timeline, who, "push")[0]
+            came_s.append(sent_s + copy_s * (piece / shards) + latency_s)
+        started_s, ended_s = busy_s(timeline, -1 - shard, "fold")
+        queue = Visits(np.sort(np.concatenate(came_s)), started_s, ended_s)
+        assert (started_s[1:] >= ended_s[:-1]).all()
+        assert obeys_little(queue, *window)
+        assert queue.mean_wait_s() > 0.0
+
+
+@pytest.mark.parametrize("backups", [0, 3])
+def test_littles_law_holds_where_a_round_queues_at_the_server(backups):
+    """Of the contributions that are taken; the server adds them up in order of arrival."""
+    machine = closed(10, 0.09, link=Link(0.01, 50.0))
+    simulation = Simulation(machine, BackupWorkers(backups), UNIT, 10)
+    timeline = simulation.advance(folds=4_000)
+    window = (0.1 * simulation.now_s, 0.9 * simulation.now_s)
+    came_s = np.sort(np.concatenate([busy_s(timeline, who, "push")[1] for who in range(10)]))
+    started_s, ended_s = busy_s(timeline, -1, "fold")
+    assert (started_s[1:] >= ended_s[:-1]).all()
+    queue = Visits(came_s, started_s, ended_s)
+    assert obeys_little(queue, *window)
+    assert queue.mean_wait_s() > 0.02
 
 
 def test_visits_are_those_calculated_by_hand():
