@@ -97,7 +97,7 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
 
 
 BEYOND = (
-    Maker("p2.others", tuple(LABELS), others),
+    Maker("p2.others", tuple(LABELS), others, smoke=False),
     Maker("p2.training", tuple(CURVES), training),
     Maker("p2.rates", (), rates),
 )

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from harness.execution.run import WORD_ERRORS
 from harness.store import Run, Store
-from reproductions.paper2_ng_averaging import claims, errors, tables
+from reproductions.paper2_ng_averaging import beyond, claims, errors, tables
 from reproductions.paper2_ng_averaging.equivalence import difference
 
 TESTS = ("swb", "callhome")
@@ -163,6 +163,20 @@ def test_a_table_shows_the_last_pass_beside_what_the_paper_prints(book):
     assert cells["SGD", "SWB, 16 GPUs"] == (pytest.approx(40.0), 16.3)
     assert cells["NG-SGD", "CallHome, 1 GPU"] == (pytest.approx(20.0), 26.8)
     assert cells["NG-SGD", f"{errors.ALL}, 16 GPUs"] == (pytest.approx(22.0), None)
+
+
+def test_every_table_has_the_papers_rows_and_a_figure_for_each(book):
+    names = {name for maker in (*tables.TABLES, *beyond.BEYOND[:1]) for name in maker.needs}
+    timed = book.timed(**{name: 100.0 for name in names if name.startswith("timing")})
+    runs = {**book.runs(**dict.fromkeys(names - timed.keys(), 0.2)), **timed}
+    for maker in (*tables.TABLES, *beyond.BEYOND[:1]):
+        rows = maker.make(SUBJECT, runs).rows
+        assert all(row.measured is not None and row.runs for row in rows)
+        assert len({(row.label, row.column) for row in rows}) == len(rows)
+    first = tables.table1(SUBJECT, runs).rows
+    printed = {(row.label, row.column): row.paper for row in first}
+    assert printed["SWB", "8 GPUs"] == 15.1
+    assert printed["CallHome", "2 GPUs"] is None
 
 
 def test_every_claim_of_the_paper_is_declared_once():
