@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.judge import read_results
+from reports import verdicts
+
+ROOT = Path(__file__).parents[2]
+MARKED = f"# A page\n\nbefore\n\n{verdicts.BEGIN}\nold\n{verdicts.END}\n\nafter\n"
+
+
+@pytest.fixture
+def root(built, tmp_path) -> Path:
+    """A project with one published result, a reason for each claim that needs one, two pages."""
+    folder = tmp_path / "reports" / "published" / "paper1" / "laptop"
+    folder.mkdir(parents=True)
+    shutil.copy(built / "results.json", folder)
+    claims = read_results(folder / "results.json").claims
+    reasons = [
+        f'["{c.id}"]\nverdict = "{c.verdict}"\nwhy = """Too\nfew."""\n'
+        for c in claims
+        if c.verdict != "reproduced"
+    ]
+    (folder / "reasons.toml").write_text("\n".join(reasons))
+    (tmp_path / "docs").mkdir()
+    for page in verdicts.PAGES:
+        (tmp_path / page).write_text(MARKED)
+    return tmp_path
+
+
+def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
+    verdicts.main(root)
+    for page in verdicts.PAGES:
+        text = (root / page).read_text()
+        assert text.startswith("# A page\n\nbefore\n")
+        assert text.endswith("\n\nafter\n")
+        assert "\nold\n" not in text
+        assert text.count("`p1.speedup-4`") >= 1
+    assert all(text == fresh for _, text, fresh in verdicts.updated(root))
+
+
+def test_the_summary_has_a_row_a_claim_and_counts_every_verdict(root):
+    (item,) = verdicts.published(root)
+    lines = verdicts.summary(item).splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
+    assert len(rows) == len(item.results.claims)
+    assert lines[0].endswith("1 reproduced, 1 contradicted, 2 undecided.")
+
+
+def test_the_page_gives_the_reason_of_every_claim_that_was_not_reproduced(root):
+    (item,) = verdicts.published(root)
+    text = verdicts.page(item)
+    for claim in item.results.claims:
+        explained = f"- `{claim.id}`, {claim.verdict}: Too few." in text
+        assert explained == (claim.verdict != "reproduced")
+
+
+def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
+    path = root / "reports/published/paper1/laptop/reasons.toml"
+    text = path.read_text()
+    path.write_text(text.replace('"contradicted"', '"undecided"'))
+    with pytest.raises(UserError, match="explains 'undecided'; measured: 'contradicted'"):
+        verdicts.published(root)
+    path.unlink()
+    with pytest.raises(UserError, match="a reason for each claim not reproduced"):
+        verdicts.published(root)
+
+
+def test_a_page_without_markers_is_refused(root):
+    (root / "README.md").write_text("# A page\n")
+    with pytest.raises(UserError, match=r"README.md: the markers"):
+        list(verdicts.updated(root))
+
+
+def test_the_projects_own_pages_are_up_to_date():
+    """After a change: ``python -m reports.verdicts``."""
+    for path, text, fresh in verdicts.updated(ROOT):
+        assert text == fresh, path
+
+
+def test_what_is_published_names_no_path_and_no_host_of_a_machine():
+    for path in (ROOT / "reports" / "published").rglob("*"):
+        if path.suffix in (".json", ".toml", ".csv", ".md"):
+            text = path.read_text(encoding="utf-8")
+            assert not [word for word in ("/home/", "/tmp/", "/root/", "/work/") if word in text]
