@@ -26,6 +26,7 @@ COMMANDS = {
     "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
     "replay": ("harness.commands.replay", "a recorded run again, in the order it happened"),
     "compare": ("harness.commands.compare", "a real run beside what the simulator predicts"),
+    "validate": ("harness.commands.validate", "real processes beside the simulator"),
     "predict": ("harness.commands.predict", "how long a run would take on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),

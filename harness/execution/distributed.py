@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +33,6 @@ from harness.execution.resume import Arrays, Facts
 from harness.execution.wire import SERVER_RANK, Head, Inbox, Kind, receive, send
 from harness.simulator import Timeline
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
-from harness.simulator.timeline import SERVER, Contributions, Folds, Spans
 
 CLOCK_ROUNDS = 20
 """Questions for a worker's clock; the quickest answer says most."""
@@ -113,6 +111,7 @@ class Distributed:
         self._folded = [0] * config.workers
         self._loss = 0.0
         self._recorder = Recorder()
+        self._left_s: float | None = None
 
     @property
     def now_s(self) -> float:
@@ -131,6 +130,8 @@ class Distributed:
             NoWorkersLeft: nobody is there to contribute.
         """
         most = folds if drain or handing_out is None else handing_out
+        if self._left_s is not None:
+            self._recorder.paused(self._left_s, self.now_s)
         goal, last = self.server.version + folds, self.server.version + most
         while self.server.version < goal:
             while self._free and self.server.version + len(self._out) < last:
@@ -138,19 +139,13 @@ class Distributed:
             if not self._out:
                 raise NoWorkersLeft
             self._take_in(rate)
+        self._left_s = self.now_s
         return self._recorder.segment(self._out.values())
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """A span of the server's that has just ended: what took it has really been done."""
-        kinds = ("fetch", "compute", "push", "fold", kind)
-        one = np.ones(1)
-        spans = Spans(
-            np.full(1, SERVER, np.int32),
-            np.full(1, len(kinds) - 1, np.int32),
-            (self.now_s - seconds) * one,
-            self.now_s * one,
-        )
-        return Timeline(Folds(), Contributions(), spans, kinds)
+        """Nothing: what takes the server's time is on record when it goes on."""
+        del seconds, kind
+        return Timeline()
 
     def begin_stage(self) -> None:
         """See `Executor`; workers are told with their next work."""

@@ -18,6 +18,10 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
+PAUSE = "evaluate"
+RECORDED = (*KINDS, PAUSE)
+"""Kinds of spans in a recorded timeline."""
+
 
 class Work(NamedTuple):
     """A contribution that a worker was asked for.
@@ -63,6 +67,10 @@ class Recorder:
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
         self._spans += [span for span in spans if span[3] > span[2]]
 
+    def paused(self, start_s: float, end_s: float) -> None:
+        """The server did something else than to fold."""
+        self._spans.append((SERVER, RECORDED.index(PAUSE), start_s, end_s))
+
     def lost(self, work: Work) -> None:
         """A contribution will never come."""
         self._rows.append((LOST, work))
@@ -71,7 +79,9 @@ class Recorder:
         """What was collected since the last segment, and what is under way now."""
         under_way = sorted(in_flight, key=lambda work: work.step)
         rows = [*self._rows, *((IN_FLIGHT, work) for work in under_way)]
-        timeline = Timeline(_folds(self._folds), _contributions(rows), _spans(self._spans), KINDS)
+        timeline = Timeline(
+            _folds(self._folds), _contributions(rows), _spans(self._spans), RECORDED
+        )
         self._clear()
         return timeline
 

@@ -1,0 +1,27 @@
+"""`lagbench validate`: real processes of known speed beside the simulator's prediction."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """It takes no options: regimes are declared in `harness.execution.validation`."""
+    del parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run every regime on this machine, and print a table in Markdown."""
+    del arguments
+    from harness.errors import EXIT_DONE
+    from harness.execution.validation import markdown, validated
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    for line in markdown(dict(validated(say))):
+        print(line)
+    return EXIT_DONE

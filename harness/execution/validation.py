@@ -1,0 +1,129 @@
+"""Real processes of known speed beside the simulator: does the prediction hold?
+
+Each regime is a cluster file; its workers are processes on this machine that wait wherever they
+are quicker than the file says, so a few cores can be many workers. What else happens is real:
+sockets, queues, threads, the folds. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.errors import UserError
+from harness.execution.comparing import Comparison, compare
+from harness.execution.replaying import config_of, stored_run
+from harness.execution.run import TIMELINE
+from harness.simulator import Timeline
+
+REGIMES: Mapping[str, tuple[int, str]] = {
+    "compute-bound": (
+        6,
+        """
+[[workers]]
+count = 6
+device = "paced"
+[devices.paced]
+launch_s = 0.08
+[jitter]
+law = "lognormal"
+cv = 0.2
+""",
+    ),
+    "server-bound": (
+        6,
+        """
+[[workers]]
+count = 6
+device = "paced"
+[devices.paced]
+launch_s = 0.05
+[server]
+fold_s = 0.025
+[jitter]
+law = "lognormal"
+cv = 0.2
+""",
+    ),
+    "one straggler": (
+        6,
+        """
+[[workers]]
+count = 5
+device = "paced"
+[[workers]]
+count = 1
+device = "paced"
+speed = 0.2
+[devices.paced]
+launch_s = 0.08
+[jitter]
+law = "lognormal"
+cv = 0.1
+""",
+    ),
+}
+"""Workers, and the cluster they are paced to."""
+RUN = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = {workers}
+evaluations = 1
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.008
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.25
+"""
+
+
+def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
+    """Run and predict every regime.
+
+    Args:
+        say: told what runs.
+
+    Raises:
+        UserError: a run does not end well.
+    """
+    for name, (workers, cluster) in REGIMES.items():
+        say(f"{name}: {workers} workers")
+        with TemporaryDirectory() as folder:
+            yield name, _one(Path(folder), name, workers, cluster)
+
+
+def _one(folder: Path, name: str, workers: int, cluster: str) -> Comparison:
+    (folder / "cluster.toml").write_text(f'name = "{name}"\n{cluster}', encoding="utf-8")
+    (folder / "run.toml").write_text(RUN.format(workers=workers), encoding="utf-8")
+    command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
+    options = ["--processes", str(workers + 1), "--out", str(folder / "runs")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
+    (config_file,) = (folder / "runs").glob("*/config.json")
+    run = stored_run(config_file.parent)
+    return compare(config_of(run), Timeline.load(run.dir / TIMELINE))
+
+
+def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
+    """A table, a row a regime."""
+    heads = ("regime", "folds/s", "predicted", "error", "mean staleness", "predicted", "error")
+    yield f"| {' | '.join((*heads, 'KS distance'))} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, one in found.items():
+        there, ours = one.recorded, one.predicted
+        yield (
+            f"| {name} | {there.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
+            f" {one.throughput_error:+.1%} | {there.staleness.mean():.3f} |"
+            f" {ours.staleness.mean():.3f} | {one.staleness_error:+.1%} |"
+            f" {one.staleness_distance:.3f} |"
+        )
