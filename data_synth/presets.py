@@ -84,8 +84,8 @@ def voice_search() -> Recipe:
         closeness=0.25,
         mean_state_frames=2.4,
         manner=Manner(habit=0.4, favourites=12, sentence_words=(2, 5)),
-        snr_db=(10.0, 28.0),
-        conditions=(Condition("test", 0, snr_db=(10.0, 28.0)),),
+        snr_db=(2.0, 18.0),
+        conditions=(Condition("test", 0, snr_db=(2.0, 18.0)),),
     )
 
 
