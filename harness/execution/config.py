@@ -103,6 +103,9 @@ class RunConfig:
             raise UserError("schedule: a search needs the parameter server")
         if rounds and len(self.stages) != 1:
             raise UserError(f"stages: {len(self.stages)}; allowed with averaging: 1")
+        if rounds and self.cluster.faults:
+            told = "rounds that some workers miss can be timed but not trained with"
+            raise UserError(f"cluster.faults: {told}; allowed with averaging: none")
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""

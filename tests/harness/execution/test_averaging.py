@@ -30,7 +30,7 @@ from harness.execution.run import WORD_ERRORS, train
 from harness.execution.shards import Shards
 from harness.execution.training import Training
 from harness.identity import identity
-from harness.simulator import Timeline, concat
+from harness.simulator import Fault, Timeline, concat
 from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
 
@@ -246,6 +246,10 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, ave
         averaged(schedule=Search(0.1))
     with pytest.raises(UserError, match="stages: 2"):
         averaged(stages=(Stage(4, 64), Stage(8, 64)))
+    failing = replace(averaged().cluster, faults=(Fault("death", mean_s=9.0, down_s=1.0),))
+    with pytest.raises(UserError, match=r"cluster\.faults: rounds that some workers miss"):
+        averaged(cluster=failing)
+    assert configure(cluster=failing).cluster.faults
 
 
 def test_two_trainings_of_one_configuration_give_the_same_bytes(averaged, corpus, tmp_path):
