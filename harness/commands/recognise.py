@@ -110,9 +110,6 @@ def run(arguments: argparse.Namespace) -> int:
             configs[number, seed] = config
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
     names = {hashes[key]: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
-    names |= {
-        identity(config.training.to_dict()): names[hashes[key]] for key, config in configs.items()
-    }
     with Display(names) as display:
         done = execute(list(configs.values()), arguments.out, arguments.jobs, display.show)
     runs = [[done[hashes[number, seed]] for seed in seeds] for number in range(len(systems))]

@@ -142,17 +142,18 @@ def _difference(test: str, runs: Sequence[Sequence[Run]]) -> dict[str, Any]:
 
 def text(found: dict[str, Any]) -> str:
     """The figures as a page of Markdown."""
-    lines: list[str] = []
-    for number, system in enumerate(found["systems"]):
-        if not number or system["corpus"] != found["systems"][0]["corpus"]:
-            lines += [*_said_of(system), ""]
-    heads = ("system", "set", "frames wrong", "chance", _unit(found), "characters wrong", "seeds")
+    said = dict.fromkeys(_said_of(system["corpus"]) for system in found["systems"])
+    lines = [*said, ""]
+    heads = (
+        "system", "set", "frames wrong", "chance", "unknown", _unit(found), "characters wrong",
+        "seeds",
+    )  # fmt: skip
     rows = [heads, ("---",) * len(heads)]
     for system in found["systems"]:
         for test, own in system["tests"].items():
             rows.append(_row(system["system"], test, own))
     if _unit(found) != "words wrong":
-        rows = [row[:5] + row[6:] for row in rows]
+        rows = [row[:6] + row[7:] for row in rows]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     lines += ["", *(_tuning(system) for system in found["systems"])]
     for test, own in found.get("difference", {}).items():
@@ -165,17 +166,11 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _said_of(system: dict[str, Any]) -> list[str]:
-    corpus = system["corpus"]
+def _said_of(corpus: dict[str, Any]) -> str:
     speech = ", ".join(f"{split} {m:.1f} min" for split, m in corpus["minutes"].items())
-    lines = [f"{corpus['name']}: {speech}; {corpus['targets']} targets."]
-    if corpus["text_sentences"]:
-        lacks = ", ".join(f"{t} {own['unknown_words']:.1%}" for t, own in system["tests"].items())
-        lines.append(
-            f"Language model's text: {corpus['text_sentences']} sentences. Words said that the "
-            f"recogniser does not know: {lacks}."
-        )
-    return lines
+    text = corpus["text_sentences"]
+    model = f"language model's text: {text} sentences" if text else "no language model"
+    return f"{corpus['name']}: {speech}; {corpus['targets']} targets; {model}."
 
 
 def _unit(found: dict[str, Any]) -> str:
@@ -191,6 +186,7 @@ def _row(system: str, test: str, own: dict[str, Any]) -> tuple[str, ...]:
         f"{test} ({own['words']['length']})",
         f"{frames:.1%}",
         f"{own['chance']:.1%}",
+        f"{own['unknown_words']:.1%}",
         _rate(own["words"]),
         _rate(own["characters"]),
         seeds,

@@ -35,6 +35,7 @@ from harness.execution.observe import Examiner, Watch
 from harness.execution.pretraining import MODEL
 from harness.execution.recognition import BEAM, Scores
 from harness.execution.run import train
+from harness.identity import identity
 from harness.store import Run, RunWriter, Store
 
 ERRORS, HEARD = "errors.safetensors", "heard.json"
@@ -189,13 +190,18 @@ class Transcriber:
 def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or trained and tested now.
 
+    Progress of the training is told in the name of the whole.
+
     Raises:
         UserError: the corpus cannot be loaded, or is another than when it was configured.
     """
     corpus = config.place.load()
     if corpus.fingerprint != config.training.fingerprint:
         raise UserError(f"corpus {corpus.name}: changed on disk while the runs were prepared")
-    trained = train(config.training, corpus, store, watch)
+    name = identity(config.to_dict())
+    trained = train(
+        config.training, corpus, store, lambda progress: watch(replace(progress, run=name))
+    )
     return store.obtain(config.to_dict(), lambda writer: _test(config, corpus, trained, writer))
 
 
