@@ -12,12 +12,15 @@ import pytest
 from harness.commands.check import findings
 from harness.errors import UserError
 from harness.simulator import (
+    Cluster,
+    Device,
     Fault,
     Host,
     Jitter,
     ParameterServer,
     Server,
     Simulation,
+    WorkerGroup,
     Workload,
     concat,
 )
@@ -271,3 +274,21 @@ def test_averaging_has_no_use_for_a_server_and_does_not_mind_one(cluster):
     machines = [cluster(4, network=Network((Level(1, 8.0),), server=s)) for s in (None, Level(1))]
     one, other = (Simulation(machine, "averaging", JOB, 4) for machine in machines)
     assert one.advance(folds=3).sha256() == other.advance(folds=3).sha256()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("size", [0.0, 8.0])
+def test_a_network_that_costs_nothing_is_serial(size, sharing, shards):
+    """Nothing to carry over slow links, or much over links without a limit."""
+    links = (Level(1, None), None) if size else (Level(1, 5.0), 7.0)
+    network = Network(links[:1], sharing, server=Level(1, links[1]))
+    machine = Cluster("free", {"u": Device()}, (WorkerGroup(5, "u"),), network=network)
+    job = Workload(minibatch_frames=1, flops_per_frame=0.0, parameter_bytes=size)
+    simulation = Simulation(machine, ParameterServer(shards=shards), job, 5)
+    timeline = simulation.advance(folds=50)
+    assert timeline.folded().worker.tolist() == list(range(5)) * 10
+    assert set(timeline.staleness().tolist()) == {0}
+    assert simulation.now_s == 0.0
+    with pytest.raises(UserError, match="no time passes"):
+        simulation.advance(seconds=1.0)
