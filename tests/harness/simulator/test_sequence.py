@@ -276,3 +276,19 @@ def test_what_was_kept_is_told_once(run):
 def test_only_sequence_training_is_given_lengths(simulate):
     with pytest.raises(ValueError, match="decodes nothing"):
         simulate().give(np.array([[1]]))
+
+
+def test_outer_lag_follows_frames_that_are_not_shuffled_to_their_minibatches(run):
+    lengths = np.random.default_rng(3).integers(5, 30, (3, 20))
+    simulation = given(run, lengths, slots=4, shuffled=False)
+    timeline = told(simulation, lambda worker, number: int(lengths[worker, number]) // 2)
+    decodes, rows = timeline.decodes, timeline.folded()
+    expected, waiting = [], {worker: [] for worker in range(3)}
+    folds = {worker: rows.fold[rows.worker == worker].tolist() for worker in range(3)}
+    for row in range(len(decodes)):
+        frames = waiting[int(decodes.worker[row])]
+        for _ in range(int(decodes.steps[row])):
+            fold = folds[int(decodes.worker[row])][len(frames) // 4]
+            frames.append(fold)
+            expected.append(fold - int(decodes.decode_version[row]))
+    assert outer_lag(timeline, slots=4)[0].tolist() == expected
