@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.config import RunConfig, Stage
+from harness.execution.observe import Watch
+from harness.execution.sequence import train_sequence
+from harness.execution.sequence_config import SequenceConfig
 from harness.simulator import Cluster, load_cluster
+from harness.store import Run, Store
 
 ZERO_COST = """
 name = "free"
@@ -113,3 +118,46 @@ def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
         return RunConfig(**{**standard, **choices})
 
     return make
+
+
+@pytest.fixture
+def start(configure: Callable[..., RunConfig]) -> RunConfig:
+    """Cross-entropy training that sequence training starts from."""
+    return configure(activation="relu", algorithm=AsyncSgd(), passes=1)
+
+
+@pytest.fixture
+def sequence(start: RunConfig, corpus: Corpus, unequal: Cluster) -> Callable[..., SequenceConfig]:
+    def make(**choices: object) -> SequenceConfig:
+        standard: dict[str, object] = {
+            "corpus": "tiny",
+            "scale": "smoke",
+            "corpus_seed": 0,
+            "fingerprint": corpus.fingerprint,
+            "start": start,
+            "criterion": Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.0),
+            "cluster": unequal,
+            "timed_layers": (9, 6, 5),
+            "seed": 0,
+            "device": "cpu",
+            "replicas": 3,
+            "slots": 2,
+            "rate": 0.01,
+            "passes": 2,
+            "evaluations": 3,
+            "held_out": 3,
+            "order": 1,
+        }
+        return SequenceConfig(**{**standard, **choices})
+
+    return make
+
+
+@pytest.fixture
+def run_sequence(corpus: Corpus, tmp_path: Path) -> Callable[..., Run]:
+    """Trains in a store of the test's own."""
+
+    def run(config: SequenceConfig, watch: Watch = lambda progress: None) -> Run:
+        return train_sequence(config, corpus, Store(tmp_path), watch)
+
+    return run
