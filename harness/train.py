@@ -16,9 +16,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.acoustics.dnn import Dnn
+    from harness.execution.config import RunConfig
+    from harness.execution.dealing import Dealing
+    from harness.execution.distributed import Distributed
+    from harness.execution.distributed_rounds import Rounds
 
 GOES_ON = "the same command goes on from the last checkpoint"
 
@@ -68,6 +78,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
 
     from harness.execution.display import Display
     from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
+    from harness.execution.distributed_rounds import Rounds
     from harness.execution.grid import Report
     from harness.execution.run import train
     from harness.execution.run_file import load_run
@@ -76,8 +87,6 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
 
     run = load_run(asked.file, seed=asked.seed, progress=_say)
     config = run.config
-    if config.protocol is not None:
-        raise UserError(f"{asked.file}: protocol: real processes are a parameter server's so far")
     if config.workers != ranks - 1:
         raise UserError(
             f"{asked.file}: workers: {config.workers} is not allowed;"
@@ -86,11 +95,13 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     writable_folder(asked.out, "--out")
     dist.barrier()
     pace = Pace.of(config) if asked.paced else None
-    executors: list[Distributed] = []
+    executors: list[Distributed | Rounds] = []
 
-    def made(*parts: object) -> Distributed:
-        executors.append(Distributed(*parts, pace=pace, say=_say))  # type: ignore[arg-type]
-        return executors[0]
+    def made(config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> Distributed | Rounds:
+        parts = config, net, model, dealing
+        one = Rounds(*parts, say=_say) if config.protocol else Distributed(*parts, pace, _say)
+        executors.append(one)
+        return one
 
     with Display({}) as display:
         try:
@@ -116,6 +127,7 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
 
     from harness.acoustics.denormals import denormals_flushed
     from harness.execution.distributed import Pace, ServerGone, work
+    from harness.execution.distributed_rounds import work_in_rounds
     from harness.execution.run_file import load_run
 
     try:
@@ -125,7 +137,9 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
     run = load_run(asked.file, seed=asked.seed)
     with denormals_flushed():
         try:
-            work(run.config, run.corpus, rank, Pace.of(run.config) if asked.paced else None)
+            contribute = work_in_rounds if run.config.protocol else work
+            pace = Pace.of(run.config) if asked.paced else None
+            contribute(run.config, run.corpus, rank, pace)
         except ServerGone:
             _say(f"error: worker {rank - 1}: the server is gone; {GOES_ON}")
             return EXIT_RUN_FAILED

@@ -92,7 +92,6 @@ class Distributed:
         net: Dnn,
         model: Tensor,
         dealing: Dealing,
-        *,
         pace: Pace | None,
         say: Callable[[str], None],
     ) -> None:
@@ -100,7 +99,9 @@ class Distributed:
         self._algorithm, self._dealing, self._pace, self._say = config.algorithm, dealing, pace, say
         self.server = config.algorithm.start(model)
         self._began = time.monotonic()
-        self._offset = [self._clock_offset(1 + worker) for worker in range(config.workers)]
+        self._offset = [
+            clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
+        ]
         self._inbox = Inbox(
             [1 + w for w in range(config.workers)], model.numel(), self.server.model.dtype
         )
@@ -164,7 +165,7 @@ class Distributed:
         self._next = max(self._next, step + 1)
         stage, before, version = self._dealing.stage, self._dealing.before, self.server.version
         work = Work(worker, step, 1, version, self.now_s)
-        head = Head(Kind.WORK, step, 1, stage, before, version, rate)
+        head = Head(Kind.WORK, step, 1, stage, before, version, rate=rate)
         self._out[worker] = work
         try:
             send(head, 1 + worker, self.server.model)
@@ -203,16 +204,6 @@ class Distributed:
         left = len(self._free) + len(self._out)
         self._say(f"worker {worker} {why}; {left} left")
 
-    def _clock_offset(self, rank: int) -> float:
-        """What to add to a worker's clock to have the run's, by the quickest of some answers."""
-        nothing, answers = torch.zeros(0), list[tuple[float, float]]()
-        for _ in range(CLOCK_ROUNDS):
-            asked = self.now_s
-            send(Head(Kind.CLOCK), rank)
-            theirs = receive(rank, nothing).began_s
-            answers.append((self.now_s - asked, (self.now_s + asked) / 2.0 - theirs))
-        return min(answers)[1]
-
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what is in flight is remembered as to be handed out again."""
         vectors = {f"vector/{k}": v for k, v in self.server.vectors.items()}
@@ -249,6 +240,18 @@ class Distributed:
         shift = self.now_s - facts["now_s"]
         self._began += shift
         self._offset = [offset - shift for offset in self._offset]
+
+
+def clock_offset(rank: int, clock: Clock) -> float:
+    """What to add to a worker's clock to have ours, by the quickest of some answers."""
+    nothing, answers = torch.zeros(0), list[tuple[float, float]]()
+    for _ in range(CLOCK_ROUNDS):
+        asked = clock()
+        send(Head(Kind.CLOCK), rank)
+        theirs = receive(rank, nothing).began_s
+        now = clock()
+        answers.append((now - asked, (now + asked) / 2.0 - theirs))
+    return min(answers)[1]
 
 
 def work(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:

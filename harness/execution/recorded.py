@@ -22,7 +22,8 @@ class Recorded:
     """An executor that walks a timeline which is there already.
 
     Every contribution is computed by itself, as its worker did it, so that on the CPU the
-    parameters come out the same, bit for bit.
+    parameters come out the same, bit for bit; but a sum over more than two workers was taken
+    in whatever order the all-reduce had.
 
     Args:
         config: what was run.
@@ -78,7 +79,8 @@ class Recorded:
 
     def begin_stage(self) -> None:
         """See `Executor`."""
-        self.replay.memory.new_pass = True
+        for memory in self.replay.memories.values():
+            memory.new_pass = True
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""

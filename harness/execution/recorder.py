@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.simulator.protocols.rounds import AVERAGE, SPAN_KINDS
 from harness.simulator.timeline import (
     IN_FLIGHT,
     KINDS,
@@ -19,8 +20,9 @@ from harness.simulator.timeline import (
 )
 
 PAUSE = "evaluate"
-RECORDED = (*KINDS, PAUSE)
+RECORDED = (*SPAN_KINDS, PAUSE)
 """Kinds of spans in a recorded timeline."""
+COMPUTE_KIND, AVERAGE_KIND = RECORDED.index("compute"), RECORDED.index(AVERAGE)
 
 
 class Work(NamedTuple):
@@ -66,6 +68,23 @@ class Recorder:
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
         self._spans += [span for span in spans if span[3] > span[2]]
+
+    def averaged(
+        self, fold: int, works: Sequence[Work], computed_s: Sequence[float], ends_s: Sequence[float]
+    ) -> None:
+        """A round of everybody's is complete.
+
+        Args:
+            fold: which.
+            works: every worker's contribution.
+            computed_s: when each had computed it.
+            ends_s: when each had the average.
+        """
+        self._folds.append((fold, max(ends_s)))
+        for work, computed, end in zip(works, computed_s, ends_s, strict=True):
+            self._rows.append((fold, work))
+            self._spans.append((work.worker, COMPUTE_KIND, work.read_time_s, computed))
+            self._spans.append((work.worker, AVERAGE_KIND, computed, end))
 
     def paused(self, start_s: float, end_s: float) -> None:
         """The server did something else than to fold."""

@@ -62,6 +62,7 @@ class StaleReplay:
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
     pending: list[Pending] = field(default_factory=list[Pending])
     memory: Memory = field(default_factory=Memory)
+    memories: dict[int, Memory] = field(default_factory=dict[int, Memory])
     loss: Tensor = field(init=False)
     batches: int = 0
 
@@ -172,10 +173,11 @@ class StaleReplay:
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         if self.alone:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
-        losses = self.algorithm.contribute(
-            self.network, replicas, minibatches, out, rate, self.memory
-        )
-        self.memory.new_pass = False
+        memory = self.memory
+        if self.alone:
+            memory = self.memories.setdefault(batch[0].key[0], Memory())
+        losses = self.algorithm.contribute(self.network, replicas, minibatches, out, rate, memory)
+        memory.new_pass = False
         if self.alone or not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)

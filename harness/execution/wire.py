@@ -41,11 +41,13 @@ class Kind(IntEnum):
     WORK = 2
     DONE = 3
     STOP = 4
+    STATE = 5
+    ROUNDS = 6
 
     @property
     def has_body(self) -> bool:
         """Whether a vector follows."""
-        return self in (Kind.WORK, Kind.DONE)
+        return self in (Kind.WORK, Kind.DONE, Kind.STATE)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Head:
         step, steps: first minibatch of a contribution and how many.
         stage, before: the run's stage, and the steps of all stages before it.
         version: of the model that is sent, or that a contribution was made from.
+        rounds: how many are asked for, where workers train in rounds.
         rate: for local steps.
         began_s, ended_s: when the sender began and ended what it reports, on its own clock.
         loss: summed over the contribution's frames, in nats.
@@ -68,12 +71,15 @@ class Head:
     stage: int = 0
     before: int = 0
     version: int = 0
+    rounds: int = 0
     rate: float = 0.0
     began_s: float = 0.0
     ended_s: float = 0.0
     loss: float = 0.0
 
 
+COUNTS = 6
+"""Fields of a head that are whole numbers, after its kind."""
 WORDS = 1 + len(fields(Head))
 
 
@@ -93,7 +99,7 @@ def unpacked(words: Tensor) -> Head:
         GarbageReceived: they are no head.
     """
     magic, kind, *values = words.tolist()
-    counts, times = values[:5], values[5:]
+    counts, times = values[:COUNTS], values[COUNTS:]
     known = kind in {float(k) for k in Kind}
     if magic != MAGIC or not known or not all(v >= 0 and v == math.floor(v) for v in counts):
         raise GarbageReceived("not a message of lagbench")

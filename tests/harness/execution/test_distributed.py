@@ -36,6 +36,31 @@ minibatch = 32
 timed_minibatch = 32
 share = 0.1
 """
+ROUNDS = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+passes = 2
+evaluations = 2
+[protocol]
+every = 5
+[algorithm]
+is = "ModelAveraging"
+restart = "pass"
+outer = { is = "BlockMomentum" }
+[algorithm.descent]
+inputs = { rank = 10, period = 4 }
+outputs = { rank = 10, period = 4 }
+[schedule]
+is = "Exponential"
+rate = 0.5
+passes = 2
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
 CLUSTER = """
 name = "slow"
 [[workers]]
@@ -179,6 +204,23 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list
     again(folder)
 
 
+def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    written(tmp_path, 0.001)
+    (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
+    group.append(running := Group(tmp_path / "run.toml"))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    folder = the_run(running.store)
+    timeline = Timeline.load(folder / TIMELINE)
+    rows = timeline.folded()
+    assert len(rows) == 2 * len(timeline.folds)
+    assert timeline.staleness().max() == 0
+    assert (timeline.lag_s() >= 0.005).all()
+    again(folder)
+
+
 def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
     run_file: Path, group: list[Group]
 ) -> None:
@@ -191,7 +233,7 @@ def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
 
 
 def test_heads_survive_the_wire_and_garbage_does_not() -> None:
-    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 0.25, 1.5, 2.5, 3.5)
+    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 4, 0.25, 1.5, 2.5, 3.5)
     assert unpacked(packed(head)) == head
     for words in (torch.rand(len(packed(head)), dtype=torch.float64), packed(head) * 2.0):
         with pytest.raises(GarbageReceived):

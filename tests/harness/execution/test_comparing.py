@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.execution.comparing import behaviour
+from harness.execution.recorder import Recorder, Work
+from harness.simulator import LOST, Timeline
+from harness.simulator.timeline import IN_FLIGHT
+
+
+def steady(folds: int, pause_s: float = 0.0) -> Timeline:
+    """Two workers in turn, a fold a second; the server is away for a while after half of them."""
+    recorder = Recorder()
+    for fold in range(folds):
+        away = pause_s if fold >= folds // 2 else 0.0
+        read = fold - 1.0 + (pause_s if fold > folds // 2 + 1 else 0.0)
+        work = Work(fold % 2, fold, 1, max(0, fold - 1), read)
+        end = fold + 1.0 + away
+        moments = (read + 0.1, end - 0.4, end - 0.2, end - 0.1, end)
+        recorder.folded(fold, work, moments_s=moments)
+        if fold == folds // 2 - 1 and pause_s:
+            recorder.paused(end, end + pause_s)
+    return recorder.segment([])
+
+
+def test_throughput_staleness_and_lag_are_those_of_the_middle() -> None:
+    found = behaviour(steady(100), 2)
+    assert found.throughput_per_s == 1.0
+    assert set(found.staleness.tolist()) == {1}
+    assert set(found.lag_s.tolist()) == {2.0}
+
+
+def test_a_pause_of_the_server_counts_neither_as_work_nor_as_lag() -> None:
+    found = behaviour(steady(100, pause_s=30.0), 2)
+    assert found.throughput_per_s == pytest.approx(1.0)
+    assert found.lag_s.max() == pytest.approx(2.0)
+
+
+def test_too_short_a_record_is_refused() -> None:
+    with pytest.raises(UserError, match="40 folds; needed: 62"):
+        behaviour(steady(40), 2)
+
+
+def test_a_recorded_segment_tells_what_was_lost_and_what_is_under_way() -> None:
+    recorder = Recorder()
+    recorder.lost(Work(1, 4, 1, 3, 2.0))
+    segment = recorder.segment([Work(0, 6, 1, 3, 2.5), Work(1, 5, 1, 2, 2.25)])
+    rows = segment.contributions
+    assert rows.fold.tolist() == [LOST, IN_FLIGHT, IN_FLIGHT]
+    assert rows.first_step.tolist() == [4, 5, 6]
+    assert len(recorder.segment([]).contributions) == 0
+
+
+def test_spans_that_took_no_time_are_left_out() -> None:
+    recorder = Recorder()
+    recorder.folded(0, Work(0, 0, 1, 0, 0.0), moments_s=(0.0, 1.0, 1.0, 1.0, 1.5))
+    spans = recorder.segment([]).spans
+    assert spans.worker.tolist() == [0, -1]
+    assert np.array_equal(spans.end_s, [1.0, 1.5])
