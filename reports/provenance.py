@@ -14,8 +14,8 @@ BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-256"}
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s")
 """Entries of provenance that are not printed as a line of their own."""
-MOST = 8
-"""Keys that are told of one setting; the rest is in its runs' ``config.json``."""
+MOST = 5
+"""Keys that are told of one setting, the run's own first; the rest is in its runs' ``config.json``."""
 
 Data = dict[str, Any]
 
@@ -95,7 +95,8 @@ def _group(runs: Sequence[Run], names: Mapping[str, str]) -> Data:
 
 def _line(name: str, runs: Sequence[Run], apart: Sequence[Mapping[str, str]]) -> Data:
     common = {k: v for k, v in apart[0].items() if all(own.get(k) == v for own in apart)}
-    told = ", ".join(f"{key} {value}" for key, value in list(common.items())[:MOST])
+    nearest = sorted(common.items(), key=lambda item: item[0].count("."))
+    told = ", ".join(f"{key} {value}" for key, value in nearest[:MOST])
     further = len(common) - MOST
     return {
         "name": name,
