@@ -15,7 +15,7 @@ NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-2
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s")
 """Entries of provenance that are not printed as a line of their own."""
 MOST = 5
-"""Keys that are told of one setting, the run's own first; the rest is in its runs' ``config.json``."""
+"""Keys told of one setting, the run's own first; the rest is in its ``config.json``."""
 
 Data = dict[str, Any]
 
