@@ -123,7 +123,8 @@ def _stream(test: str) -> np.random.Generator:
 
 
 def _interval(value: Interval) -> dict[str, Any]:
-    return {"rate": value.estimate, "ci95": list(value.ci95)}
+    """A rate with its interval, which over few errors would reach below nothing."""
+    return {"rate": value.estimate, "ci95": [max(0.0, value.low), value.high]}
 
 
 def _same(corpora: Sequence[Corpus], test: str) -> bool:
