@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from data_synth import parametric, presets, spoken
@@ -46,7 +47,8 @@ def load_corpus(
 
     Args:
         name: one of ``CORPORA``: ``"parametric"`` (synthetic words), one of
-            ``presets.PRESETS`` (synthetic sentences), or a recorded corpus.
+            ``presets.PRESETS`` (synthetic sentences), or a recorded corpus; or the folder of a
+            saved corpus, e.g. an imported one, which has its own size and no seed.
         scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
         cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
         seed: what is random about the corpus follows from it.
@@ -57,10 +59,12 @@ def load_corpus(
         UserError: an unknown name or scale, a recording that is missing or damaged, a
             cache that cannot be written.
     """
-    if name not in CORPORA:
-        raise unknown("--corpus", name, CORPORA)
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
+    if name not in CORPORA and Path(name).is_dir():
+        return replace(Corpus.load(Path(name)), name=name)
+    if name not in CORPORA:
+        raise unknown("--corpus", name, [*CORPORA, "the folder of a saved corpus"])
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}

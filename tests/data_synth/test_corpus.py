@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances, frame_edges, join, splice_index
 from data_synth.storage import Chunk, card_of, fingerprint, load, new_folder, write_chunks
 from harness.errors import UserError
@@ -177,3 +178,16 @@ def test_arrays_of_different_lengths_are_refused(tmp_path):
     np.save(tmp_path / "c" / "targets.npy", np.zeros(14, np.int32))
     with pytest.raises(UserError, match=r"features\.npy has 15 frames, targets.npy 14"):
         load(tmp_path / "c")
+
+
+def test_a_folder_stands_where_the_name_of_a_corpus_may(tmp_path):
+    corpus = small_corpus()
+    corpus.save(tmp_path / "mine")
+    found = load_corpus(str(tmp_path / "mine"), scale="smoke")
+    assert found.fingerprint == corpus.fingerprint
+    assert found.name == str(tmp_path / "mine")
+    with pytest.raises(UserError, match="unknown 'nowhere'.*the folder of a saved corpus"):
+        load_corpus("nowhere", scale="smoke")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty"):
+        load_corpus(str(tmp_path / "empty"), scale="smoke")
