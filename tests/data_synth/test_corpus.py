@@ -186,7 +186,7 @@ def test_a_folder_stands_where_the_name_of_a_corpus_may(tmp_path):
     found = load_corpus(str(tmp_path / "mine"), scale="smoke")
     assert found.fingerprint == corpus.fingerprint
     assert found.name == str(tmp_path / "mine")
-    with pytest.raises(UserError, match="unknown 'nowhere'.*the folder of a saved corpus"):
+    with pytest.raises(UserError, match=r"unknown 'nowhere'.*the folder of a saved corpus"):
         load_corpus("nowhere", scale="smoke")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty"):
