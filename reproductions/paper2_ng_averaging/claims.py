@@ -31,9 +31,9 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
     every = _over_sets(subject, runs, settings, loss_difference_ci)
     parts = [_judged("loss of SGD − loss of NG-SGD", every, "above")]
     parts += _shown(subject, runs, settings, loss_difference_ci)
-    for name in ("sgd", "ng"):
+    for name, label in (("sgd", "SGD"), ("ng", "NG-SGD")):
         loss = _over_sets(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
-        parts.append((f"{name.upper()}, 16 over 1 GPU, {errors.ALL}", None, loss, None))
+        parts.append((f"{label}, 16 over 1 GPU", None, loss, None))
     return _claim(
         "p2.ng-crucial", "NG-SGD is crucial to training with parameter averaging", "Table 6",
         "relative rise of the error from 1 to 16 GPUs, SGD − NG-SGD; above 0", parts, runs,
