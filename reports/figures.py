@@ -6,8 +6,9 @@ An exhibit declares how it is drawn::
     "draw": {"as": "curves"}             curves | bars | histogram
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
     "draw": {"as": "messages", "workers": 4, "messages": […]}
+    "draw": {"as": "slots"}              slots | architecture
 
-See ``series``, ``gantt`` and ``messages`` for the further keys of each.
+See ``series``, ``gantt``, ``messages``, ``slots`` and ``architecture`` for each one's other keys.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from matplotlib.axes import Axes
 
 from harness.errors import UserError, unknown
 from harness.judge import Exhibit
-from reports import gantt, messages, series, style
+from reports import architecture, gantt, messages, series, slots, style
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": series.curves,
     "bars": series.bars,
     "histogram": series.histogram,
     "messages": messages.messages,
+    "slots": slots.slots,
+    "architecture": architecture.architecture,
 }
 FORMS = ("svg", "png")
 

@@ -44,12 +44,15 @@ class Maker(Generic[Made]):
         needs: names of settings; empty for what needs no training.
         make: from what was run and the finished runs to the result.
         smoke: whether it is made at smoke scale, which has two minutes for everything.
+        divergence: whether a run that diverges is what it asks about: then it is made from
+            diverged runs too, and they do not make the whole report a failure.
     """
 
     id: str
     needs: tuple[str, ...]
     make: Callable[[Subject, Runs], Made]
     smoke: bool = True
+    divergence: bool = False
 
 
 @dataclass(frozen=True)

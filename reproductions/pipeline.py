@@ -65,6 +65,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         {
             **_provenance(paper, subject, started, time.monotonic() - clock),
             **_work(runs, before),
+            "divergence_asked_of": _asked((*exhibits, *claims), runs),
         },
         tuple(_timeline_kept(_exhibit(maker, subject, runs), request.out) for maker in exhibits),
         tuple(_claim(maker, subject, runs) for maker in claims),
@@ -75,11 +76,28 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
 
 
 def failed_runs(out: Path, results: Results) -> list[str]:
-    """Hashes of the runs behind ``results`` that diverged or failed."""
+    """Hashes of the runs behind ``results`` that diverged or failed.
+
+    Runs of which nothing is asked but whether they diverge are not among them.
+    """
     behind = {h for item in results.claims for h in item.runs}
     behind |= {h for exhibit in results.exhibits for row in exhibit.rows for h in row.runs}
-    store = Store(out / "runs")
-    return sorted(h for h in behind if store.load(h).status != "done")
+    asked = set(results.provenance.get("divergence_asked_of", ()))
+    status = {h: Store(out / "runs").load(h).status for h in behind}
+    return sorted(
+        h for h, s in status.items() if s != "done" and not (s == "diverged" and h in asked)
+    )
+
+
+def _asked(makers: Sequence[Maker[Any]], runs: Runs) -> list[str]:
+    """Hashes of the runs that are only used where divergence is the question."""
+    needed = {
+        asked: {
+            run.hash for m in makers if m.divergence == asked for s in m.needs for run in runs[s]
+        }
+        for asked in (True, False)
+    }
+    return sorted(needed[True] - needed[False])
 
 
 def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str]) -> Runs:
@@ -105,7 +123,8 @@ def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str])
 
 
 def _broken(maker: Maker[Any], runs: Runs) -> list[Run]:
-    return [run for setting in maker.needs for run in runs[setting] if run.status != "done"]
+    sound = ("done", "diverged") if maker.divergence else ("done",)
+    return [run for setting in maker.needs for run in runs[setting] if run.status not in sound]
 
 
 def _exhibit(maker: Maker[Exhibit], subject: Subject, runs: Runs) -> Exhibit:

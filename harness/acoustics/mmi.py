@@ -35,7 +35,8 @@ Numerator = Literal["alignment", "sum"]
 Lost = Literal["reject", "skip", "add"]
 Trouble = Literal[
     "no frames",  # an utterance of none
-    "not finite",  # a log posterior is NaN or +inf, or a frame has nothing above -inf
+    "not finite",  # a log posterior is NaN or +inf, or a frame has nothing above -inf; or they
+    # are so large that sums of them are no numbers
     "out of lexicon",  # a word of the reference cannot be said
     "unreachable",  # the reference cannot be said in so few frames
     "no end",  # the beam search reached no final state
@@ -225,6 +226,8 @@ class SequenceCriterion:
         found = competing.accuracies(said.path.targets)
         if found.log_z == -math.inf:
             return _nothing(found.gamma, "no end")
+        if not np.isfinite(found.derivative).all():
+            return _nothing(found.gamma, "not finite")
         alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
         return self._outer(found.expected, found.derivative, np.zeros_like(alive), alive)
 
@@ -235,6 +238,8 @@ class SequenceCriterion:
         log_den, gamma_den = competing.occupancies(boost)
         if log_den == -math.inf:
             return _nothing(said.gamma, "no end")
+        if not np.isfinite(gamma_den).all():
+            return _nothing(said.gamma, "not finite")
         said, lost = _matched(competing, words, said, log_den)
         if lost and self.criterion.lost == "skip":
             return _nothing(said.gamma, "lost", said.log_z - log_den)

@@ -9,10 +9,12 @@ from harness.simulator import (
     Cluster,
     ParameterServer,
     Simulation,
+    Timeline,
     Workload,
     bare_throughput_per_s,
 )
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.sequence import outer_lag
 from harness.store import RunWriter
 
 
@@ -60,6 +62,18 @@ def time_folds(config: TimingConfig, writer: RunWriter) -> None:
             "bare_throughput_per_s": bare_throughput_per_s(config.cluster, workload),
             "mean_staleness": float(timeline.staleness().mean()),
             "mean_lag_s": float(timeline.lag_s().mean()),
+            **_outer(timeline),
             "timeline_sha256": timeline.sha256(),
         },
     )
+
+
+def _outer(timeline: Timeline) -> dict[str, float]:
+    """Of sequence training: age of the outer gradients when they are folded, and step times."""
+    if not len(timeline.decodes):
+        return {}
+    staleness, lag_s = outer_lag(timeline)
+    return {
+        "outer_staleness_mean": float(staleness.mean()),
+        "outer_lag_s_mean": float(lag_s.mean()),
+    }

@@ -126,7 +126,6 @@ BAD = {
     "an unknown exhibit": (["paper1", "--scale", "smoke", "--only", "tabel2"], "table2"),
     "an unknown option": (["paper1", "--sclae", "smoke"], "--sclae"),
     "half an option": (["paper1", "--scal", "smoke"], "--scal"),
-    "a paper that is not in yet": (["paper3"], "not in yet"),
     "endless seeds": (["paper1", "--seeds", "1000000000000"], "whole number from 1 to 1000"),
     "no paper": ([], "paper"),
     "no seeds": (["paper1", "--seeds", "0"], "whole number from 1 to 1000"),

@@ -1,0 +1,22 @@
+"""Paper 3: asynchronous MMI sequence training (Heigold et al.)."""
+
+from __future__ import annotations
+
+from reproductions.paper import Paper
+from reproductions.paper3_async_mmi.beyond import BEYOND
+from reproductions.paper3_async_mmi.claims import CLAIMS
+from reproductions.paper3_async_mmi.differences import differences
+from reproductions.paper3_async_mmi.exhibits import EXHIBITS
+from reproductions.paper3_async_mmi.experiments import experiments
+from reproductions.paper3_async_mmi.presets import PRESETS, REPORTED, SMALL
+
+PAPER = Paper(
+    id="paper3",
+    corpus=SMALL,
+    reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
+    seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
+    experiments=experiments,
+    differences=differences,
+    exhibits=(*EXHIBITS, *BEYOND),
+    claims=CLAIMS,
+)

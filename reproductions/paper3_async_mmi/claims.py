@@ -1,0 +1,400 @@
+"""Paper 3's claims: the statistic of each, and its verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.judge.claims import (
+    Band,
+    Side,
+    Verdict,
+    all_of,
+    judge_direction,
+    judge_prediction,
+    judge_size,
+)
+from harness.judge.results import Claim, Part
+from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
+from harness.judge.utterances import rate_ratio_ci
+from harness.store import Run
+from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper3_async_mmi.experiments import (
+    SWEEPS,
+    fetch_name,
+    map_name,
+)
+from reproductions.paper3_async_mmi.presets import (
+    DECODE_COST,
+    INTERVALS,
+    PRESETS,
+    RATES,
+    REPORTED,
+    SMALL,
+)
+from reproductions.paper3_async_mmi.quantities import (
+    COSTS_NOTHING,
+    CRITERION,
+    REACHED,
+    fetch_losses,
+    first_test,
+    gain,
+    largest_stable,
+    last,
+    line,
+    test_errors,
+    time_to_gain,
+    tolerated,
+    updates_per_pass,
+)
+from reproductions.readings import hashes
+
+FIGURES = REPORTED["claims"]
+CLOSE: Band = (0.98, 1.02)
+"""Within 2% relative."""
+
+Quantity = tuple[str, float | str | None, Interval, Verdict | None]
+"""A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
+
+
+def mmi_gain(subject: Subject, runs: Runs) -> Claim:
+    """MMI's word error below cross-entropy's, on the small and the large task."""
+    tasks = {"small": ("ce", "ten")}
+    if subject.corpus.name == SMALL:
+        tasks["large"] = ("large ce", "large")
+    parts: list[Quantity] = []
+    for task, (before, after) in tasks.items():
+        ratio = _ratio(subject, runs[after], runs[before])
+        reduction = Interval(1 - ratio.estimate, 1 - ratio.high, 1 - ratio.low)
+        parts.append((f"{task} task", FIGURES[f"gain_{task}"], reduction,
+                      judge_direction(reduction, "above")))  # fmt: skip
+    used = [runs[name] for pair in tasks.values() for name in pair]
+    return _claim(
+        "p3.mmi-gain", "MMI training lowers the word error of the cross-entropy baseline",
+        "Table 1", "relative reduction of test word error; above 0", parts, hashes(*used),
+    )  # fmt: skip
+
+
+def opposing(subject: Subject, runs: Runs) -> Claim:
+    """While MMI training runs, word error falls and frame error rises."""
+    name = f"{first_test(subject)}_frame_error/iterate"
+    frames = 100.0 * (last(runs["ten"], name) - last(runs["ce"], name))
+    ratio = _ratio(subject, runs["ten"], runs["ce"])
+    excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
+    rise = mean_ci(frames)
+    parts: list[Quantity] = [
+        ("frame error (%), MMI − CE", "above 0", rise, judge_direction(rise, "above")),
+        ("word error, relative change", "below 0", excess, judge_direction(excess, "below")),
+    ]
+    return _claim(
+        "p3.opposing", "MMI lowers the word error and raises the frame error",
+        "Section 4.2, Figure 6", "change on the test set from start to end", parts,
+        hashes(runs["ce"], runs["ten"]),
+    )  # fmt: skip
+
+
+def not_realignment(subject: Subject, runs: Runs) -> Claim:
+    """Without the denominator, word error stays within 2% of the baseline's."""
+    parts = [
+        _close(label, None, _ratio(subject, runs[name], runs["ce"]))
+        for label, name in (("aligned once", "aligned once"), ("aligned all the time", "realigned"))
+    ]
+    return _claim(
+        "p3.not-realignment", "Re-alignment without the denominator does not change the word error",
+        "Section 4.2, Frame vs. sequence training",
+        "word error over the baseline's; within 2%", parts,
+        hashes(runs["ce"], runs["aligned once"], runs["realigned"]),
+        "One pass; every frame is trained on, as nothing cancels.",
+    )  # fmt: skip
+
+
+def shuffle_order(subject: Subject, runs: Runs) -> Claim:
+    """Unshuffled is worse than shuffled on the fly, which is as good as shuffled fully."""
+    printed = REPORTED["shuffling"]
+    none = _ratio(subject, runs["unshuffled"], runs["ten"])
+    excess = Interval(none.estimate - 1, none.low - 1, none.high - 1)
+    parts: list[Quantity] = [
+        ("none over on the fly", printed["unshuffled"] / printed["ten"], none,
+         judge_direction(excess, "above")),
+        _close("on the fly over full", printed["ten"] / printed["full"],
+               _ratio(subject, runs["ten"], runs["full"])),
+    ]  # fmt: skip
+    return _claim(
+        "p3.shuffle-order", "On-the-fly shuffling is better than none and as good as full",
+        "Section 4.2, Data shuffling", "ratios of test word error; above 1, and within 2%", parts,
+        hashes(runs["unshuffled"], runs["ten"], runs["full"]),
+    )  # fmt: skip
+
+
+def replicas_faster(subject: Subject, runs: Runs) -> Claim:
+    """More replicas reach the same gain in the criterion earlier."""
+    names = ("one", "ten", "fifty")
+    seeds = list(zip(*(runs[name] for name in names), strict=True))
+    wanted = [REACHED * min(gain(run) for run in group) for group in seeds]
+    times = {
+        name: np.array([time_to_gain(run, w) for run, w in zip(runs[name], wanted, strict=True)])
+        for name in names
+    }
+    logs = {name: np.log(t) for name, t in times.items()}
+    parts = [
+        _direction(f"log time, {many} − {few}", logs[many], logs[few], "below")
+        for many, few in (("ten", "one"), ("fifty", "ten"))
+    ]
+    hours = ", ".join(f"{name} {times[name].mean() / 3600:.3g} h" for name in names)
+    return _claim(
+        "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
+        "logarithm of the simulated time to 90% of the smallest of the three final gains", parts,
+        hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
+    )  # fmt: skip
+
+
+def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
+    """Final word error with many replicas within 2% of one's."""
+    parts = [
+        _close(f"{name} over one", None, _ratio(subject, runs[name], runs["one"]))
+        for name in ("ten", "fifty")
+    ]
+    return _claim(
+        "p3.replicas-as-good", "Convergence is stable for many replicas", "Section 4.2, Figure 4",
+        "test word error over that of one replica; within 2%", parts,
+        hashes(runs["one"], runs["ten"], runs["fifty"]),
+    )  # fmt: skip
+
+
+def staleness_50(subject: Subject, runs: Runs) -> Claim:
+    """Age of the outer gradients with fifty replicas, in seconds and in updates."""
+    group = runs["timing 50"]
+    lag = mean_ci([run.summary["outer_lag_s_mean"] for run in group])
+    updates = mean_ci([run.summary["outer_staleness_mean"] for run in group])
+    parts: list[Quantity] = [
+        ("seconds", FIGURES["lag_s"], lag, judge_size(lag, (30.0, 120.0))),
+        ("updates", "a few hundred", updates, judge_size(updates, (200.0, 900.0))),
+    ]
+    return _claim(
+        "p3.staleness-50", "With 50 replicas outer gradients are about a minute old",
+        "Section 3.2", "simulated mean age of outer gradients; 30 to 120 s, 200 to 900 updates",
+        parts, hashes(group),
+        "The paper names no machine. Updates follow from slots and kept frames alone, whatever "
+        "the machine; seconds are updates times the assumed machine's step.",
+    )  # fmt: skip
+
+
+def async_rate(subject: Subject, runs: Runs) -> Claim:
+    """The largest stable rate with one replica above that with fifty."""
+    stable = {
+        n: np.array([largest_stable(subject, each, n) for each in _by_seed(runs)]) for n in (1, 50)
+    }
+    top = PRESETS[subject.scale].rates[-1]
+    parts = [_direction("log2 of the largest stable rate, 1 − 50 replicas",
+                        np.log2(stable[1]), np.log2(stable[50]), "above")]  # fmt: skip
+    told = "; ".join(f"{n} replicas: {_listed(rates)}" for n, rates in stable.items())
+    limit = " A rate at the map's edge may not be the largest." if top in stable[1] else ""
+    return _claim(
+        "p3.async-rate", "One replica is stable at larger rates than fifty",
+        "Section 4.2, SGD vs. ASGD", "rates of the stability map at which no run diverged", parts,
+        hashes(*(runs[name] for name in _map(1, 50))), f"Seed by seed, {told}.{limit}",
+    )  # fmt: skip
+
+
+def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
+    """Up to some interval T* nothing is lost, beyond it something is."""
+    losses = np.array([fetch_losses(each, "last") for each in _by_seed(runs)])
+    parts: list[Quantity] = []
+    for i, judged in ((0, "short"), (-1, "long")):
+        loss = mean_ci(losses[:, i])
+        label = f"loss of gain, every {PRESETS[subject.scale].fetch[i]:g} passes"
+        if judged == "short":
+            verdict = judge_size(loss, (-math.inf, COSTS_NOTHING))
+            parts.append((label, "nothing", loss, verdict))
+        else:
+            beyond = _shifted(loss, -COSTS_NOTHING)
+            parts.append((label, "some", loss, judge_direction(beyond, "above")))
+    base = runs[fetch_name("last", 0)]
+    stars = [tolerated(subject, each, "last") * updates_per_pass(base) for each in _by_seed(runs)]
+    return _claim(
+        "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
+        "Section 4.2, Figure 5",
+        f"share of the criterion's gain that is lost; up to {COSTS_NOTHING:.0%} counts as nothing",
+        parts, hashes(*(runs[name] for name in _sweep("last"))),
+        f"T* in updates, seed by seed: {_listed(stars)} (the paper: 15 minutes of ten replicas).",
+    )  # fmt: skip
+
+
+def fetch_all_layers(subject: Subject, runs: Runs) -> Claim:
+    """T* where all layers are updated over T* where the last one is."""
+    return _tolerances(
+        subject, runs, "p3.fetch-all-layers", "all", "fetch_all_layers", (0.3, 0.8),
+        "Updating all layers halves the largest fetch interval",
+    )  # fmt: skip
+
+
+def fetch_no_silence(subject: Subject, runs: Runs) -> Claim:
+    """T* where silence is not updated over T* where it is."""
+    return _tolerances(
+        subject, runs, "p3.fetch-no-silence", "no silence", "fetch_no_silence", (1.3, 3.0),
+        "Not updating the silence model doubles the largest fetch interval",
+    )  # fmt: skip
+
+
+def cancel(subject: Subject, runs: Runs) -> Claim:
+    """The share of frames whose numerator and denominator cancel."""
+    share = mean_ci([run.summary["cancelled_frames"] for run in runs["ten"]])
+    paper = FIGURES["cancelled"]
+    kept = mean_ci([run.summary["kept_frames"] for run in runs["ten"]]).estimate
+    rejected = mean_ci([run.summary["rejected_frames"] for run in runs["ten"]]).estimate
+    return _claim(
+        "p3.cancel", "Numerator and denominator cancel in 85% of the frames", "Section 4.1",
+        "share of all decoded frames; within 10%",
+        [("", paper, share, judge_prediction(share, paper))], hashes(runs["ten"]),
+        f"Kept {kept:.1%}, rejected {rejected:.1%}. The paper's share is of a system with 13% "
+        "word error; the more there is to correct, the less cancels.",
+    )  # fmt: skip
+
+
+def step_cost(subject: Subject, runs: Runs) -> Claim:
+    """Simulated time of an MMI step over a cross-entropy step."""
+    parts: list[Quantity] = []
+    for label, name in (("computing alone", " alone"), ("with the assumed network", "")):
+        mmi, ce = (
+            [1.0 / run.summary["throughput_per_s"] for run in runs[f"step {which}{name}"]]
+            for which in ("mmi", "ce")
+        )
+        ratio = ratio_ci(mmi, ce)
+        verdict = judge_size(ratio, (1.5, 3.0)) if name else None
+        parts.append((label, FIGURES["step_cost"] if name else None, ratio, verdict))
+    return _claim(
+        "p3.step-cost", "An MMI step takes about twice as long as a cross-entropy step",
+        "Section 4.2", "simulated time of a step of one replica, MMI over CE; 1.5 to 3", parts,
+        hashes(*(runs[name] for name in STEPS)),
+        f"Decoding a frame is charged as {DECODE_COST:g} frames of training, measured with the "
+        "paper's network and vocabulary; decoder and trainer work side by side. Only computing "
+        "is judged: on a gigabit network both steps are mostly copies of the model.",
+    )  # fmt: skip
+
+
+def all_layers(subject: Subject, runs: Runs) -> Claim:
+    """All layers reach at least the last layer's criterion, and the same word error."""
+    values = [last(runs[name], CRITERION) for name in ("ten", "last")]
+    parts = [
+        _direction("criterion, all − last layer", values[0], values[1], "above"),
+        _close("word error, all over last layer", 1.0,
+               _ratio(subject, runs["ten"], runs["last"])),
+    ]  # fmt: skip
+    return _claim(
+        "p3.all-layers", "Updating all layers is slightly better in criterion, not in word error",
+        "Section 4.2, Figure 7", "final held-out criterion, difference; test word error within 2%",
+        parts, hashes(runs["ten"], runs["last"]),
+    )  # fmt: skip
+
+
+def tangent(subject: Subject, runs: Runs) -> Claim:
+    """The auxiliary function has the criterion's value and slope where it touches."""
+    found = [line(subject, run) for run in runs["one"]]
+    values = [run.summary["auxiliary_at_0"] - run.summary["criterion_at_0"] for run in found]
+    slopes = [run.summary["auxiliary_slope"] / run.summary["criterion_slope"] - 1 for run in found]
+    parts: list[Quantity] = []
+    for label, worst, most in (
+        ("value, difference", max(map(abs, values)), 1e-12),
+        ("slope along the way of training, relative error", max(map(abs, slopes)), 1e-6),
+    ):
+        verdict: Verdict = "reproduced" if worst <= most else "contradicted"
+        parts.append((label, 0.0, Interval.exact(worst), verdict))
+    return _claim(
+        "p3.tangent", "The auxiliary function touches the criterion", "Section 3.3",
+        "largest deviation over the seeds; the slope by central differences in double precision",
+        parts, hashes(runs["one"], found),
+    )  # fmt: skip
+
+
+def _tolerances(
+    subject: Subject, runs: Runs, id_: str, sweep: str, figure: str, band: Band, statement: str
+) -> Claim:
+    """T* of a sweep over that of the last layer."""
+    seeds = _by_seed(runs)
+    stars = {s: np.array([tolerated(subject, each, s) for each in seeds]) for s in (sweep, "last")}
+    logs = paired_difference_ci(np.log(stars[sweep]), np.log(stars["last"]))
+    ratio = Interval(*(math.exp(x) for x in (logs.estimate, logs.low, logs.high)))
+    told = "; ".join(f"{SWEEPS[s]}: {_listed(t)}" for s, t in stars.items())
+    return _claim(
+        id_, statement, "Section 4.2, Fetch interval",
+        f"T* over T* of the last layer, geometric mean; {band[0]:g} to {band[1]:g}",
+        [("", FIGURES[figure], ratio, judge_size(ratio, band))],
+        hashes(*(runs[name] for s in (sweep, "last") for name in _sweep(s))),
+        f"T* in passes over the corpus, seed by seed; {told} (nan: not within the sweep).",
+    )  # fmt: skip
+
+
+def _by_seed(runs: Runs) -> list[dict[str, Run]]:
+    count = len(next(iter(runs.values())))
+    return [{name: group[i] for name, group in runs.items()} for i in range(count)]
+
+
+def _sweep(sweep: str) -> tuple[str, ...]:
+    return tuple(fetch_name(sweep, i) for i in range(INTERVALS + 1))
+
+
+def _ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
+    """Test word error of some runs over that of others."""
+    (errors, lengths), (others, _) = test_errors(subject, a), test_errors(subject, b)
+    return rate_ratio_ci(errors, others, lengths)
+
+
+def _close(label: str, paper: float | None, ratio: Interval) -> Quantity:
+    return label, paper, ratio, judge_size(ratio, CLOSE)
+
+
+def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:
+    difference = paired_difference_ci(a, b)
+    return label, f"{side} 0", difference, judge_direction(difference, side)
+
+
+def _shifted(interval: Interval, by: float) -> Interval:
+    return Interval(*(x + by for x in (interval.estimate, interval.low, interval.high)))
+
+
+def _claim(
+    id_: str, statement: str, where: str, statistic: str, parts: Sequence[Quantity],
+    runs: tuple[str, ...], note: str = "",
+) -> Claim:  # fmt: skip
+    """A claim of one part, or of several that must all hold; the first part is its headline."""
+    _, paper, headline, _ = parts[0]
+    named = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in parts)
+    return Claim(
+        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
+        all_of(v for *_, v in parts if v is not None), runs, note, named if len(named) > 1 else (),
+    )  # fmt: skip
+
+
+def _listed(values: Sequence[float] | np.ndarray) -> str:
+    return ", ".join(f"{x:.3g}" for x in values)
+
+
+def _map(*replicas: int) -> tuple[str, ...]:
+    return tuple(map_name(n, i) for n in replicas for i in range(RATES))
+
+
+STEPS = tuple(f"step {which}{name}" for which in ("mmi", "ce") for name in (" alone", ""))
+CLAIMS = (
+    Maker("p3.mmi-gain", ("ce", "ten", "large ce", "large"), mmi_gain),
+    Maker("p3.opposing", ("ce", "ten"), opposing),
+    Maker("p3.not-realignment", ("ce", "aligned once", "realigned"), not_realignment),
+    Maker("p3.shuffle-order", ("unshuffled", "ten", "full"), shuffle_order),
+    Maker("p3.replicas-faster", ("one", "ten", "fifty"), replicas_faster),
+    Maker("p3.replicas-as-good", ("one", "ten", "fifty"), replicas_as_good),
+    Maker("p3.staleness-50", ("timing 50",), staleness_50),
+    Maker("p3.async-rate", _map(1, 50), async_rate, divergence=True),
+    Maker("p3.fetch-tolerance", _sweep("last"), fetch_tolerance, divergence=True),
+    Maker("p3.fetch-all-layers", _sweep("last") + _sweep("all"), fetch_all_layers, divergence=True),
+    Maker(
+        "p3.fetch-no-silence",
+        _sweep("last") + _sweep("no silence"),
+        fetch_no_silence,
+        divergence=True,
+    ),
+    Maker("p3.cancel", ("ten",), cancel),
+    Maker("p3.step-cost", STEPS, step_cost),
+    Maker("p3.all-layers", ("ten", "last"), all_layers),
+    Maker("p3.tangent", ("one",), tangent),
+)
