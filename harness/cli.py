@@ -30,6 +30,7 @@ COMMANDS = {
     "predict": ("harness.commands.predict", "how long a run would take on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
+    "bench": ("harness.commands.bench", "is this machine, or this change, slower than it was?"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

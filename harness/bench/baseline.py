@@ -1,0 +1,102 @@
+"""The committed baseline, and what is kept of every run: JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.bench.comparison import Bound, Expected, Measured, Row
+from harness.errors import UserError
+from harness.store.atomic import writable_folder, write_json
+
+SCHEMA = 1
+PACKAGES = ("torch", "numpy", "numba", "simpy")
+
+
+def load(path: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
+    """The benchmarks of a baseline, and everything it says about itself.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return {name: _expected(each) for name, each in held.pop("benchmarks").items()}, held
+    except FileNotFoundError:
+        hint = "make one with --renew REASON"
+        raise UserError(f"--baseline {path}: is not there; allowed: a baseline ({hint})") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"--baseline {path}: cannot be read as a baseline ({said})") from None
+
+
+def _expected(held: Mapping[str, Any]) -> Expected:
+    ratios = {name: Bound(**bound) for name, bound in held.get("ratios", {}).items()}
+    return Expected(ratios, held.get("counts", {}))
+
+
+def save(path: Path, benchmarks: Mapping[str, Expected], reason: str, runs: int) -> None:
+    """Write a baseline, with why it was renewed and where it was measured."""
+    about = {"schema": SCHEMA, "reason": reason, "runs": runs, "machine": machine()}
+    kept = {name: _kept(benchmarks[name]) for name in sorted(benchmarks)}
+    write_json(path, {**about, "benchmarks": kept})
+
+
+def _kept(each: Expected) -> dict[str, Any]:
+    ratios = {
+        name: {"value": float(f"{b.value:.4g}"), "tolerance": float(f"{b.tolerance:.2g}")}
+        for name, b in sorted(each.ratios.items())
+    }
+    kept = {"ratios": ratios, "counts": dict(sorted(each.counts.items()))}
+    return {name: held for name, held in kept.items() if held}
+
+
+def record(folder: Path, measured: Mapping[str, Measured], rows: Iterable[Row]) -> Path:
+    """Keep a run for later: one file, named by its time (UTC).
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    now = datetime.now(UTC)
+    path = writable_folder(folder, "--out") / f"{now:%Y%m%dT%H%M%S}.json"
+    held = {name: asdict(each) for name, each in measured.items()}
+    about = {"schema": SCHEMA, "time": now.isoformat(timespec="seconds"), "machine": machine()}
+    write_json(path, {**about, "measured": held, "rows": [asdict(row) for row in rows]})
+    return path
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on: processor, versions, and how much else was going on."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_1_min": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def processor() -> str:
+    """The processor's name, as the system gives it; on Linux with its model number."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in reversed(lines) if ":" in line)
+    known = {key.strip(): value.strip() for key, _, value in pairs}
+    named = (known.get(key, "") for key in ("model name", "cpu family", "model"))
+    return " ".join(filter(None, named)) or platform.machine()

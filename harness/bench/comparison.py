@@ -1,0 +1,196 @@
+"""Is anything slower than it was? Pure functions of what was measured and what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+LEAST_TOLERANCE = 0.2
+"""What a ratio may always lose: about what it moves from one day to another."""
+SPREADS = 2.0
+"""How many times the spread that was seen in repeated runs a ratio may lose."""
+ELSEWHERE = 1.0
+"""What a ratio may lose at least on another processor than the baseline's: two pieces of work
+do not slow down alike, so there only what doubles is told apart."""
+
+Verdict = Literal["ok", "faster", "SLOWER", "DIFFERENT", "GONE", "skipped", "new"]
+FAILING: tuple[Verdict, ...] = ("SLOWER", "DIFFERENT", "GONE")
+Count = int | float | str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one benchmark told in one run.
+
+    Args:
+        ratios: by name; see ``harness.bench``.
+        counts: exact values by name.
+    """
+
+    ratios: Mapping[str, float] = field(default_factory=dict[str, float])
+    counts: Mapping[str, Count] = field(default_factory=dict[str, Count])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A ratio of the baseline, and by what part of it a run may be worse."""
+
+    value: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the baseline holds of one benchmark."""
+
+    ratios: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
+    counts: Mapping[str, Count] = field(default_factory=dict[str, Count])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity, now and then.
+
+    Args:
+        benchmark: its pytest name.
+        quantity: the ratio's or count's name; empty where the whole benchmark is meant.
+        now: measured; None if it was not.
+        baseline: expected; None if nothing is.
+        loss: how much worse, as a part of the baseline (0.1: 10% more time); None of counts.
+        tolerance: the largest loss that passes; None of counts.
+        verdict: ``FAILING`` has those that fail.
+    """
+
+    benchmark: str
+    quantity: str
+    now: Count | None
+    baseline: Count | None
+    loss: float | None
+    tolerance: float | None
+    verdict: Verdict
+
+    @property
+    def fails(self) -> bool:
+        """Whether the comparison fails by this row."""
+        return self.verdict in FAILING
+
+
+def read(extra_info: Mapping[str, Any]) -> Measured:
+    """The quantities among what a benchmark noted."""
+    ratios = {name: float(value) for name, value in extra_info.items() if is_ratio(name)}
+    return Measured(ratios, dict(extra_info.get("counts", {})))
+
+
+def is_ratio(name: str) -> bool:
+    """Whether a quantity of this name is compared."""
+    return more_is_better(name) or name == "ratio" or name.endswith("_ratio")
+
+
+def more_is_better(name: str) -> bool:
+    """Whether a ratio of this name is a speed and not a cost."""
+    return name.startswith("times_")
+
+
+def loss(name: str, now: float, baseline: float) -> float:
+    """How much worse a ratio is, as a part of the baseline; below 0 if it is better."""
+    return (baseline / now if more_is_better(name) else now / baseline) - 1.0
+
+
+def compare(
+    now: Mapping[str, Measured],
+    baseline: Mapping[str, Expected],
+    skipped: Iterable[str] = (),
+    least: float = 0.0,
+) -> list[Row]:
+    """Every quantity of a run beside the baseline's, by benchmark.
+
+    Args:
+        now: what was measured, by benchmark.
+        baseline: what is expected, by benchmark.
+        skipped: benchmarks that could not run here, and said so.
+        least: the least tolerance of a ratio, whatever the baseline says.
+    """
+    rows: list[Row] = []
+    for name in sorted({*now, *baseline}):
+        if name in now:
+            rows += _rows(name, now[name], baseline.get(name, Expected()), least)
+        else:
+            verdict = "skipped" if name in skipped else "GONE"
+            rows.append(Row(name, "", None, None, None, None, verdict))
+    return rows
+
+
+def _rows(name: str, now: Measured, then: Expected, least: float) -> list[Row]:
+    ratios = [
+        _ratio_row(name, quantity, now.ratios.get(quantity), then.ratios.get(quantity), least)
+        for quantity in sorted({*now.ratios, *then.ratios})
+    ]
+    counts = [
+        _count_row(name, quantity, now.counts.get(quantity), then.counts.get(quantity))
+        for quantity in sorted({*now.counts, *then.counts})
+    ]
+    return ratios + counts
+
+
+def _ratio_row(
+    name: str, quantity: str, now: float | None, then: Bound | None, least: float
+) -> Row:
+    if now is None or then is None:
+        known = None if then is None else then.value
+        return Row(name, quantity, now, known, None, None, "GONE" if now is None else "new")
+    lost, tolerance = loss(quantity, now, then.value), max(then.tolerance, least)
+    verdict: Verdict = "SLOWER" if not lost <= tolerance else "ok"
+    if lost < -tolerance / (1.0 + tolerance):
+        verdict = "faster"
+    return Row(name, quantity, now, then.value, lost, tolerance, verdict)
+
+
+def _count_row(name: str, quantity: str, now: Count | None, then: Count | None) -> Row:
+    if then is None:
+        return Row(name, quantity, now, then, None, None, "new")
+    verdict: Verdict = "ok" if now == then else "DIFFERENT"
+    return Row(name, quantity, now, then, None, None, "GONE" if now is None else verdict)
+
+
+def flagged(rows: Iterable[Row]) -> list[str]:
+    """The benchmarks that fail, each once, in order."""
+    return list(dict.fromkeys(row.benchmark for row in rows if row.fails))
+
+
+def better(first: Measured, again: Measured) -> Measured:
+    """A benchmark that was run again: the better of each ratio, and counts that differ show.
+
+    What others do on the machine makes a benchmark slower and never faster, so the better
+    measurement counts. A count is exact: whichever is not the other's is kept as ``A | B``.
+    """
+    ratios = dict(first.ratios)
+    for name, value in again.ratios.items():
+        best = max if more_is_better(name) else min
+        ratios[name] = best(ratios.get(name, value), value)
+    counts = dict(first.counts)
+    for name, value in again.counts.items():
+        before = counts.setdefault(name, value)
+        counts[name] = value if before == value else f"{before} | {value}"
+    return Measured(ratios, counts)
+
+
+def expected(runs: Sequence[Measured]) -> Expected:
+    """A baseline from repeated runs: medians, and tolerances from their spread.
+
+    Raises:
+        ValueError: an exact count is not the same in all runs.
+    """
+    ratios = {name: bound(name, [run.ratios[name] for run in runs]) for name in runs[0].ratios}
+    for run in runs[1:]:
+        if run.counts != runs[0].counts:
+            raise ValueError(f"counts differ between runs: {runs[0].counts} and {run.counts}")
+    return Expected(ratios, runs[0].counts)
+
+
+def bound(name: str, values: Sequence[float]) -> Bound:
+    """The median, and ``SPREADS`` times the largest loss seen against it."""
+    middle = median(values)
+    spread = max(loss(name, value, middle) for value in values)
+    return Bound(middle, max(LEAST_TOLERANCE, SPREADS * spread))

@@ -1,0 +1,79 @@
+"""The whole comparison: measure, run again what is flagged, tell; and how a baseline is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.bench.baseline import processor
+from harness.bench.comparison import (
+    ELSEWHERE,
+    Expected,
+    Measured,
+    Row,
+    better,
+    compare,
+    expected,
+    flagged,
+)
+from harness.bench.measuring import Run
+from harness.bench.showing import short
+
+AGAIN = 2
+"""How often a flagged benchmark is run again before it fails."""
+
+Measure = Callable[[Sequence[str]], Run]
+"""Runs the benchmarks named, or all if none is."""
+
+Say = Callable[[str], None]
+
+
+def check(
+    measure: Measure,
+    baseline: Mapping[str, Expected],
+    about: Mapping[str, Any],
+    partly: bool,
+    say: Say,
+) -> tuple[dict[str, Measured], list[Row]]:
+    """All benchmarks beside the baseline; one that is flagged gets ``AGAIN`` more chances.
+
+    Args:
+        measure: runs benchmarks.
+        baseline: what is expected.
+        about: what the baseline says of the machine it was measured on.
+        partly: only some benchmarks run: what is not among them is not missed.
+        say: told what is going on.
+
+    Returns:
+        What was measured and its rows.
+    """
+    least = 0.0 if about.get("machine", {}).get("processor") == processor() else ELSEWHERE
+    if least:
+        say(f"another processor than the baseline's: ratios may lose {100 * least:.0f}%")
+    run = measure(())
+    now, skipped = dict(run.measured), run.skipped
+    if partly:
+        baseline = {name: each for name, each in baseline.items() if name in now}
+    rows = compare(now, baseline, skipped, least)
+    for _ in range(AGAIN):
+        names = [name for name in flagged(rows) if name in now]
+        if not names:
+            break
+        say(f"again: {', '.join(map(short, names))}")
+        for name, each in measure(names).measured.items():
+            now[name] = better(now[name], each)
+        rows = compare(now, baseline, skipped, least)
+    return now, rows
+
+
+def renewed(measure: Measure, runs: int, say: Say) -> dict[str, Expected]:
+    """A baseline from repeated runs.
+
+    Raises:
+        ValueError: a count is not the same in all of them.
+    """
+    found: list[Mapping[str, Measured]] = []
+    for k in range(runs):
+        say(f"run {k + 1} of {runs}")
+        found.append(measure(()).measured)
+    return {name: expected([run[name] for run in found]) for name in found[0]}

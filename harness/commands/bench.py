@@ -1,0 +1,118 @@
+"""`lagbench bench`: this machine's figures beside the baseline's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import EXIT_DONE, UserError
+
+if TYPE_CHECKING:
+    from harness.bench.comparison import Row
+    from harness.bench.regressions import Measure
+
+__all__ = ["EXIT_SLOWER", "configure", "run"]
+
+EXIT_SLOWER = 1
+"""Something is slower than it may be, a count differs, or a benchmark failed."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a benchmark is worse than it may be"
+    )
+    parser.add_argument("--only", metavar="EXPR", help="benchmarks by name, as pytest -k has it")
+    parser.add_argument("--large", action="store_true", help="the long ones too")
+    parser.add_argument("--renew", metavar="REASON", help="write the baseline anew, and say why")
+    parser.add_argument("--runs", type=int, default=3, help="to renew from (3)")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="in place of the committed")
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports/out/bench"), help="keeps every run's figures"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and compare, or renew."""
+    from harness.bench.measuring import BENCHMARKS, BenchmarkError, measure
+
+    root = Path(__file__).parents[2]
+    _refuse(arguments, root / BENCHMARKS)
+    path = arguments.baseline or root / BENCHMARKS / "baseline.json"
+    extra = [] if arguments.large else ["-m", "not large"]
+    extra += ["-k", arguments.only] if arguments.only else []
+
+    work = partial(measure, root, extra=extra)
+    try:
+        if arguments.renew is not None:
+            return _renew(arguments, path, work)
+        return _compare(arguments, path, work)
+    except BenchmarkError as error:
+        _say(f"bench: {error}")
+        return EXIT_SLOWER
+
+
+def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
+    """Complain about what cannot be done."""
+    from importlib.util import find_spec
+
+    if not benchmarks.is_dir():
+        raise UserError(f"bench: {benchmarks} is no folder; allowed: a checkout of the source")
+    if find_spec("pytest_benchmark") is None:
+        raise UserError("bench: needs pytest-benchmark (the dependency group test)")
+    if arguments.renew is not None and not arguments.renew.strip():
+        raise UserError("--renew '': allowed: the reason for another baseline")
+    if arguments.renew is not None and arguments.large:
+        raise UserError("--large with --renew: allowed: one of them; the baseline has no long ones")
+    if not 1 <= arguments.runs <= 100:
+        raise UserError(f"--runs {arguments.runs}: allowed: 1 to 100")
+
+
+def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
+    """Print the table; with ``--check`` what fails is named and decides the exit code."""
+    from harness.bench.baseline import load, record
+    from harness.bench.regressions import check
+    from harness.bench.showing import table
+
+    baseline, about = load(path)
+    partly = bool(arguments.only)
+    now, rows = check(measure, baseline, about, partly=partly, say=_say)
+    for line in table(rows):
+        print(line)
+    _say(f"kept: {record(arguments.out, now, rows)}")
+    failing = [row for row in rows if row.fails]
+    print(_summary(rows, failing))
+    return EXIT_SLOWER if failing and arguments.check else EXIT_DONE
+
+
+def _summary(rows: list[Row], failing: list[Row]) -> str:
+    """One line: how many quantities hold, or which do not."""
+    from harness.bench.showing import short
+
+    if not failing:
+        return f"{len(rows)} quantities: none is worse than the baseline allows"
+    named = (f"{short(row.benchmark)} ({row.quantity} {row.verdict})" for row in failing)
+    return f"{len(failing)} of {len(rows)} quantities fail: " + "; ".join(named)
+
+
+def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
+    """Write the baseline; with ``--only`` the others in it stay."""
+    from harness.bench.baseline import load, save
+    from harness.bench.regressions import renewed
+
+    before = load(path)[0] if arguments.only and path.is_file() else {}
+    try:
+        found = renewed(measure, arguments.runs, _say)
+    except ValueError as error:
+        _say(f"bench: {error}")
+        return EXIT_SLOWER
+    save(path, {**before, **found}, arguments.renew, arguments.runs)
+    print(f"{path}: {len(found)} benchmarks renewed")
+    return EXIT_DONE
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
