@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.execution.line import POINTS, LineConfig, along_line
+from harness.store import Store
+
+
+@pytest.fixture
+def line(sequence, corpus, tmp_path):
+    config = LineConfig(sequence(passes=1), utterances=8)
+    return along_line(config, corpus, Store(tmp_path), lambda progress: None)
+
+
+def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(line):
+    assert line.status == "done"
+    assert line.summary["auxiliary_at_0"] == line.summary["criterion_at_0"]
+    slope = line.summary["criterion_slope"]
+    assert slope != 0
+    assert line.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-5)
+
+
+def test_away_from_where_they_touch_they_part(line):
+    points, criterion, _ = line.curve("criterion")
+    _, auxiliary, _ = line.curve("auxiliary")
+    assert points.tolist() == list(POINTS)
+    apart = np.abs(criterion - auxiliary)
+    assert apart[0] > apart[len(points) // 3]
+    assert apart[-1] > 1e-6
+
+
+def test_a_training_that_diverged_has_no_line(sequence, corpus, tmp_path):
+    config = LineConfig(sequence(rate=1e6), utterances=2)
+    run = along_line(config, corpus, Store(tmp_path), lambda progress: None)
+    assert run.status == "failed"
+    assert "diverged" in run.note

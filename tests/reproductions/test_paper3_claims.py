@@ -1,0 +1,295 @@
+"""Each claim of paper 3 on runs made by hand, where the right answer is known."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from harness.execution.run import WORD_ERRORS
+from harness.store import Run, Store
+from harness.store.schema import Outcome
+from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities
+from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES
+
+experiments = import_module("reproductions.paper3_async_mmi.experiments")
+UTTERANCES = 600
+SUBJECT: Any = SimpleNamespace(
+    scale="laptop",
+    corpus=SimpleNamespace(name="voice-search-small", tests=("test",), split=lambda _: range(9)),
+    device="cpu",
+)
+PRESET = PRESETS["laptop"]
+
+
+class Book:
+    """Writes runs that never trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+
+    def run(
+        self,
+        error: float | None = None,
+        criterion: tuple[float, ...] = (),
+        summary: dict[str, float] | None = None,
+        status: Outcome = "done",
+        pass_s: float = 1000.0,
+        **metrics: float,
+    ) -> Run:
+        """A run of one pass.
+
+        Args:
+            error: share of the one-word test utterances that are wrong.
+            criterion: its readings, evenly spaced over the pass.
+            summary: its summary.
+            status: how it ended.
+            pass_s: simulated seconds of the pass.
+            metrics: further metrics, read at the end.
+        """
+        self.count += 1
+        config = {"number": self.count, "passes": 1, "slots": 8, "fetch_s": 60.0, "seed": 0}
+        with self.store.begin(config) as writer:
+            for i, value in enumerate(criterion):
+                at = i / max(1, len(criterion) - 1)
+                writer.log(quantities.CRITERION, value, fold=i, time_s=pass_s * at, epoch=at)
+            for name, value in metrics.items():
+                writer.log(name.replace("__", "/"), value, fold=9, time_s=pass_s, epoch=1.0)
+            if error is not None:
+                wrong = np.roll(np.arange(UTTERANCES) < error * UTTERANCES, self.count)
+                arrays = {
+                    "test/iterate/1": wrong.astype(np.int64),
+                    "test/lengths": np.ones(UTTERANCES, np.int64),
+                }
+                save_file(arrays, path := self.folder / "errors")
+                writer.attach(WORD_ERRORS, path)
+            writer.finish(status, {"folds": 100, "epochs": 1.0, **(summary or {})})
+        return self.store.load(writer.hash)
+
+    def three(self, **choices: Any) -> list[Run]:
+        """Three seeds that agree, but for a hair."""
+        return [self.run(**choices) for _ in range(3)]
+
+
+@pytest.fixture
+def book(tmp_path) -> Book:
+    return Book(tmp_path)
+
+
+def spread(values, seed):
+    """Values a little different for each seed."""
+    return tuple(v + 1e-5 * seed * i for i, v in enumerate(values))
+
+
+def test_mmi_gain_needs_a_lower_error_on_both_tasks(book):
+    better = {"ce": book.three(error=0.4), "ten": book.three(error=0.2)}
+    large = {"large ce": book.three(error=0.4), "large": book.three(error=0.2)}
+    found = claims.mmi_gain(SUBJECT, {**better, **large})
+    assert found.verdict == "reproduced"
+    assert [part.measured for part in found.parts] == pytest.approx([0.5, 0.5])
+    worse = {"large ce": book.three(error=0.2), "large": book.three(error=0.4)}
+    assert claims.mmi_gain(SUBJECT, {**better, **worse}).verdict == "contradicted"
+
+
+def test_opposing_wants_words_to_fall_and_frames_to_rise(book):
+    name = "test_frame_error__iterate"
+    ce = [book.run(0.4, **{name: 0.5 + 0.001 * s}) for s in range(3)]
+    up = [book.run(0.2, **{name: 0.55 + 0.0012 * s}) for s in range(3)]
+    down = [book.run(0.2, **{name: 0.45 + 0.0012 * s}) for s in range(3)]
+    found = claims.opposing(SUBJECT, {"ce": ce, "ten": up})
+    assert found.verdict == "reproduced"
+    assert found.measured == pytest.approx(5.0, abs=0.1)
+    assert claims.opposing(SUBJECT, {"ce": ce, "ten": down}).verdict == "contradicted"
+
+
+def test_not_realignment_is_contradicted_by_a_change_in_either_direction(book):
+    ce = book.three(error=0.4)
+    for error in (0.2, 0.6):
+        runs = {"ce": ce, "aligned once": ce, "realigned": book.three(error=error)}
+        assert claims.not_realignment(SUBJECT, runs).verdict == "contradicted"
+    same = {"ce": ce, "aligned once": ce, "realigned": ce}
+    assert claims.not_realignment(SUBJECT, same).verdict == "reproduced"
+
+
+def test_shuffle_order_wants_unshuffled_worse_and_the_others_alike(book):
+    ten, bad = book.three(error=0.2), book.three(error=0.4)
+    good = {"unshuffled": bad, "ten": ten, "full": ten}
+    assert claims.shuffle_order(SUBJECT, good).verdict == "reproduced"
+    assert claims.shuffle_order(SUBJECT, {**good, "full": bad}).verdict == "contradicted"
+
+
+def test_replicas_are_timed_to_a_gain_that_all_of_them_reach(book):
+    def group(pass_s, gained):
+        return [book.run(criterion=(-2.0, -2.0 + gained), pass_s=pass_s + s) for s in range(3)]
+
+    runs = {"one": group(9000, 1.0), "ten": group(1000, 0.5), "fifty": group(200, 2.0)}
+    found = claims.replicas_faster(SUBJECT, runs)
+    assert found.verdict == "reproduced"
+    expected = [math.log(900 / 4050), math.log(45 / 900)]
+    assert [part.measured for part in found.parts] == pytest.approx(expected, abs=0.01)
+    slow = {**runs, "fifty": group(9000, 0.5)}
+    assert claims.replicas_faster(SUBJECT, slow).verdict == "contradicted"
+
+
+def test_where_nothing_is_gained_no_time_is_reached(book):
+    runs = {n: book.three(criterion=(-2.0, -3.0)) for n in ("one", "ten", "fifty")}
+    assert claims.replicas_faster(SUBJECT, runs).verdict == "undecided"
+
+
+def test_replicas_are_as_good_within_two_percent(book):
+    one = book.three(error=0.3)
+    runs = {"one": one, "ten": one, "fifty": book.three(error=0.5)}
+    assert claims.replicas_as_good(SUBJECT, runs).verdict == "contradicted"
+    assert claims.replicas_as_good(SUBJECT, {**runs, "fifty": one}).verdict == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "updates", "verdict"),
+    [(60.0, 500.0, "reproduced"), (11.0, 500.0, "contradicted"), (60.0, 1200.0, "contradicted")],
+)
+def test_staleness_is_judged_in_seconds_and_in_updates(book, lag_s, updates, verdict):
+    summary = {"outer_lag_s_mean": lag_s, "outer_staleness_mean": updates}
+    runs = {"timing 50": book.three(summary=summary)}
+    assert claims.staleness_50(SUBJECT, runs).verdict == verdict
+
+
+def mapped(book, stable):
+    """A stability map: for each of 1 and 50 replicas, how many rates are stable."""
+    return {
+        experiments.map_name(n, i): book.three(
+            criterion=(-2.0, -1.0), status="done" if i < stable[n] else "diverged"
+        )
+        for n in (1, 50)
+        for i in range(RATES)
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "fifty", "verdict"),
+    [(3, 1, "reproduced"), (1, 3, "contradicted"), (2, 2, "undecided"), (2, 0, "undecided")],
+)
+def test_async_rate_compares_the_largest_rates_that_did_not_diverge(book, one, fifty, verdict):
+    found = claims.async_rate(SUBJECT, mapped(book, {1: one, 50: fifty}))
+    assert found.verdict == verdict
+    if (one, fifty) == (3, 1):
+        assert found.measured == pytest.approx(math.log2(PRESET.rates[2] / PRESET.rates[0]))
+
+
+def swept(book, sweep, losses):
+    """A fetch sweep in which each interval loses this share of the gain of 1."""
+    gained = [1.0, *(1.0 - loss for loss in losses)]
+    return {
+        experiments.fetch_name(sweep, i): [
+            book.run(criterion=spread((-2.0, -2.0 + g), s)) for s in range(3)
+        ]
+        for i, g in enumerate(gained)
+    }
+
+
+def test_fetch_tolerance_wants_nothing_lost_at_first_and_something_at_last(book):
+    holds = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.0, 0.02, 0.5)))
+    assert holds.verdict == "reproduced"
+    assert "T* in updates" in holds.note
+    never = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.0, 0.0, 0.0)))
+    assert never.verdict == "contradicted"
+    at_once = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.5, 0.6, 0.7)))
+    assert at_once.verdict == "contradicted"
+
+
+def test_a_fetch_interval_that_diverges_loses_everything(book):
+    runs = swept(book, "last", (0.0, 0.0, 0.0))
+    runs[experiments.fetch_name("last", 3)] = book.three(criterion=(-2.0, -9.0), status="diverged")
+    assert claims.fetch_tolerance(SUBJECT, runs).verdict == "reproduced"
+
+
+def test_t_star_is_where_the_loss_crosses_what_counts_as_nothing(book):
+    first, second, _ = PRESET.fetch
+    runs = swept(book, "last", (0.0, 0.1, 0.5))
+    one = {name: group[0] for name, group in runs.items()}
+    star = quantities.tolerated(SUBJECT, one, "last")
+    assert star == pytest.approx(math.sqrt(first * second), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"), [((0.1, 0.2, 0.5), "undecided"), ((0.02, 0.5, 0.9), "reproduced")]
+)
+def test_all_layers_are_compared_by_the_ratio_of_their_intervals(book, other, verdict):
+    runs = {**swept(book, "last", (0.0, 0.1, 0.5)), **swept(book, "all", other)}
+    found = claims.fetch_all_layers(SUBJECT, runs)
+    assert found.verdict == verdict  # undecided: the shortest interval already costs too much
+
+
+def test_no_silence_must_stretch_the_interval(book):
+    runs = {**swept(book, "last", (0.0, 0.2, 0.5)), **swept(book, "no silence", (0.0, 0.2, 0.5))}
+    assert claims.fetch_no_silence(SUBJECT, runs).verdict == "contradicted"
+    longer = {**runs, **swept(book, "no silence", (0.0, 0.055, 0.9))}
+    found = claims.fetch_no_silence(SUBJECT, longer)
+    assert found.verdict == "reproduced"
+    assert 1.3 < found.measured < 3.0
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.85, "reproduced"), (0.6, "contradicted")])
+def test_cancel_is_judged_within_ten_percent(book, share, verdict):
+    summary = {"cancelled_frames": share, "kept_frames": 0.1, "rejected_frames": 0.0}
+    assert claims.cancel(SUBJECT, {"ten": book.three(summary=summary)}).verdict == verdict
+
+
+def test_step_cost_is_judged_without_the_network(book):
+    speed = {"step mmi alone": 1.0, "step ce alone": 2.0, "step mmi": 1.0, "step ce": 1.0}
+    runs = {n: book.three(summary={"throughput_per_s": s}) for n, s in speed.items()}
+    found = claims.step_cost(SUBJECT, runs)
+    assert (found.measured, found.verdict) == (2.0, "reproduced")
+    assert found.parts[1].verdict is None
+
+
+def test_all_layers_must_be_better_in_criterion_and_alike_in_words(book):
+    def group(value, error):
+        return [book.run(error, criterion=spread((-2.0, value), s)) for s in range(3)]
+
+    ten, last = group(-1.0, 0.3), group(-1.5, 0.3)
+    better = {"ten": ten, "last": [book.run(0.3, criterion=(-2.0, -1.5))] * 3}
+    assert claims.all_layers(SUBJECT, better).parts[0].verdict == "reproduced"
+    assert claims.all_layers(SUBJECT, {"ten": last, "last": ten}).verdict == "contradicted"
+
+
+def test_the_stability_map_counts_what_diverged(book):
+    runs = mapped(book, {1: 4, 50: 1})
+    runs |= {experiments.map_name(10, i): book.three(criterion=(-2.0, -1.5)) for i in range(RATES)}
+    rows = beyond.stability(SUBJECT, runs).rows
+    counts = {(r.label, r.column): r.measured for r in rows}
+    rate = PRESET.rates[-1]
+    assert counts["50 replicas", f"diverged at {rate:g}"] == 3
+    assert counts["50 replicas", f"gain at {rate:g}"] is None
+    assert counts["10 replicas", f"gain at {rate:g}"] == pytest.approx(50.0)
+
+
+def test_every_exhibit_and_claim_needs_settings_that_every_scale_has():
+    makers = (*PAPER.exhibits, *PAPER.claims)
+    needed = {name for maker in makers for name in maker.needs}
+    corpus = SimpleNamespace(
+        name="other", fingerprint="f", frames_of=lambda split: 1000, tests=("test",)
+    )
+    for scale in PRESETS:
+        subject: Any = SimpleNamespace(scale=scale, corpus=corpus, corpus_seed=11, device="cpu")
+        made = experiments.experiments(subject, 11)
+        assert needed == set(made)
+        assert len(PRESETS[scale].fetch) == INTERVALS
+        assert len(PRESETS[scale].rates) == RATES
+
+
+def test_ids_are_those_of_the_list():
+    assert [maker.id for maker in exhibits.EXHIBITS if maker.id != "p3.fig4-wer"] == [
+        f"p3.{name}" for name in
+        ("fig1", "fig2", "fig3", "shuffling", "fig4", "fig5", "fig6", "fig7", "table1")
+    ]  # fmt: skip
+    assert [maker.id.removeprefix("p3.") for maker in claims.CLAIMS] == [
+        "mmi-gain", "opposing", "not-realignment", "shuffle-order", "replicas-faster",
+        "replicas-as-good", "staleness-50", "async-rate", "fetch-tolerance", "fetch-all-layers",
+        "fetch-no-silence", "cancel", "step-cost", "all-layers", "tangent",
+    ]  # fmt: skip
