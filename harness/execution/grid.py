@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -22,8 +23,9 @@ import torch
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import UserError
+from harness.execution import submitted
 from harness.execution.config import RunConfig
-from harness.execution.observe import Progress
+from harness.execution.observe import Progress, Watch
 from harness.execution.run import train
 from harness.execution.sequence import train_sequence
 from harness.execution.sequence_config import SequenceConfig
@@ -58,23 +60,32 @@ def execute(
     jobs: int,
     show: Callable[[Report], None],
     budget_s: float | None = None,
+    submit: str | None = None,
 ) -> dict[str, Run]:
     """Run every configuration the store does not have yet; returns the runs by hash.
 
     Equal configurations run once. Each process uses one thread: results depend on the number
     of threads in their last bits, and two such processes beat one of two threads at the sizes
-    that fit a CPU.
+    that fit a CPU. With ``submit``, each run is a job of a batch system (see `submitted`).
 
     Raises:
         UserError: a run met bad input.
-        ProcessDied: a process was killed; the same call goes on.
+        ProcessDied: a process or job was killed; the same call goes on.
         KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
     """
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
     wanted = {identity(config.to_dict()): config for config in configs}
     missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
     board = _Board(len(wanted), len(wanted) - len(missing), show)
-    if missing:
+    if missing and submit:
+        work = partial(_execute_alone, store=store.resolve())
+        try:
+            submitted.submit(
+                missing, work, store.parent / "jobs", submit, jobs, board.finish, end_s
+            )
+        except submitted.JobDied:
+            raise ProcessDied from None
+    elif missing:
         context = multiprocessing.get_context("spawn")
         channel = context.Queue()
         pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel, os.getpid()))
@@ -162,17 +173,23 @@ def _tell(progress: Progress) -> None:
     _channel.put(progress)
 
 
-def _execute_one(config: Config, store: Path) -> str:
+def _execute_alone(config: Config, store: Path) -> str:
+    """One run in a job that nobody listens to."""
+    torch.set_num_threads(1)
+    return _execute_one(config, store, lambda progress: None)
+
+
+def _execute_one(config: Config, store: Path, watch: Watch = _tell) -> str:
     """One run in a worker process; a fault of ours is recorded with the run, not raised."""
     try:
         if isinstance(config, TimingConfig):
             run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
         elif isinstance(config, RecognitionConfig):
-            run = recognised(config, Store(store), _tell)
+            run = recognised(config, Store(store), watch)
         elif isinstance(config, SequenceConfig):
-            run = train_sequence(config, _corpus(config), Store(store), _tell)
+            run = train_sequence(config, _corpus(config), Store(store), watch)
         else:
-            run = train(config, _corpus(config), Store(store), _tell)
+            run = train(config, _corpus(config), Store(store), watch)
         return run.hash
     except UserError:
         raise

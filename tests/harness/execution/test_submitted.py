@@ -1,0 +1,87 @@
+"""Runs as jobs, and several who fill one store at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from harness.errors import UserError
+from harness.execution import submitted
+from harness.store import Store
+
+# This module has no name in a job's process: what it defines travels whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
+FILL = f"""
+from dataclasses import replace
+from pathlib import Path
+from sys import argv
+from harness.execution.grid import execute
+from harness.execution.timing import TimingConfig
+from harness.simulator import load_cluster
+
+if __name__ == "__main__":
+    one = TimingConfig(load_cluster(Path({str(CLUSTER)!r})), 4, (429, 64, 100), 256, 200, 0)
+    configs = [replace(one, seed=seed) for seed in range(3)]
+    execute(configs, Path(argv[1]), 2, lambda report: None, submit=argv[2] or None)
+"""
+
+
+def hashes(store: Path) -> dict[str, str]:
+    """Timeline hashes of the runs of a store, by run."""
+    runs = Store(store).runs()
+    assert {run.status for run in runs} == {"done"}
+    return {run.hash: run.summary["timeline_sha256"] for run in runs}
+
+
+def test_jobs_give_the_runs_that_processes_give_whoever_fills_the_store(tmp_path: Path) -> None:
+    shared, alone = tmp_path / "shared" / "runs", tmp_path / "alone" / "runs"
+    (tmp_path / "fill.py").write_text(FILL, encoding="utf-8")
+    fillers = [
+        subprocess.Popen([sys.executable, str(tmp_path / "fill.py"), str(store), submit])
+        for store, submit in ((shared, ""), (shared, "local"), (alone, ""))
+    ]
+    assert [filler.wait(timeout=200) for filler in fillers] == [0, 0, 0]
+    assert len(hashes(alone)) == 3
+    assert hashes(shared) == hashes(alone)
+
+
+@dataclass(frozen=True)
+class Task:
+    folder: Path
+    mistake: bool
+
+    def __call__(self) -> None: ...
+
+
+def do(task: Task) -> None:
+    if task.mistake:
+        raise UserError("corpus x: changed on disk")
+    (task.folder / "done").touch()
+
+
+def test_a_jobs_bad_input_comes_back_as_its_line(tmp_path: Path) -> None:
+    tasks = {"good": Task(tmp_path, False), "bad": Task(tmp_path, True)}
+    finished: list[str] = []
+    with pytest.raises(UserError, match="changed on disk"):
+        submitted.submit(tasks, do, tmp_path / "jobs", "local", 1, finished.append, 1e18)
+    assert finished == ["good"]
+    assert (tmp_path / "done").exists()
+
+
+def test_a_spent_budget_cancels_the_jobs(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        submitted.submit(
+            {"a": Task(tmp_path, False)}, do, tmp_path / "jobs", "local", 1, print, -1.0
+        )
+    assert not (tmp_path / "done").exists()
+
+
+def test_an_unknown_batch_system_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--submit: unknown 'slurn' \(did you mean 'slurm'\?\)"):
+        submitted.check("slurn")
