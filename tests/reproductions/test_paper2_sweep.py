@@ -5,14 +5,21 @@ import tomllib
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.experiments import (
     NODES,
     PRESETS,
+    RATES,
     experiments,
+    rate_of,
     tables,
 )
 from reproductions.paper2_ng_averaging.sweep import (
+    CORPUS_SEED,
+    SEED,
+    SETTINGS,
     next_to_try,
     searched,
     written,
@@ -62,6 +69,19 @@ def test_what_is_written_is_what_the_experiments_read():
     assert text["rates"]["laptop"]["ng"] == {str(n): 1.0 * n for n in NODES}
     assert set(text["rates"]["laptop"]["sgd"]) == {"1", "16"}
     assert {row["label"] for row in text["tried"]} >= {"SGD, 16 GPUs", "NG-SGD, 1 GPU"}
+
+
+def test_the_rates_in_use_come_from_development_data():
+    found = tomllib.loads(RATES.read_text(encoding="utf-8"))
+    assert (found["corpus_seed"], found["seed"]) == (CORPUS_SEED, SEED) == (0, 100)
+    lowest: dict[str, tuple[float, float]] = {}
+    for row in found["tried"]:
+        entry = (row["frame_error"], row["rate_a_worker"])
+        lowest[row["label"]] = min(lowest.get(row["label"], entry), entry)
+    for descent, workers in SETTINGS:
+        name = {"ng": "NG-SGD", "sgd": "SGD"}[descent]
+        best = lowest[f"{name}, {workers} GPU{'s' if workers > 1 else ''}"][1]
+        assert np.isclose(rate_of("laptop", descent, workers), best * workers)
 
 
 def test_every_run_an_exhibit_or_claim_needs_is_declared_at_every_scale():
