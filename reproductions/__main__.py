@@ -41,6 +41,7 @@ def parser() -> Parser:
     p.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
+    p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
     return p
@@ -59,6 +60,7 @@ def _main(asked: argparse.Namespace) -> int:
     from data_synth import CAN_SKIP, load_corpus
     from harness.execution.device import resolve
     from harness.execution.grid import ProcessDied
+    from harness.execution.submitted import check
     from harness.store.atomic import writable_folder
     from reproductions.paper import Paper, Subject
     from reproductions.pipeline import Request, failed_runs, reproduce
@@ -68,6 +70,8 @@ def _main(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     if scale not in paper.seeds:
         raise unknown("--scale", scale, paper.seeds)
+    if asked.submit is not None:
+        check(asked.submit)
     only = tuple(name for name in asked.only.split(",") if name)
     paper.chosen(only, scale)
     out = asked.out or Path("reports/out") / asked.paper / scale
@@ -77,6 +81,7 @@ def _main(asked: argparse.Namespace) -> int:
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
         out=out,
+        submit=asked.submit,
     )
     writable_folder(out, "--out")
     name = asked.corpus or paper.corpus

@@ -36,6 +36,7 @@ class Request:
         jobs: processes.
         budget_s: stop starting and checkpoint after so long; None for no limit.
         out: where everything goes.
+        submit: the batch system whose jobs the runs are; None for processes here.
     """
 
     seeds: tuple[int, ...]
@@ -43,6 +44,7 @@ class Request:
     jobs: int
     budget_s: float | None
     out: Path
+    submit: str | None = None
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
@@ -116,7 +118,7 @@ def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str])
     with Display(titles) as display:
         runs = execute(
             list(configs.values()), request.out / "runs", request.jobs, display.show,
-            budget_s=request.budget_s,
+            budget_s=request.budget_s, submit=request.submit,
         )  # fmt: skip
     order = [name for name in dict.fromkeys(setting for setting, _ in configs) if name in needed]
     return {setting: [runs[hashes[setting, seed]] for seed in request.seeds] for setting in order}
