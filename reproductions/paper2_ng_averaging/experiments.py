@@ -96,7 +96,7 @@ def rate_of(scale: str, descent: str, workers: int) -> float:
     of_scale = swept()["rates"].get(SWEPT_AT.get(scale))
     if of_scale is None:
         return PRINTED["first_rate"] * workers
-    return of_scale[descent][str(workers)]
+    return float(of_scale[descent][str(workers)])
 
 
 def natural(preset: Preset) -> NaturalGradient:
