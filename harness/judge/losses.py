@@ -18,7 +18,10 @@ def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Coun
     """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
 
     Args:
-        a, b, c, d: errors of four settings on the same seeds and utterances, [S, U].
+        a: errors of a setting, [S, U]; the others are on the same seeds and utterances.
+        b: of the one it loses against.
+        c: of the setting of the other loss.
+        d: of the one that loses against.
         lengths: reference length per utterance, [U].
 
     Raises:
