@@ -104,7 +104,7 @@ def compare(config: RunConfig, timeline: Timeline, cluster: Cluster | None = Non
     """
     simulation = Simulation(
         cluster or config.cluster,
-        ParameterServer(),
+        config.protocol or ParameterServer(),
         config.workload(0),
         workers=config.workers,
         seed=config.seed,

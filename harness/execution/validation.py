@@ -19,9 +19,26 @@ from harness.execution.replaying import config_of, stored_run
 from harness.execution.run import TIMELINE
 from harness.simulator import Timeline
 
-REGIMES: Mapping[str, tuple[int, str]] = {
+ASYNCHRONOUS = """
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.008
+"""
+ROUNDS = """
+[protocol]
+every = 2
+[algorithm]
+is = "ModelAveraging"
+[schedule]
+is = "Constant"
+rate = 0.5
+"""
+REGIMES: Mapping[str, tuple[int, str, str]] = {
     "compute-bound": (
         6,
+        ASYNCHRONOUS,
         """
 [[workers]]
 count = 6
@@ -35,6 +52,7 @@ cv = 0.2
     ),
     "server-bound": (
         6,
+        ASYNCHRONOUS,
         """
 [[workers]]
 count = 6
@@ -48,8 +66,23 @@ law = "lognormal"
 cv = 0.2
 """,
     ),
+    "averaging in rounds": (
+        4,
+        ROUNDS,
+        """
+[[workers]]
+count = 4
+device = "paced"
+[devices.paced]
+launch_s = 0.06
+[jitter]
+law = "lognormal"
+cv = 0.2
+""",
+    ),
     "one straggler": (
         6,
+        ASYNCHRONOUS,
         """
 [[workers]]
 count = 5
@@ -66,18 +99,14 @@ cv = 0.1
 """,
     ),
 }
-"""Workers, and the cluster they are paced to."""
+"""Workers, what they do, and the cluster they are paced to."""
 RUN = """
 corpus = "parametric"
 hidden = [32]
 cluster = "cluster.toml"
 workers = {workers}
 evaluations = 1
-[algorithm]
-is = "AsyncSgd"
-[schedule]
-is = "Constant"
-rate = 0.008
+{training}
 [[stages]]
 minibatch = 32
 timed_minibatch = 32
@@ -94,15 +123,17 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
     Raises:
         UserError: a run does not end well.
     """
-    for name, (workers, cluster) in REGIMES.items():
+    for name, (workers, training, cluster) in REGIMES.items():
         say(f"{name}: {workers} workers")
         with TemporaryDirectory() as folder:
-            yield name, _one(Path(folder), name, workers, cluster)
+            path = Path(folder)
+            (path / "cluster.toml").write_text(f'name = "{name}"\n{cluster}', encoding="utf-8")
+            run = RUN.format(workers=workers, training=training)
+            (path / "run.toml").write_text(run, encoding="utf-8")
+            yield name, _one(path, name, workers)
 
 
-def _one(folder: Path, name: str, workers: int, cluster: str) -> Comparison:
-    (folder / "cluster.toml").write_text(f'name = "{name}"\n{cluster}', encoding="utf-8")
-    (folder / "run.toml").write_text(RUN.format(workers=workers), encoding="utf-8")
+def _one(folder: Path, name: str, workers: int) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
     options = ["--processes", str(workers + 1), "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
