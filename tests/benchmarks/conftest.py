@@ -1,8 +1,15 @@
-"""Speech to recognise fast, and the peer to be faster than; shared by several files."""
+"""What benchmarks share: how time is told, speech to recognise fast, a peer to be faster than.
+
+What a benchmark leaves in ``extra_info`` is compared with the baseline by its name
+(``harness.bench``): ``ratio`` and ``…_ratio`` are times over times, ``times_…`` speeds over speeds,
+``counts`` exact. Time is the processor's where a benchmark has no reason to wait: what
+others do on the machine then matters less.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -50,12 +57,41 @@ def kaldi_decoded(graph, scores, width):
             fst.add_arc(n, arc)
     search = decoder.FasterDecoder(fst, decoder.FasterDecoderOptions(beam=width, max_active=5000))
     frames = decoder.DecodableCtc(scores.astype(np.float32))
-    start = time.perf_counter()
+    start = time.process_time()
     search.decode(frames)
     _, best = search.get_best_path()
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     words = kaldifst.get_linear_symbol_sequence(best)[2]
     return len(scores) / took, tuple(graph.words[w - 1] for w in words)
+
+
+ROUNDS = 5
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "large: a benchmark of minutes; `lagbench bench --large`")
+
+
+def least_s(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """The least disturbed of several measurements, in seconds of the processor."""
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        work()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+@pytest.fixture
+def over(benchmark):
+    """Notes the benchmark's time over that of something else, which is run here."""
+
+    def note(bare: Callable[[], object], name: str = "ratio") -> None:
+        bare()
+        if benchmark.stats is not None:
+            benchmark.extra_info[name] = benchmark.stats.stats.min / least_s(bare)
+
+    return note
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Recognition speed: frames a second, real-time factor, and ratios to others in the same run.
 
 The others are token passing in plain Python on the same graph (`times_python`) and, where
-kaldi-decoder and kaldifst are installed, Kaldi's beam decoder (`times_kaldi`).
+kaldi-decoder and kaldifst are installed, Kaldi's beam decoder (`times_kaldi`). `ratio` is the time
+over that of decoding.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pytest
 from harness.acoustics.decoder import Beam, decode, lattice
 from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.lattice import posteriors
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
 FRAME_SHIFT_S = 0.01
 SHARE = 6  # plain Python is given this part of the utterance
@@ -55,19 +58,19 @@ def plain_python(graph, scores, width):
 
 def report(benchmark, frames, **ratios):
     if benchmark.stats is not None:
-        median = benchmark.stats.stats.median
-        benchmark.extra_info["frames_per_s"] = frames / median
-        benchmark.extra_info["real_time_factor"] = median / (frames * FRAME_SHIFT_S)
-        benchmark.extra_info |= {name: frames / median / rate for name, rate in ratios.items()}
+        took = benchmark.stats.stats.min
+        benchmark.extra_info["frames_per_s"] = frames / took
+        benchmark.extra_info["real_time_factor"] = took / (frames * FRAME_SHIFT_S)
+        benchmark.extra_info |= {name: frames / took / rate for name, rate in ratios.items()}
 
 
 @pytest.mark.parametrize("words", SIZES)
 def test_decoding_is_fast_and_finds_what_plain_python_finds(benchmark, spoken, words):
     graph, scores = spoken(words)
     short = scores[: len(scores) // SHARE]
-    start = time.perf_counter()
+    start = time.process_time()
     expected = plain_python(graph, short, BEAM.width)
-    python_rate = len(short) / (time.perf_counter() - start)
+    python_rate = len(short) / (time.process_time() - start)
     assert decode(graph, short, BEAM).score == pytest.approx(expected, abs=1e-9)
     found = benchmark(decode, graph, scores, BEAM)
     assert found.complete
@@ -84,7 +87,7 @@ def test_decoding_is_fast_and_finds_what_kaldi_finds(benchmark, spoken, kaldi, w
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_lattices_with_posteriors_are_fast(benchmark, spoken, words):
+def test_lattices_with_posteriors_are_fast(benchmark, over, spoken, words):
     graph, scores = spoken(words)
 
     def occupied():
@@ -93,11 +96,13 @@ def test_lattices_with_posteriors_are_fast(benchmark, spoken, words):
     _, gamma = benchmark(occupied)
     np.testing.assert_allclose(gamma.sum(axis=1), 1.0, atol=1e-10)
     report(benchmark, len(scores))
+    over(lambda: decode(graph, scores, BEAM))
 
 
 @pytest.mark.parametrize("words", SIZES)
-def test_sums_over_the_whole_graph_are_fast(benchmark, spoken, words):
+def test_sums_over_the_whole_graph_are_fast(benchmark, over, spoken, words):
     graph, scores = spoken(words)
     log_z, _ = benchmark(occupancies, graph, scores)
     assert posteriors(lattice(graph, scores, BEAM), scores.shape[1])[0] <= log_z + 1e-9
     report(benchmark, len(scores))
+    over(lambda: decode(graph, scores, BEAM))

@@ -70,7 +70,11 @@ def ratio(step: Step, base: Step, rounds: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "frames", "rounds"), [(WIDE, 1024, 9), (FULL, 1024, 2)], ids=["512x3", "2048x6"]
+    ("sizes", "frames", "rounds"),
+    [
+        pytest.param(WIDE, 1024, 9, id="512x3"),
+        pytest.param(FULL, 1024, 2, id="2048x6", marks=pytest.mark.large),
+    ],
 )
 def test_natural_gradient_over_sgd(benchmark, sizes, frames, rounds):
     if not benchmark.enabled:

@@ -2,6 +2,8 @@
 
 ``times_kaldi`` divides by kaldi-decoder's beam search alone: it makes no lattice and sums
 nothing. ``times_single`` divides a batch's speed by that of its utterances one by one.
+``decode_cost`` is a frame's forward pass and outer gradient over its training in a minibatch of
+200, with the network and the vocabulary of paper 3.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import torch
 
 from harness.acoustics.batched_mmi import BatchedCriterion
 from harness.acoustics.decoder import Beam, lattice
+from harness.acoustics.dnn import Dnn
 from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
 from harness.acoustics.lattice import posteriors
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
+from harness.acoustics.stack import Layout, random_parameters
 from harness.seeds import stream
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
 BEAM = Beam(10.0, 5000, 6.0)
 SIZES = (50, 200, 1000)
@@ -28,7 +34,7 @@ SIZES = (50, 200, 1000)
 
 def report(benchmark, frames, **rates):
     if benchmark.stats is not None:
-        per_second = frames / benchmark.stats.stats.median
+        per_second = frames / benchmark.stats.stats.min
         ratios = {name: per_second / rate for name, rate in rates.items()}
         benchmark.extra_info |= {"frames_per_s": per_second, **ratios}
 
@@ -68,25 +74,73 @@ def speech(words=300, count=16, targets=120):
 
 @pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
 @pytest.mark.parametrize("denominator", ["graph", "lattice"])
-def test_outer_gradients_of_an_utterance(benchmark, kind, denominator):
+def test_outer_gradients_of_an_utterance_over_its_sums(benchmark, over, kind, denominator):
     references, scores, said = speech(count=1)
     criterion = Criterion(kind, 0.5, denominator, BEAM, "sum")
     single = SequenceCriterion(criterion, references, np.full(120, -5.0))
     found = benchmark(single.outer, scores[0], said[0])
     assert np.isfinite(found.value)
     report(benchmark, scores.shape[1])
+    over(lambda: occupancies(references.loop, scores[0]))
 
 
 def test_outer_gradients_of_a_batch_beside_one_by_one(benchmark):
     references, scores, said = speech()
     single = SequenceCriterion(Criterion(numerator="sum"), references, np.full(120, -5.0))
     alone = [single.outer(x, w) for x, w in zip(scores, said, strict=True)]
-    start = time.perf_counter()
+    start = time.process_time()
     for x, words in zip(scores, said, strict=True):
         single.outer(x, words)
-    single_rate = scores.shape[0] * scores.shape[1] / (time.perf_counter() - start)
+    single_rate = scores.shape[0] * scores.shape[1] / (time.process_time() - start)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     batched, x = BatchedCriterion(single, device), torch.from_numpy(scores).to(device)
     found = benchmark(lambda: batched.outers(x, [scores.shape[1]] * len(said), said))
     np.testing.assert_allclose(found.value, [each.value for each in alone], atol=1e-9)
     report(benchmark, scores.shape[0] * scores.shape[1], times_single=single_rate)
+
+
+def paper3_task(targets=2400, words=29_000):
+    """As many words as paper 3's, of four to ten phones in context, and one query of four."""
+    draw = stream(0, "decode cost")
+    phones = draw.integers(0, targets, (60, 8, 3))
+    names = [f"w{i:05d}" for i in range(words)]
+
+    def said():
+        length = int(draw.integers(4, 11))
+        places = zip(draw.integers(0, 60, length), draw.integers(0, 8, length), strict=True)
+        return tuple(int(s) for phone, kind in places for s in phones[phone, kind])
+
+    chains = {word: (said(),) for word in names}
+    common = 1.0 / np.arange(1, words + 1)
+    text = [tuple(draw.choice(names, 4, p=common / common.sum()).tolist()) for _ in range(2000)]
+    silence = tuple(int(s) for s in phones[0, 0])
+    lexicon = Lexicon(chains, silence, stay=np.full(targets, 0.6))
+    path = np.repeat([s for word in text[0] for s in chains[word][0]], 3)
+    scores = 1.5 * draw.normal(size=(len(path), targets))
+    scores[np.arange(len(path)), path] += 7.0
+    scores -= np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return References(train(text, 1, vocabulary=names), lexicon), scores, text[0]
+
+
+def test_what_decoding_a_frame_costs_beside_training_on_it(benchmark):
+    references, scores, said = paper3_task()
+    net = Dnn(Layout((1040, 1024, 1024, 1024, 1024, 2400)), "relu")
+    model = random_parameters(net.layout, torch.Generator().manual_seed(1))
+    x, y = torch.randn(1, 200, 1040), torch.zeros(1, 200, dtype=torch.int64)
+    net.gradient(model, x, y, out := torch.empty_like(model))
+    start = time.process_time()
+    net.gradient(model, x, y, out)
+    train_s = (time.process_time() - start) / 200
+    settings = Criterion("mmi", 0.9, "lattice", Beam(14.0, 7000, 8.0), "sum")
+    single = SequenceCriterion(settings, references, np.full(2400, -np.log(2400)))
+    frames = torch.randn(1, len(scores), 1040)
+
+    def decode():
+        net.logits(model, frames)
+        return single.outer(scores, said)
+
+    assert benchmark(decode).trouble in (None, "nothing kept")
+    report(benchmark, len(scores))
+    if benchmark.stats is not None:
+        each_s = benchmark.stats.stats.median / len(scores)
+        benchmark.extra_info["ratio"] = benchmark.extra_info["decode_cost"] = each_s / train_s

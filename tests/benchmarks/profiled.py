@@ -1,0 +1,95 @@
+"""Where a reproduction's processor time goes: one run, profiled, and the floor beneath it.
+
+    python tests/benchmarks/profiled.py paper1 one_pass [--scale smoke] [--seed 0]
+
+Times are the processor's, of one thread. The floor is what the run's gradients would take if
+all their multiplications ran at the speed of one large product, measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from data_synth import load_corpus
+from harness.acoustics.dnn import Dnn
+from harness.execution import grid
+from reproductions.__main__ import PAPERS
+from reproductions.paper import Subject
+
+SIZE, COPIED = 1024, 64_000_000
+ROWS = 40
+
+
+def least_s(work: Callable[[], object]) -> float:
+    """The least disturbed of nine measurements, in seconds of the processor."""
+    took = []
+    for _ in range(9):
+        began = time.process_time()
+        work()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+def ceilings() -> tuple[float, float]:
+    """FLOP a second of one large product, and bytes a second read and written by a copy."""
+    a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+    source, target = torch.ones(COPIED // 4), torch.empty(COPIED // 4)
+    product_s, copy_s = least_s(lambda: torch.mm(a, b)), least_s(lambda: target.copy_(source))
+    return 2 * SIZE**3 / product_s, 2 * COPIED / copy_s
+
+
+class Products:
+    """Counts what the gradients' matrix products take: 6 FLOP a weight and frame, the input
+    layer's backward product left out."""
+
+    def __init__(self) -> None:
+        self.flops, backward = 0.0, Dnn.backward_from
+
+        def counting(net, stack, x, inner, visit):
+            frames = x.shape[0] * x.shape[1]
+            weights = [m * n for m, n in pairwise(net.layout.sizes)]
+            self.flops += frames * (6 * sum(weights) - 2 * weights[0])
+            return backward(net, stack, x, inner, visit)
+
+        Dnn.backward_from = counting
+
+
+def main() -> None:
+    """Profile one run in a store of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paper", choices=sorted(PAPERS))
+    parser.add_argument("setting")
+    parser.add_argument("--scale", default="smoke")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    flops_per_s, bytes_per_s = ceilings()
+    print(f"load {os.getloadavg()[0]:.1f}; product {flops_per_s / 1e9:.1f} GFLOP/s;", end=" ")
+    print(f"copy {bytes_per_s / 1e9:.1f} GB/s")
+    paper = import_module(PAPERS[asked.paper]).PAPER
+    corpus = load_corpus(paper.corpus, scale=asked.scale)
+    subject = Subject(asked.scale, corpus, 0, "cpu")
+    config = paper.experiments(subject, asked.seed)[asked.setting]
+    products, profile = Products(), cProfile.Profile(time.process_time)
+    with tempfile.TemporaryDirectory() as folder:
+        profile.runcall(grid._execute_alone, config, Path(folder))
+    floor_s = products.flops / flops_per_s
+    print(f"gradients: {products.flops / 1e9:.1f} GFLOP, floor {floor_s:.2f} s")
+    pstats.Stats(profile).sort_stats("cumulative").print_stats(
+        "harness|data_synth|reproductions|torch._C", ROWS
+    )
+
+
+if __name__ == "__main__":
+    main()
