@@ -14,6 +14,7 @@ from harness.judge import Exhibit, Row
 from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
+MOST_INSIDE = 5  # entries of a legend; more would lie on the curves
 PAPER_LABEL = "printed in the paper"
 
 
@@ -143,5 +144,7 @@ def _legend(axes: Axes, rows: Sequence[Row]) -> None:
     if any(row.paper is not None for row in rows):
         style = {"marker": "D", "mfc": "white", "mec": MUTED, "mew": 1.2, "ms": 6, "ls": ""}
         handles = [*handles, Line2D([], [], label=PAPER_LABEL, **style)]
-    if handles:
+    if len(handles) > MOST_INSIDE:
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    elif handles:
         axes.legend(handles=handles, loc="best")
