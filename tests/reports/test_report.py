@@ -124,7 +124,7 @@ def test_the_provenance_tells_what_sets_runs_apart_and_what_they_share(built):
     provenance = data_of(built)["provenance"]
     trained = provenance["groups"][0]
     assert ("corpus", "fsdd") in trained["shared"]
-    assert "schedule.is Search, seed 12" in [run["apart"] for run in trained["runs"]]
+    assert "seed 12, schedule.is Search" in [run["apart"] for run in trained["runs"]]
     assert ["hidden layers", "7 × 2048", "3 × 128"] in provenance["differences"]
     assert ("commit", "0123abc") in provenance["facts"]
 
