@@ -32,6 +32,8 @@ from reproductions.paper3_async_mmi.presets import (
 PAPER = REPORTED["paper"]
 LAYERS: tuple[int, ...] = tuple(PAPER["layers"])
 REPLICAS = {1: "one", 10: "ten", 50: "fifty"}
+RISK_RATE = 0.1
+"""Of minimum Bayes risk's rate over MMI's: its gradients count frames, not probabilities."""
 NEVER_S = 1e9
 """Decoders that never fetch again: the start's parameters decide every outer gradient."""
 TIMED_STEPS = 400
@@ -108,16 +110,20 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         "realigned": alone,
         "aligned once": replace(alone, fetch_s=NEVER_S),
         "boosted": replace(ten, criterion=replace(mmi, kind="bmmi")),
-        "risk": replace(ten, criterion=replace(mmi, kind="smbr")),
+        "risk": replace(ten, criterion=replace(mmi, kind="smbr"), rate=RISK_RATE * ten.rate),
     }
 
 
 def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
-    """Of a fetch sweep, the run that fetches at every utterance."""
-    ten = sequence(subject, seed, 10)
+    """Of a fetch sweep, the run that fetches at every utterance, at one replica's rate.
+
+    Ten replicas bear it on development data, and the larger the rate, the sooner old outer
+    gradients tell.
+    """
+    fast = replace(sequence(subject, seed, 10), rate=PRESETS[subject.scale].rate_one, test=False)
     if sweep == "all":
-        return ten
-    return replace(ten, layers="last", update_silence=sweep == "last")
+        return fast
+    return replace(fast, layers="last", update_silence=sweep == "last")
 
 
 def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
@@ -127,9 +133,7 @@ def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         base = fetch_base(subject, seed, sweep)
         found[fetch_name(sweep, 0)] = base
         for i, passes in enumerate(PRESETS[subject.scale].fetch, start=1):
-            found[fetch_name(sweep, i)] = replace(
-                base, fetch_s=fetch_s(subject, passes), test=False
-            )
+            found[fetch_name(sweep, i)] = replace(base, fetch_s=fetch_s(subject, passes))
     return found
 
 
