@@ -1,6 +1,6 @@
 """What each scale decides, and what was fixed on development data before any verdict.
 
-Corpus seed 0 and seed 100 served development (docs/decisions).
+Corpus seed 0 and seed 100 served development (decision 15).
 """
 
 from __future__ import annotations
