@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +28,9 @@ def load(path: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
     """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return {name: _expected(each) for name, each in held.pop("benchmarks").items()}, held
+        benchmarks = {name: _expected(each) for name, each in held.pop("benchmarks").items()}
+        same_processor(held)  # says where it was measured
+        return benchmarks, held
     except FileNotFoundError:
         hint = "make one with --renew REASON"
         raise UserError(f"--baseline {path}: is not there; allowed: a baseline ({hint})") from None
@@ -42,11 +44,31 @@ def _expected(held: Mapping[str, Any]) -> Expected:
     return Expected(ratios, held.get("counts", {}))
 
 
-def save(path: Path, benchmarks: Mapping[str, Expected], reason: str, runs: int) -> None:
-    """Write a baseline, with why it was renewed and where it was measured."""
-    about = {"schema": SCHEMA, "reason": reason, "runs": runs, "machine": machine()}
+def save(
+    path: Path,
+    benchmarks: Mapping[str, Expected],
+    reason: str,
+    runs: int,
+    before: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write a baseline, with why it was renewed and where it was measured.
+
+    Args:
+        path: the file.
+        benchmarks: all that it is to hold.
+        reason: of this renewal.
+        runs: it was made from.
+        before: earlier renewals of which something is still held.
+    """
+    renewals = [*before, {"reason": reason, "runs": runs, "machine": machine()}]
     kept = {name: _kept(benchmarks[name]) for name in sorted(benchmarks)}
-    write_json(path, {**about, "benchmarks": kept})
+    write_json(path, {"schema": SCHEMA, "renewals": renewals, "benchmarks": kept})
+
+
+def same_processor(about: Mapping[str, Any]) -> bool:
+    """Whether a baseline was measured on a processor of this kind."""
+    known = {renewal["machine"]["processor"] for renewal in about["renewals"]}
+    return known == {processor()}
 
 
 def _kept(each: Expected) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 LEAST_TOLERANCE = 0.2
 """What a ratio may always lose: about what it moves from one day to another."""
+REPEATS, UNREPEATED = 3, 0.5
+"""With fewer runs than these there is no spread to speak of, and a ratio may lose this much."""
 SPREADS = 2.0
 """How many times the spread that was seen in repeated runs a ratio may lose."""
 ELSEWHERE = 1.0
@@ -193,4 +195,5 @@ def bound(name: str, values: Sequence[float]) -> Bound:
     """The median, and ``SPREADS`` times the largest loss seen against it."""
     middle = median(values)
     spread = max(loss(name, value, middle) for value in values)
-    return Bound(middle, max(LEAST_TOLERANCE, SPREADS * spread))
+    least = LEAST_TOLERANCE if len(values) >= REPEATS else UNREPEATED
+    return Bound(middle, max(least, SPREADS * spread))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.bench.baseline import processor
+from harness.bench.baseline import same_processor
 from harness.bench.comparison import (
     ELSEWHERE,
     Expected,
@@ -40,14 +40,14 @@ def check(
     Args:
         measure: runs benchmarks.
         baseline: what is expected.
-        about: what the baseline says of the machine it was measured on.
+        about: what the baseline says of its renewals.
         partly: only some benchmarks run: what is not among them is not missed.
         say: told what is going on.
 
     Returns:
         What was measured and its rows.
     """
-    least = 0.0 if about.get("machine", {}).get("processor") == processor() else ELSEWHERE
+    least = 0.0 if same_processor(about) else ELSEWHERE
     if least:
         say(f"another processor than the baseline's: ratios may lose {100 * least:.0f}%")
     run = measure(())

@@ -100,16 +100,22 @@ def _summary(rows: list[Row], failing: list[Row]) -> str:
 
 def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     """Write the baseline; with ``--only`` the others in it stay."""
-    from harness.bench.baseline import load, save
+    from harness.bench.baseline import load, same_processor, save
     from harness.bench.regressions import renewed
 
-    before = load(path)[0] if arguments.only and path.is_file() else {}
+    before, about = load(path) if arguments.only else ({}, {"renewals": []})
+    if arguments.only and not same_processor(about):
+        raise UserError(
+            f"--only {arguments.only}: --baseline {path} is of another processor;"
+            " allowed with --renew: the whole"
+        )
     try:
         found = renewed(measure, arguments.runs, _say)
     except ValueError as error:
         _say(f"bench: {error}")
         return EXIT_SLOWER
-    save(path, {**before, **found}, arguments.renew, arguments.runs)
+    every, renewals = {**before, **found}, about["renewals"]
+    save(path, every, arguments.renew, arguments.runs, renewals)
     print(f"{path}: {len(found)} benchmarks renewed")
     return EXIT_DONE
 

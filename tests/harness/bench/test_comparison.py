@@ -4,6 +4,7 @@ import pytest
 
 from harness.bench.comparison import (
     LEAST_TOLERANCE,
+    UNREPEATED,
     Bound,
     Expected,
     Measured,
@@ -90,7 +91,11 @@ def test_of_two_measurements_the_better_counts_but_counts_must_agree():
 def test_a_tolerance_is_twice_the_worst_loss_seen_and_never_below_the_least():
     assert bound("ratio", [1.0, 1.2, 0.5]) == Bound(1.0, pytest.approx(0.4))
     assert bound("times_simpy", [10.0, 5.0, 12.0]) == Bound(10.0, pytest.approx(2.0))
-    assert bound("ratio", [2.0, 2.0]) == Bound(2.0, LEAST_TOLERANCE)
+    assert bound("ratio", [2.0, 2.0, 2.0]) == Bound(2.0, LEAST_TOLERANCE)
+
+
+def test_of_fewer_runs_the_tolerance_is_wide():
+    assert bound("ratio", [2.0, 2.0]) == Bound(2.0, UNREPEATED)
 
 
 def test_a_baseline_refuses_counts_that_differ_from_run_to_run():

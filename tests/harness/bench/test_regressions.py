@@ -15,7 +15,7 @@ from harness.errors import UserError
 NAME = "tests/benchmarks/test_it.py::test_it[4]"
 OTHER = "tests/benchmarks/test_it.py::test_other"
 BASE = {NAME: Expected({"ratio": Bound(1.0, 0.2)}), OTHER: Expected({}, {"folds": 7})}
-HERE = {"machine": machine()}
+HERE = {"renewals": [{"machine": machine()}]}
 
 
 class Machine:
@@ -66,7 +66,9 @@ def test_a_count_that_differs_is_not_excused_by_another_run():
 
 
 def test_on_another_processor_a_ratio_has_more_room():
-    _, rows = checked(Machine(0.95 * (1.0 + ELSEWHERE)), {"machine": {"processor": "another"}})
+    _, rows = checked(
+        Machine(0.95 * (1.0 + ELSEWHERE)), {"renewals": [{"machine": {"processor": "another"}}]}
+    )
     assert not any(row.fails for row in rows)
 
 
@@ -76,7 +78,10 @@ def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
     save(tmp_path / "baseline.json", found, "because", 3)
     again, about = load(tmp_path / "baseline.json")
     assert again == found
-    assert (about["reason"], about["machine"]["processor"]) == ("because", machine()["processor"])
+    assert [(each["reason"], each["runs"]) for each in about["renewals"]] == [("because", 3)]
+    save(tmp_path / "baseline.json", again, "a part", 3, about["renewals"])
+    reasons = [each["reason"] for each in load(tmp_path / "baseline.json")[1]["renewals"]]
+    assert reasons == ["because", "a part"]
 
 
 def test_every_run_is_kept(tmp_path):
