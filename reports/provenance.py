@@ -37,7 +37,9 @@ def where_from(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
     names = settings_of(facts.get("settings", {}))
     return {
         "facts": [
-            (NAMES.get(key, key), _fact(facts, key)) for key in facts if key not in ELSEWHERE
+            (NAMES.get(key, key), _fact(facts, key))
+            for key in facts
+            if key not in ELSEWHERE and facts[key] != []
         ],
         "differences": [
             [str(each.get(key, "")) for key in ("what", "paper", "here")]
