@@ -103,6 +103,8 @@ def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
     process = subprocess.Popen(
         [*COMMAND, *SMALL, "--out", str(out)],
         env=environment(cache), stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # Who runs the tests in a shell's background has Ctrl-C ignored, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     wait_for(out, "runs/*/config.json")
     os.killpg(process.pid, signal.SIGINT)
