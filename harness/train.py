@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     dist.barrier()
     pace = Pace.of(config) if asked.paced else None
     executors: list[Distributed | Rounds] = []
+    name = asked.file.stem
 
     def made(config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> Distributed | Rounds:
         parts = config, net, model, dealing
@@ -103,11 +105,11 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
         executors.append(one)
         return one
 
-    with Display({}) as display:
+    with Display({name: name}) as display:
         try:
             found = train(
                 config, run.corpus, Store(asked.out),
-                lambda progress: display.show(Report(0, 1, {asked.file.stem: progress})),
+                lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
                 made, {"by": "processes", "paced": asked.paced},
             )  # fmt: skip
         except NoWorkersLeft:
@@ -115,8 +117,8 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             return EXIT_RUN_FAILED
     for executor in executors:
         executor.close()
-    for name in ("folds", "virtual_s"):
-        print(f"{name:32} {found.summary[name]:.6g}")
+    for key in ("folds", "virtual_s"):
+        print(f"{key:32} {found.summary[key]:.6g}")
     print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
     return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
 

@@ -20,7 +20,7 @@ def remaining_s(report: Report, elapsed_s: float, already: int) -> float | None:
     """Seconds left if the rest goes as what was done since the start; None before anything was."""
     done = report.finished - already + sum(p.done / p.passes for p in report.running.values())
     left = report.total - already - done
-    return elapsed_s * left / done if done > 0.05 else None
+    return max(0.0, elapsed_s * left / done) if done > 0.05 else None
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Display:
         return f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes, {p.frame_error:.1%} frames wrong"
 
     def _name(self, p: Progress) -> str:
-        return self.names.get(p.run, p.run[:12])
+        return self.names.get(p.run, f"what others start from ({p.run[:12]})")
 
 
 def _head(report: Report, left: float | None) -> str:

@@ -76,7 +76,7 @@ def execute(
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
     wanted = {identity(config.to_dict()): config for config in configs}
     missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
-    board = _Board(len(wanted), len(wanted) - len(missing), show)
+    board = _Board(frozenset(wanted), len(wanted) - len(missing), show)
     if missing and submit:
         work = partial(_execute_alone, store=store.resolve())
         try:
@@ -122,7 +122,7 @@ def _interrupts_held() -> Generator[None]:
 class _Board:
     """What is known of the grid, shown whenever it changes."""
 
-    total: int
+    wanted: frozenset[str]
     finished: int
     show: Callable[[Report], None]
 
@@ -132,6 +132,9 @@ class _Board:
 
     def tell(self, progress: Progress) -> None:
         self.running[progress.run] = progress
+        if progress.run not in self.wanted and progress.done >= progress.passes:
+            # What another run starts from: nobody reports its end.
+            del self.running[progress.run]
         self._show()
 
     def finish(self, name: str) -> None:
@@ -140,7 +143,7 @@ class _Board:
         self._show()
 
     def _show(self) -> None:
-        self.show(Report(self.finished, self.total, dict(self.running)))
+        self.show(Report(self.finished, len(self.wanted), dict(self.running)))
 
 
 def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: float) -> None:

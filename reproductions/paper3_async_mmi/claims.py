@@ -128,6 +128,11 @@ def shuffle_order(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
+def _hours(seconds: np.ndarray) -> str:
+    mean = float(seconds.mean())
+    return f"{mean / 3600:.3g} h" if math.isfinite(mean) else "not on every seed"
+
+
 def replicas_faster(subject: Subject, runs: Runs) -> Claim:
     """More replicas reach the same gain in the criterion earlier."""
     names = ("one", "ten", "fifty")
@@ -142,7 +147,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
         _direction(f"log time, {many} − {few}", logs[many], logs[few], "below")
         for many, few in (("ten", "one"), ("fifty", "ten"))
     ]
-    hours = ", ".join(f"{name} {times[name].mean() / 3600:.3g} h" for name in names)
+    hours = ", ".join(f"{name} {_hours(times[name])}" for name in names)
     return _claim(
         "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
         "logarithm of the simulated time to 90% of the smallest of the three final gains", parts,
