@@ -82,8 +82,7 @@ def failed_runs(out: Path, results: Results) -> list[str]:
 
     Runs of which nothing is asked but whether they diverge are not among them.
     """
-    behind = {h for item in results.claims for h in item.runs}
-    behind |= {h for exhibit in results.exhibits for row in exhibit.rows for h in row.runs}
+    behind = {h for runs in results.provenance["settings"].values() for h in runs}
     asked = set(results.provenance.get("divergence_asked_of", ()))
     status = {h: Store(out / "runs").load(h).status for h in behind}
     return sorted(

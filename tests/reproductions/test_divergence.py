@@ -1,0 +1,58 @@
+"""A run that diverges: the report appears, and the question decides whether that is a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_synth import load_corpus
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.schedules import Constant
+from harness.execution.config import RunConfig, Stage
+from harness.judge.results import Exhibit, Row
+from harness.simulator import load_cluster
+from reproductions.paper import Maker, Paper, Runs, Subject
+from reproductions.pipeline import Request, failed_runs, reproduce
+
+CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+
+
+def wild(subject: Subject, seed: int) -> dict[str, RunConfig]:
+    corpus = subject.corpus
+    return {
+        "wild": RunConfig(
+            corpus=corpus.name, scale=subject.scale, corpus_seed=subject.corpus_seed,
+            fingerprint=corpus.fingerprint, hidden=(8,), activation="relu", initial=None,
+            algorithm=AsyncSgd(), schedule=Constant(1e6), stages=(Stage(32, 256, 0.05),), passes=1,
+            chunk=1.0, evaluations=5, cluster=load_cluster(CLUSTER), workers=2,
+            timed_layers=(429, 8, 30), seed=seed, device="cpu",
+        )
+    }  # fmt: skip
+
+
+def outcome(subject: Subject, runs: Runs) -> Exhibit:
+    del subject
+    run = runs["wild"][0]
+    return Exhibit("p1.map", "table", "Stable", (Row("rate 1e6", run.status, runs=(run.hash,)),))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_report_of_a_diverged_run_appears_and_says_so(tmp_path: Path, asked: bool) -> None:
+    subject = Subject("smoke", load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
+    paper = Paper(
+        "paper1", "parametric", {"title": "A paper", "authors": "Its authors"}, {"smoke": 1},
+        wild, lambda subject: [], (Maker("p1.map", ("wild",), outcome, divergence=asked),), (),
+    )  # fmt: skip
+    request = Request(seeds=(11,), only=(), jobs=1, budget_s=None, out=tmp_path)
+    results = reproduce(paper, subject, request)
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    (exhibit,) = results.exhibits
+    if asked:
+        assert exhibit.rows[0].column == "diverged"
+        assert failed_runs(tmp_path, results) == []
+    else:
+        assert not exhibit.rows
+        assert "diverged" in exhibit.note
+        assert "no longer finite at fold" in exhibit.note
+        assert failed_runs(tmp_path, results) == list(results.provenance["settings"]["wild"])
