@@ -28,7 +28,7 @@ rate = 0.008
 """
 ROUNDS = """
 [protocol]
-every = 2
+every = 1
 [algorithm]
 is = "ModelAveraging"
 [schedule]
