@@ -57,7 +57,7 @@ class Comparison:
     @property
     def staleness_distance(self) -> float:
         """Kolmogorov and Smirnov's: the largest difference of the two distributions."""
-        found: Any = ks_2samp(self.recorded.staleness, self.predicted.staleness)
+        found: Any = ks_2samp(self.recorded.staleness, self.predicted.staleness, method="asymp")
         return float(found.statistic)
 
 
