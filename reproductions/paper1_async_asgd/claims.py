@@ -11,13 +11,13 @@ from harness.judge.claims import (
     Band,
     Side,
     Verdict,
-    all_of,
     judge_direction,
     judge_prediction,
     judge_size,
     relative_error,
 )
-from harness.judge.results import Claim, Part
+from harness.judge.parts import Quantity, claim_of
+from harness.judge.results import Claim
 from harness.judge.statistics import (
     Interval,
     paired_difference_ci,
@@ -40,8 +40,6 @@ from reproductions.readings import at_epoch, errors_of_utterances, hashes, lengt
 EARLY = 0.25
 """The share of epoch 1 that counts as early; a quarter of figure 2's first epoch."""
 
-Quantity = tuple[str, float | str | None, Interval, Verdict | None]
-"""A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
 
 UNTESTED: Quantity = ("", "below 0", Interval(math.nan), "undecided")
 """What the corpus at hand cannot show."""
@@ -54,7 +52,7 @@ def search_best(subject: Subject, runs: Runs) -> Claim:
         _direction(f"search − {other}", final["search"], final[other], "below")
         for other in ("hand", "adapt")
     ]
-    return _claim(
+    return claim_of(
         "p1.search-best", "ASGD-search performs the highest frame accuracy",
         "Section 4.1, Figure 2", "final frame error (%), difference", parts,
         hashes(runs["hand"], runs["adapt"], runs["search"]),
@@ -65,7 +63,7 @@ def hand_early(subject: Subject, runs: Runs) -> Claim:
     """Early in epoch 1, hand below search."""
     early = {name: _early(subject, runs[name]) for name in ("hand", "search")}
     parts = [_direction("hand − search", early["hand"], early["search"], "below")]
-    return _claim(
+    return claim_of(
         "p1.hand-early", "For the initial update iterations ASGD-hand has the lower frame error",
         "Section 4.1, Figure 2",
         f"frame error (%), mean over the first {EARLY:.0%} of epoch 1, difference", parts,
@@ -79,7 +77,7 @@ def flat_after_one_pass(subject: Subject, runs: Runs) -> Claim:
     for name in ("hand", "search"):
         start, one, two = (_dev(subject, runs[name], epoch) for epoch in (0.0, 1.0, 2.0))
         parts.append(_size(name, ratio_ci(one - two, start - one), (-math.inf, 0.15)))
-    return _claim(
+    return claim_of(
         "p1.flat-after-one-pass", "For hand and search the curve flattens out after one pass",
         "Section 4.1, Figure 2", "drop in frame error, epoch 2 over epoch 1; at most 0.15", parts,
         hashes(runs["hand"], runs["search"]),
@@ -99,7 +97,7 @@ def adapt_slow(subject: Subject, runs: Runs) -> Claim:
         _direction("final, adapt − larger of the others", last["adapt"],
                    np.maximum(last["hand"], last["search"]), "above"),
     ]  # fmt: skip
-    return _claim(
+    return claim_of(
         "p1.adapt-slow", "ASGD-adapt improves slowly: it still falls when the others are flat",
         "Section 4.1, Figure 2", "frame error (%), differences", parts,
         hashes(runs["hand"], runs["adapt"], runs["search"]),
@@ -121,7 +119,7 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
         excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
         parts.append((f"{test}, 25 h over 1 h", paper, ratio, judge_direction(excess, "above")))
-    return _claim(
+    return claim_of(
         "p1.chunk-size", "The error rises with the size of the data chunk",
         "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
         hashes(*(runs[name] for name in settings)),
@@ -136,7 +134,7 @@ def one_pass_close(subject: Subject, runs: Runs) -> Claim:
         ratio = rate_ratio_ci(one, many, lengths_of_utterances(runs["one_pass"][0], test))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
         parts.append((test, paper, ratio, judge_size(ratio, (-math.inf, 1.08))))
-    return _claim(
+    return claim_of(
         "p1.one-pass-close", "One pass of asynchronous ASGD is very close to multi-pass SGD",
         "Section 4.3, Table 2", "error of one pass over multi-pass; at most 1.08", parts,
         hashes(runs["one_pass"], runs["multi_pass"]),
@@ -154,7 +152,7 @@ def time_factor(subject: Subject, runs: Runs) -> Claim:
     if not stopped:
         parts = [(*parts[0][:3], "undecided")]
     passes = _listed(run.summary["passes"] for run in runs["multi_pass"])
-    return _claim(
+    return claim_of(
         "p1.time-factor", "One pass of ASGD reduces the training time by a factor of 6.3",
         "Section 4.3, Table 3", "simulated time, multi-pass over one-pass; 5 to 8", parts,
         hashes(runs["one_pass"], runs["multi_pass"]),
@@ -174,7 +172,7 @@ def average_helps(subject: Subject, runs: Runs) -> Claim:
         difference = rate_difference_ci(average, iterate, lengths_of_utterances(group[0], test))
         parts.append((f"{test}, average − iterate", "below 0", _in_percent(difference),
                       judge_direction(difference, "below")))  # fmt: skip
-    return _claim(
+    return claim_of(
         "p1.average-helps", "The averaged model is better than the plain SGD iterate",
         "Section 2.3", "test error (%) after one pass, difference", parts, hashes(group),
     )  # fmt: skip
@@ -184,7 +182,7 @@ def first_epoch(subject: Subject, runs: Runs) -> Claim:
     """After epoch 1, ASGD's development error below SGD's."""
     asgd = _percent(runs["one_pass"], DEV_AVERAGE, 1.0)
     sgd = _percent(runs["multi_pass"], DEV_ITERATE, 1.0)
-    return _claim(
+    return claim_of(
         "p1.first-epoch", "After the first epoch ASGD's frame error is below SGD's",
         "Figure 3", "development frame error (%) at epoch 1, ASGD − SGD",
         [_direction("", asgd, sgd, "below")], hashes(runs["one_pass"], runs["multi_pass"]),
@@ -203,7 +201,7 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
         (f"over one bare card, minibatches of {LATER:,}", paper, over_card_later, None),
     ]
     errors = _listed(f"{relative_error(i, paper).estimate:+.0%}" for _, _, i, _ in parts)
-    return _claim(
+    return claim_of(
         "p1.speedup-4", "Asynchronous SGD on four GPUs is 3.2 times as fast as on one",
         "Section 1", "simulated throughput, 4 workers over 1; within 10%", parts,
         hashes(runs["timing_1"], runs["timing_4"], *later),
@@ -229,7 +227,7 @@ def switch(subject: Subject, runs: Runs) -> Claim:
         verdict = "reproduced" if happened[0] else "contradicted"
     share = Interval.exact(float(np.mean(happened)))
     when = _listed(f"{e:.3g}" if math.isfinite(e) else "never" for e in epochs)
-    return _claim(
+    return claim_of(
         "p1.switch", "Once the running average is better, the full average takes over",
         "Section 2.3", "share of seeds whose average switched within the pass",
         [("", "holds", share, verdict)], hashes(runs["one_pass"]),
@@ -243,7 +241,7 @@ def noise_harder(subject: Subject, runs: Runs) -> Claim:
     settings |= {chunk_name(h): f"one pass, chunk {h} h" for h in CHUNK_HOURS[1:]}
     both = {"clean", "noise"} <= set(subject.corpus.tests)
     parts = [_clean_against_noise(n, label, runs[n]) for n, label in settings.items() if both]
-    return _claim(
+    return claim_of(
         "p1.noise-harder", "Noisy speech has the higher error in every row",
         "Tables 1 and 2", "error (%), clean − noise", parts or [UNTESTED],
         hashes(*(runs[name] for name in settings)),
@@ -257,19 +255,6 @@ def _clean_against_noise(name: str, label: str, group: Sequence[Run]) -> Quantit
     difference = rate_difference_ci(clean, noise, lengths_of_utterances(group[0], "clean"))
     verdict = judge_direction(difference, "below")
     return f"{label}, clean − noise", "below 0", _in_percent(difference), verdict
-
-
-def _claim(
-    id_: str, statement: str, where: str, statistic: str, parts: Sequence[Quantity],
-    runs: tuple[str, ...], note: str = "",
-) -> Claim:  # fmt: skip
-    """A claim of one part, or of several that must all hold; the first part is its headline."""
-    _, paper, headline, _ = parts[0]
-    named = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in parts)
-    return Claim(
-        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
-        all_of(v for *_, v in parts if v is not None), runs, note, named if len(named) > 1 else (),
-    )  # fmt: skip
 
 
 def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:

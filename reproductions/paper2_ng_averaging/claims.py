@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from harness.judge.claims import Side, Verdict, all_of, judge_direction, judge_size
+from harness.judge.claims import Side, judge_direction, judge_size
 from harness.judge.losses import loss_difference_ci
-from harness.judge.results import Claim, Part
+from harness.judge.parts import Quantity, claim_of
+from harness.judge.results import Claim
 from harness.judge.statistics import Interval
 from harness.judge.utterances import Counts, rate_difference_ci, rate_ratio_ci
 from reproductions.paper import Maker, Runs, Subject
@@ -21,8 +22,6 @@ CLOSE = (0.97, 1.03)
 MOST_LOSS = 1.04
 
 Statistic = Callable[..., Interval]
-Quantity = tuple[str, float | str | None, Interval, Verdict | None]
-"""A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
 
 
 def ng_crucial(subject: Subject, runs: Runs) -> Claim:
@@ -205,14 +204,9 @@ def _claim(
     id_: str, statement: str, where: str, statistic: str, parts: Sequence[Quantity], runs: Runs,
     settings: Sequence[str], note: str = "",
 ) -> Claim:  # fmt: skip
-    """A claim of its judged parts, which must all hold; the first part is its headline."""
-    _, paper, headline, _ = parts[0]
-    named = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in parts)
-    return Claim(
-        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
-        all_of(v for *_, v in parts if v is not None), hashes(*(runs[name] for name in settings)),
-        note, named if len(named) > 1 else (),
-    )  # fmt: skip
+    """A claim of parts that rest on these settings."""
+    behind = hashes(*(runs[name] for name in settings))
+    return claim_of(id_, statement, where, statistic, parts, behind, note)
 
 
 def _nodes(n: int) -> str:

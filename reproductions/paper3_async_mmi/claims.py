@@ -11,12 +11,12 @@ from harness.judge.claims import (
     Band,
     Side,
     Verdict,
-    all_of,
     judge_direction,
     judge_prediction,
     judge_size,
 )
-from harness.judge.results import Claim, Part
+from harness.judge.parts import Quantity, claim_of
+from harness.judge.results import Claim
 from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
@@ -55,9 +55,6 @@ FIGURES = REPORTED["claims"]
 CLOSE: Band = (0.98, 1.02)
 """Within 2% relative."""
 
-Quantity = tuple[str, float | str | None, Interval, Verdict | None]
-"""A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
-
 
 def mmi_gain(subject: Subject, runs: Runs) -> Claim:
     """MMI's word error below cross-entropy's, on the small and the large task."""
@@ -71,7 +68,7 @@ def mmi_gain(subject: Subject, runs: Runs) -> Claim:
         parts.append((f"{task} task", FIGURES[f"gain_{task}"], reduction,
                       judge_direction(reduction, "above")))  # fmt: skip
     used = [runs[name] for pair in tasks.values() for name in pair]
-    return _claim(
+    return claim_of(
         "p3.mmi-gain", "MMI training lowers the word error of the cross-entropy baseline",
         "Table 1", "relative reduction of test word error; above 0", parts, hashes(*used),
     )  # fmt: skip
@@ -88,7 +85,7 @@ def opposing(subject: Subject, runs: Runs) -> Claim:
         ("frame error (%), MMI − CE", "above 0", rise, judge_direction(rise, "above")),
         ("word error, relative change", "below 0", excess, judge_direction(excess, "below")),
     ]
-    return _claim(
+    return claim_of(
         "p3.opposing", "MMI lowers the word error and raises the frame error",
         "Section 4.2, Figure 6", "change on the test set from start to end", parts,
         hashes(runs["ce"], runs["ten"]),
@@ -101,7 +98,7 @@ def not_realignment(subject: Subject, runs: Runs) -> Claim:
         _close(label, None, _ratio(subject, runs[name], runs["ce"]))
         for label, name in (("aligned once", "aligned once"), ("aligned all the time", "realigned"))
     ]
-    return _claim(
+    return claim_of(
         "p3.not-realignment", "Re-alignment without the denominator does not change the word error",
         "Section 4.2, Frame vs. sequence training",
         "word error over the baseline's; within 2%", parts,
@@ -121,7 +118,7 @@ def shuffle_order(subject: Subject, runs: Runs) -> Claim:
         _close("on the fly over full", printed["ten"] / printed["full"],
                _ratio(subject, runs["ten"], runs["full"])),
     ]  # fmt: skip
-    return _claim(
+    return claim_of(
         "p3.shuffle-order", "On-the-fly shuffling is better than none and as good as full",
         "Section 4.2, Data shuffling", "ratios of test word error; above 1, and within 2%", parts,
         hashes(runs["unshuffled"], runs["ten"], runs["full"]),
@@ -148,7 +145,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
         for many, few in (("ten", "one"), ("fifty", "ten"))
     ]
     hours = ", ".join(f"{name} {_hours(times[name])}" for name in names)
-    return _claim(
+    return claim_of(
         "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
         "logarithm of the simulated time to 90% of the smallest of the three final gains", parts,
         hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
@@ -161,7 +158,7 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
         _close(f"{name} over one", None, _ratio(subject, runs[name], runs["one"]))
         for name in ("ten", "fifty")
     ]
-    return _claim(
+    return claim_of(
         "p3.replicas-as-good", "Convergence is stable for many replicas", "Section 4.2, Figure 4",
         "test word error over that of one replica; within 2%", parts,
         hashes(runs["one"], runs["ten"], runs["fifty"]),
@@ -177,7 +174,7 @@ def staleness_50(subject: Subject, runs: Runs) -> Claim:
         ("seconds", FIGURES["lag_s"], lag, judge_size(lag, (30.0, 120.0))),
         ("updates", "a few hundred", updates, judge_size(updates, (200.0, 900.0))),
     ]
-    return _claim(
+    return claim_of(
         "p3.staleness-50", "With 50 replicas outer gradients are about a minute old",
         "Section 3.2", "simulated mean age of outer gradients; 30 to 120 s, 200 to 900 updates",
         parts, hashes(group),
@@ -196,7 +193,7 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
                         np.log2(stable[1]), np.log2(stable[50]), "above")]  # fmt: skip
     told = "; ".join(f"{n} replicas: {_listed(rates)}" for n, rates in stable.items())
     limit = " A rate at the map's edge may not be the largest." if top in stable[1] else ""
-    return _claim(
+    return claim_of(
         "p3.async-rate", "One replica is stable at larger rates than fifty",
         "Section 4.2, SGD vs. ASGD", "rates of the stability map at which no run diverged", parts,
         hashes(*(runs[name] for name in _map(1, 50))), f"Seed by seed, {told}.{limit}",
@@ -218,7 +215,7 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
             parts.append((label, "some", loss, judge_direction(beyond, "above")))
     base = runs[fetch_name("last", 0)]
     stars = [tolerated(subject, each, "last") * updates_per_pass(base) for each in _by_seed(runs)]
-    return _claim(
+    return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
         "Section 4.2, Figure 5",
         f"share of the criterion's gain that is lost; up to {COSTS_NOTHING:.0%} counts as nothing",
@@ -249,7 +246,7 @@ def cancel(subject: Subject, runs: Runs) -> Claim:
     paper = FIGURES["cancelled"]
     kept = mean_ci([run.summary["kept_frames"] for run in runs["ten"]]).estimate
     rejected = mean_ci([run.summary["rejected_frames"] for run in runs["ten"]]).estimate
-    return _claim(
+    return claim_of(
         "p3.cancel", "Numerator and denominator cancel in 85% of the frames", "Section 4.1",
         "share of all decoded frames; within 10%",
         [("", paper, share, judge_prediction(share, paper))], hashes(runs["ten"]),
@@ -269,7 +266,7 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
         ratio = ratio_ci(mmi, ce)
         verdict = judge_size(ratio, (1.5, 3.0)) if name else None
         parts.append((label, FIGURES["step_cost"] if name else None, ratio, verdict))
-    return _claim(
+    return claim_of(
         "p3.step-cost", "An MMI step takes about twice as long as a cross-entropy step",
         "Section 4.2", "simulated time of a step of one replica, MMI over CE; 1.5 to 3", parts,
         hashes(*(runs[name] for name in STEPS)),
@@ -287,7 +284,7 @@ def all_layers(subject: Subject, runs: Runs) -> Claim:
         _close("word error, all over last layer", 1.0,
                _ratio(subject, runs["ten"], runs["last"])),
     ]  # fmt: skip
-    return _claim(
+    return claim_of(
         "p3.all-layers", "Updating all layers is slightly better in criterion, not in word error",
         "Section 4.2, Figure 7", "final held-out criterion, difference; test word error within 2%",
         parts, hashes(runs["ten"], runs["last"]),
@@ -306,7 +303,7 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
     ):
         verdict: Verdict = "reproduced" if worst <= most else "contradicted"
         parts.append((label, 0.0, Interval.exact(worst), verdict))
-    return _claim(
+    return claim_of(
         "p3.tangent", "The auxiliary function touches the criterion", "Section 3.3",
         "largest deviation over the seeds; the slope by central differences in double precision",
         parts, hashes(runs["one"], found),
@@ -322,7 +319,7 @@ def _tolerances(
     logs = paired_difference_ci(np.log(stars[sweep]), np.log(stars["last"]))
     ratio = Interval(*(math.exp(x) for x in (logs.estimate, logs.low, logs.high)))
     told = "; ".join(f"{SWEEPS[s]}: {_listed(t)}" for s, t in stars.items())
-    return _claim(
+    return claim_of(
         id_, statement, "Section 4.2, Fetch interval",
         f"T* over T* of the last layer, geometric mean; {band[0]:g} to {band[1]:g}",
         [("", FIGURES[figure], ratio, judge_size(ratio, band))],
@@ -357,19 +354,6 @@ def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity
 
 def _shifted(interval: Interval, by: float) -> Interval:
     return Interval(*(x + by for x in (interval.estimate, interval.low, interval.high)))
-
-
-def _claim(
-    id_: str, statement: str, where: str, statistic: str, parts: Sequence[Quantity],
-    runs: tuple[str, ...], note: str = "",
-) -> Claim:  # fmt: skip
-    """A claim of one part, or of several that must all hold; the first part is its headline."""
-    _, paper, headline, _ = parts[0]
-    named = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in parts)
-    return Claim(
-        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
-        all_of(v for *_, v in parts if v is not None), runs, note, named if len(named) > 1 else (),
-    )  # fmt: skip
 
 
 def _listed(values: Sequence[float] | np.ndarray) -> str:
