@@ -29,9 +29,10 @@ MAGIC = 7_105_641.0
 """First word of every head: a peer that speaks something else is found out at once."""
 HEAD, BODY = 0, 1
 """Message tags."""
-DEAD_AFTER_S = 60.0
-"""A peer that a message waits for so long without a word is taken for dead. A peer whose
-process ends is noticed at once: its connection closes."""
+DEAD_AFTER_S = 1800.0
+"""A peer that a message waits for so long without a word is taken for dead: longer than a server
+scores its test sets, while workers wait. A peer whose process ends is noticed at once: its
+connection closes."""
 
 
 class Kind(IntEnum):

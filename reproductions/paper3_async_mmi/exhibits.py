@@ -105,31 +105,35 @@ def shuffling(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def fig4(subject: Subject, runs: Runs) -> Exhibit:
-    """Held-out criterion and word error against simulated time, for 1, 10 and 50 replicas."""
-    rows = [
-        row
-        for name, label in LABELS.items()
-        for row in _against_time(label, runs[name], CRITERION, 100.0)
-    ]
-    return Exhibit(
-        "p3.fig4", "figure", "MMI criterion on held-out speech against simulated time",
-        tuple(rows), axes={"x": "simulated time (h)", "y": "criterion (nats a second)"},
-        draw={"as": "curves", "x_scale": "log"}, paper_label="Figure 4",
-        note="Upper part of the figure; the lower is p3.fig4-wer.",
+    """Held-out criterion against simulated time, for 1, 10 and 50 replicas."""
+    del subject
+    return _by_replicas(
+        "p3.fig4", "MMI criterion on held-out speech against simulated time",
+        "criterion (nats a second)", CRITERION, runs,
+        "Upper part of the figure; the lower is p3.fig4-wer.",
     )  # fmt: skip
 
 
 def fig4_wer(subject: Subject, runs: Runs) -> Exhibit:
     """Held-out word error against simulated time, for 1, 10 and 50 replicas."""
+    del subject
+    return _by_replicas(
+        "p3.fig4-wer", "Word error on held-out speech against simulated time",
+        "word error, unigram (%)", WORD_ERROR, runs,
+    )  # fmt: skip
+
+
+def _by_replicas(
+    id_: str, title: str, unit: str, metric: str, runs: Runs, note: str = ""
+) -> Exhibit:
     rows = [
         row
         for name, label in LABELS.items()
-        for row in _against_time(label, runs[name], WORD_ERROR, 100.0)
+        for row in _against_time(label, runs[name], metric, 100.0)
     ]
     return Exhibit(
-        "p3.fig4-wer", "figure", "Word error on held-out speech against simulated time",
-        tuple(rows), axes={"x": "simulated time (h)", "y": "word error, unigram (%)"},
-        draw={"as": "curves", "x_scale": "log"}, paper_label="Figure 4",
+        id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
+        draw={"as": "curves", "x_scale": "log"}, paper_label="Figure 4", note=note,
     )  # fmt: skip
 
 
