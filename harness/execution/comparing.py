@@ -13,7 +13,6 @@ from harness.errors import UserError
 from harness.execution.config import RunConfig
 from harness.execution.recorder import PAUSE
 from harness.simulator import Cluster, Simulation, Timeline
-from harness.simulator.protocols.parameter_server import ParameterServer
 
 LEAST_FOLDS = 50
 QUANTILES = (0.5, 0.95, 0.99)
@@ -104,7 +103,7 @@ def compare(config: RunConfig, timeline: Timeline, cluster: Cluster | None = Non
     """
     simulation = Simulation(
         cluster or config.cluster,
-        config.protocol or ParameterServer(),
+        config.timed,
         config.workload(0),
         workers=config.workers,
         seed=config.seed,

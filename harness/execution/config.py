@@ -15,13 +15,13 @@ from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
-from harness.simulator import Cluster, Workload
+from harness.simulator import Cluster, ParameterServer, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.spec import setting
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
-ADDED = ("protocol", "tested", "whole_trials")
+ADDED = ("protocol", "tested", "whole_trials", "shards")
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "at the end", "never"]
@@ -66,6 +66,7 @@ class RunConfig:
             None for the asynchronous parameter server.
         tested: when the test sets are scored, after every pass or the last one; a search for
             settings on development data never needs them.
+        shards: equal parts of the model, each with a server of its own.
 
     Raises:
         UserError: settings that do not go together.
@@ -92,6 +93,7 @@ class RunConfig:
     format: int = FORMAT
     protocol: Averaging | None = None
     tested: Tested = "every pass"
+    shards: int = setting(1, at_least=1, at_most=1000)
 
     def __post_init__(self) -> None:
         rounds = isinstance(self.algorithm, ModelAveraging | GradientAveraging)
@@ -106,6 +108,14 @@ class RunConfig:
         if rounds and self.cluster.faults:
             told = "rounds that some workers miss can be timed but not trained with"
             raise UserError(f"cluster.faults: {told}; allowed with averaging: none")
+        if self.shards > 1 and (rounds or self.cluster.faults):
+            found = "averaging" if rounds else "faults"
+            raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
+
+    @property
+    def timed(self) -> Averaging | ParameterServer:
+        """Who waits for whom, as the simulator has it."""
+        return self.protocol or ParameterServer(shards=self.shards)
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""

@@ -105,7 +105,7 @@ class Rounds:
         first, steps = self._next, self._every
         head = Head(
             Kind.ROUNDS, first, steps, self._dealing.stage, self._dealing.before,
-            self.server.version, folds, rate,
+            self.server.version, folds, rate=rate,
         )  # fmt: skip
         for rank in range(1, 1 + self._workers):
             if not self._told:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from harness.acoustics.dnn import Dnn
 from harness.algorithms.contract import Server
+from harness.errors import UserError
 from harness.execution import resume
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
 from harness.execution.resume import Arrays, Facts
 from harness.execution.simulated import StaleReplay
 from harness.simulator import Cluster, Simulation, Timeline
-from harness.simulator.protocols.parameter_server import ParameterServer
 
 
 class Executor(Protocol):
@@ -77,9 +77,12 @@ class Simulated:
     """
 
     def __init__(self, config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> None:
+        if config.shards > 1:
+            allowed = "1, or real processes (harness.train)"
+            raise UserError(f"shards: {config.shards} is timed but not trained; allowed: {allowed}")
         self._config, self._dealing = config, dealing
         self._machine = _machine(config, dealing)
-        self._protocol = config.protocol or ParameterServer()
+        self._protocol = config.timed
         self.simulation = Simulation(
             self._machine, self._protocol, config.workload(0), config.workers, config.seed
         )

@@ -14,7 +14,6 @@ from harness.execution.frames import Frames
 from harness.execution.replaying import stored_run
 from harness.execution.run_file import RunFile
 from harness.simulator import Cluster, Simulation, Timeline
-from harness.simulator.protocols.parameter_server import ParameterServer
 
 SAMPLE = 2000
 """Folds that are simulated."""
@@ -58,9 +57,8 @@ def foreseen(
 
 
 def _simulated(workers: int, config: RunConfig) -> Timeline:
-    protocol = config.protocol or ParameterServer()
     simulation = Simulation(
-        config.cluster, protocol, config.workload(0), workers=workers, seed=config.seed
+        config.cluster, config.timed, config.workload(0), workers=workers, seed=config.seed
     )
     return simulation.advance(folds=SAMPLE)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory
 from harness.execution.simulated import Pending, StaleReplay
-from harness.simulator.timeline import Contributions, Folds, Spans, Timeline
+from harness.simulator.timeline import Contributions, Folds, Pieces, Spans, Timeline
 
 Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
@@ -63,6 +63,7 @@ def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
         Contributions(**part(arrays, "contributions.")),
         Spans(**part(arrays, "spans.")),
         tuple(facts["kinds"]),
+        pieces=Pieces(**part(arrays, "pieces.")),
     )
 
 

@@ -4,6 +4,8 @@ A message is a head of fixed size, and for some kinds one vector of parameters a
 server listens to every worker in a thread of its own, so that it receives from whoever comes
 first and so that a worker's death breaks that worker's connection alone. Vectors travel in
 host memory: what lies on a GPU is staged, as in paper 1's server.
+
+A peer is the number of a rank; who came later, into a group of its own, is a `Peer`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import timedelta
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -44,11 +47,20 @@ class Kind(IntEnum):
     STOP = 4
     STATE = 5
     ROUNDS = 6
+    TASK = 7
+    FETCH = 8
+    SLICE = 9
+    PIECE = 10
+    PUSHED = 11
+    FOLDED = 12
+    GONE = 13
+    GATHER = 14
+    NUMBER = 15
 
     @property
     def has_body(self) -> bool:
         """Whether a vector follows."""
-        return self in (Kind.WORK, Kind.DONE, Kind.STATE)
+        return self in (Kind.WORK, Kind.DONE, Kind.STATE, Kind.SLICE, Kind.PIECE)
 
 
 @dataclass(frozen=True)
@@ -61,9 +73,11 @@ class Head:
         stage, before: the run's stage, and the steps of all stages before it.
         version: of the model that is sent, or that a contribution was made from.
         rounds: how many are asked for, where workers train in rounds.
+        worker, read_version: whose contribution a shard speaks of, and what it was made from.
         rate: for local steps.
         began_s, ended_s: when the sender began and ended what it reports, on its own clock.
         loss: summed over the contribution's frames, in nats.
+        value: of one of the server's numbers.
     """
 
     kind: Kind
@@ -73,13 +87,16 @@ class Head:
     before: int = 0
     version: int = 0
     rounds: int = 0
+    worker: int = 0
+    read_version: int = 0
     rate: float = 0.0
     began_s: float = 0.0
     ended_s: float = 0.0
     loss: float = 0.0
+    value: float = 0.0
 
 
-COUNTS = 6
+COUNTS = 8
 """Fields of a head that are whole numbers, after its kind."""
 WORDS = 1 + len(fields(Head))
 
@@ -107,30 +124,64 @@ def unpacked(words: Tensor) -> Head:
     return Head(Kind(int(kind)), *map(int, counts), *times)
 
 
-def send(head: Head, rank: int, body: Tensor | None = None) -> None:
+class Peer(NamedTuple):
+    """A rank of a group other than the one everybody entered at first."""
+
+    group: Any
+    rank: int
+
+
+Address = int | Peer
+"""Whom a message goes to: a rank of the first group, or a peer in another."""
+
+
+def send(head: Head, to: Address, body: Tensor | None = None) -> None:
     """Send a message; returns once it is on its way.
 
     Raises:
         RuntimeError: the peer is gone.
     """
-    dist.send(packed(head), dst=rank, tag=HEAD)
+    group, rank = _route(to)
+    group.send([packed(head)], rank, HEAD).wait()
     if body is not None:
-        dist.send(body.cpu(), dst=rank, tag=BODY)
+        group.send([body.cpu()], rank, BODY).wait()
 
 
-def receive(rank: int, into: Tensor) -> Head:
+def receive(source: Address, into: Tensor) -> Head:
     """Wait for a message; its body, if it has one, lands in ``into`` (in host memory).
 
     Raises:
         RuntimeError: the peer is gone.
         GarbageReceived: what came is no message.
     """
+    group, rank = _route(source)
     words = torch.empty(WORDS, dtype=torch.float64)
-    dist.recv(words, src=rank, tag=HEAD)
+    group.recv([words], rank, HEAD).wait()
     head = unpacked(words)
     if head.kind.has_body:
-        dist.recv(into, src=rank, tag=BODY)
+        group.recv([into], rank, BODY).wait()
     return head
+
+
+def expect(source: Address, into: Tensor) -> Callable[[], Head]:
+    """Be ready for one message with a body; what is returned waits for it, as `receive` does.
+
+    Whoever expects from several peers at once keeps none of them waiting for another.
+    """
+    group, rank = _route(source)
+    words = torch.empty(WORDS, dtype=torch.float64)
+    coming = group.recv([words], rank, HEAD), group.recv([into], rank, BODY)
+
+    def wait() -> Head:
+        for each in coming:
+            each.wait()
+        return unpacked(words)
+
+    return wait
+
+
+def _route(to: Address) -> Peer:
+    return to if isinstance(to, Peer) else Peer(dist.group.WORLD, to)
 
 
 class Arrival(NamedTuple):
@@ -151,28 +202,55 @@ class Inbox:
         dtype: of a body.
     """
 
-    def __init__(self, ranks: Sequence[int], size: int, dtype: torch.dtype) -> None:
+    def __init__(self, ranks: Sequence[Address], size: int, dtype: torch.dtype) -> None:
         self._arrivals: queue.Queue[Arrival] = queue.Queue()
-        self._read = [threading.Semaphore(0) for _ in ranks]
+        self._read: dict[int, threading.Semaphore] = {}
         for worker, rank in enumerate(ranks):
-            body = torch.zeros(size, dtype=dtype)
-            threading.Thread(
-                target=self._listen, args=(worker, rank, body), daemon=True, name=f"worker {worker}"
-            ).start()
+            self.listen(worker, rank, torch.zeros(size, dtype=dtype))
+
+    def listen(self, worker: int, source: Address, body: Tensor) -> None:
+        """Take in messages of one more worker, or of one that comes back elsewhere.
+
+        Args:
+            worker: its number.
+            source: where it sends from.
+            body: of the size of its bodies, which land there.
+        """
+        read = self._read[worker] = threading.Semaphore(0)
+        threading.Thread(
+            target=self._listen,
+            args=(worker, source, body, read),
+            daemon=True,
+            name=f"worker {worker}",
+        ).start()
 
     def get(self) -> Arrival:
         """The next arrival. Its body holds until `release` lets that worker's next one in."""
         return self._arrivals.get()
 
+    def get_before(self, moment_s: float) -> Arrival | None:
+        """The next arrival before a moment of the monotonic clock; None if there is none."""
+        left = moment_s - time.monotonic()
+        try:
+            return self._arrivals.get(timeout=left) if left > 0.0 else self._arrivals.get_nowait()
+        except queue.Empty:
+            return None
+
+    def put(self, arrival: Arrival) -> None:
+        """Let something in that came another way."""
+        self._arrivals.put(arrival)
+
     def release(self, worker: int) -> None:
         """The last body of this worker has been used."""
         self._read[worker].release()
 
-    def _listen(self, worker: int, rank: int, body: Tensor) -> None:
+    def _listen(self, worker: int, rank: Address, body: Tensor, read: threading.Semaphore) -> None:
         try:
             while True:
-                self._arrivals.put(Arrival(worker, receive(rank, body), body, ""))
-                self._read[worker].acquire()
+                head = receive(rank, body)
+                self._arrivals.put(Arrival(worker, head, body, ""))
+                if head.kind.has_body:
+                    read.acquire()
         except GarbageReceived as garbage:
             self._arrivals.put(Arrival(worker, None, body, f"sent garbage: {garbage}"))
         except RuntimeError:

@@ -233,7 +233,7 @@ def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
 
 
 def test_heads_survive_the_wire_and_garbage_does_not() -> None:
-    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 4, 0.25, 1.5, 2.5, 3.5)
+    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 4, 3, 8, 0.25, 1.5, 2.5, 3.5, 4.5)
     assert unpacked(packed(head)) == head
     for words in (torch.rand(len(packed(head)), dtype=torch.float64), packed(head) * 2.0):
         with pytest.raises(GarbageReceived):
