@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
@@ -16,7 +18,7 @@ from harness.errors import UserError
 from harness.execution.config import RunConfig
 from harness.execution.observe import Watch
 from harness.execution.pretraining import MODEL
-from harness.execution.run import WORD_ERRORS, train
+from harness.execution.run import EXECUTED, TIMELINE, WORD_ERRORS, train
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_full import Passes
 from harness.execution.sequence_lags import lags
@@ -28,10 +30,29 @@ from harness.store import Run, RunWriter, Store
 WAYS = {"none": Streams, "on the fly": Streams, "full": Passes}
 
 
-def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
+Way = Callable[[SequenceConfig, Corpus, Tensor, RunWriter, Watch], SequenceTraining[Any]]
+"""Makes a training from a configuration, its corpus, initial parameters ``[P]`` and a writer."""
+
+
+def train_sequence(
+    config: SequenceConfig,
+    corpus: Corpus,
+    store: Store,
+    watch: Watch,
+    way: Way | None = None,
+    executed: Mapping[str, object] | None = None,
+) -> Run:
     """The finished run of a configuration, and before it the one that it starts from.
 
     Where the start diverged, so did the run.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names.
+        store: where it is kept.
+        watch: told of progress.
+        way: makes the training; None is on a simulated cluster.
+        executed: what sets another way apart, as part of the run's identity.
 
     Raises:
         UserError: the run to start from has kept no model.
@@ -43,9 +64,11 @@ def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: 
             writer.finish("diverged", {}, f"its start, run {start.hash[:12]}: {start.note}")
             return
         with denormals_flushed():
-            _execute(WAYS[config.shuffling](config, corpus, final_model(start), writer, watch))
+            make = way or WAYS[config.shuffling]
+            carry_out(make(config, corpus, final_model(start), writer, watch))
 
-    return store.obtain(config.to_dict(), execute)
+    identity = config.to_dict() | ({EXECUTED: dict(executed)} if executed else {})
+    return store.obtain(identity, execute)
 
 
 def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
@@ -73,12 +96,16 @@ def final_model(run: Run) -> Tensor:
         raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None
 
 
-def _execute(training: SequenceTraining) -> None:
+def carry_out(training: SequenceTraining[Any]) -> None:
+    """Train to the end and keep what came of it."""
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
     with TemporaryDirectory() as folder:
-        timeline.save(path := Path(folder) / "timeline.parquet")
-        writer.attach("timeline.parquet", path)
+        timeline.save(path := Path(folder) / TIMELINE)
+        writer.attach(TIMELINE, path)
+        for name, arrays in training.attachments().items():
+            save_file(arrays, path := Path(folder) / name)
+            writer.attach(name, path)
         save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
         writer.attach(WORD_ERRORS, path)
         model = training.whole_model().cpu().contiguous()

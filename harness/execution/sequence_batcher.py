@@ -96,8 +96,9 @@ class Batcher:
                 # A replica may take an utterance well before it has all it needs for a step.
                 entering = self.entering.get(worker, deque())
                 while entering and entering[0].first_step == own:
-                    self._enter(worker, entering.popleft())
-                self.chosen[worker, step] = list(self._choose(worker))
+                    entry = entering.popleft()
+                    self.enter(worker, entry.slot, self.decoded.pop(entry.utterance))
+                self.chosen[worker, step] = self.take(worker)
                 self.last_step = step
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
@@ -106,24 +107,36 @@ class Batcher:
         Returns:
             ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
         """
-        frames = [self.chosen.pop(key) for key in keys]
-        most = max(map(len, frames))
-        x = torch.stack([_filled([kept.x[at] for kept, at in each], most) for each in frames])
-        outer = [_filled([kept.outer[at] for kept, at in each], most) for each in frames]
-        return Minibatch(x, torch.stack(outer))
+        return filled([self.chosen.pop(key) for key in keys])
 
-    def _enter(self, worker: int, entry: Entry) -> None:
+    def enter(self, worker: int, slot: int, kept: Kept) -> None:
+        """An utterance enters a slot that is free; without shuffling, any."""
+        place = self._place(worker)
+        if isinstance(place, deque):
+            place.append(Cursor(kept))
+        else:
+            place[slot] = Cursor(kept)
+
+    def wanting(self, worker: int) -> int | None:
+        """The first slot that lacks a frame for the next minibatch; None if it is full."""
+        place = self._place(worker)
+        if isinstance(place, deque):
+            there = sum(len(cursor.kept) - cursor.at for cursor in place)
+            return 0 if there < self.slots else None
+        return next((slot for slot, cursor in enumerate(place) if cursor is None), None)
+
+    def take(self, worker: int) -> list[Frame]:
+        """The frames of a worker's next minibatch, which leave their slots."""
+        return list(self._choose(worker))
+
+    def _place(self, worker: int) -> deque[Cursor] | list[Cursor | None]:
         if worker not in self.current:
             empty: list[Cursor | None] = [None] * self.slots
             self.current[worker] = empty if self.shuffled else deque()
-        place, cursor = self.current[worker], Cursor(self.decoded.pop(entry.utterance))
-        if isinstance(place, deque):
-            place.append(cursor)
-        else:
-            place[entry.slot] = cursor
+        return self.current[worker]
 
     def _choose(self, worker: int) -> Iterable[Frame]:
-        place = self.current[worker]
+        place = self._place(worker)
         if isinstance(place, deque):
             yield from _consecutive(place, self.slots)
             return
@@ -198,6 +211,18 @@ def _consecutive(queue: deque[Cursor], most: int) -> Iterable[Frame]:
         cursor.at += 1
         if cursor.at == len(cursor.kept):
             queue.popleft()
+
+
+def filled(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
+    """Several minibatches of frames; where one has fewer, zeros fill it up.
+
+    Returns:
+        ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
+    """
+    most = max(map(len, minibatches))
+    x = torch.stack([_filled([kept.x[at] for kept, at in each], most) for each in minibatches])
+    outer = [_filled([kept.outer[at] for kept, at in each], most) for each in minibatches]
+    return Minibatch(x, torch.stack(outer))
 
 
 def _filled(rows: list[Tensor], size: int) -> Tensor:

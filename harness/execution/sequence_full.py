@@ -20,14 +20,14 @@ from harness.execution import resume
 from harness.execution.sequence_batcher import Arrays, Facts
 from harness.execution.sequence_decoding import Decoded
 from harness.execution.sequence_order import parts
-from harness.execution.sequence_training import SequenceTraining
+from harness.execution.sequence_training import SequenceTraining, restored
 from harness.execution.simulated import Key, StaleReplay
 from harness.seeds import stream
 from harness.simulator import Simulation, compute_seconds, copy_seconds
 
 
 @dataclass
-class Passes(SequenceTraining):
+class Passes(SequenceTraining[Simulation]):
     """Shuffling full."""
 
     def _simulation(self) -> Simulation:
@@ -39,6 +39,9 @@ class Passes(SequenceTraining):
             workers=config.replicas,
             seed=config.seed,
         )
+
+    def _restore(self, state: Arrays) -> None:
+        self.simulation = restored(self.config, self.simulation, state)
 
     def _prepare(self) -> None:
         algorithm = AsyncSgd()
@@ -100,7 +103,7 @@ class Passes(SequenceTraining):
     def _begin_pass(self) -> None:
         """Decode everything, which takes as long as the replica that has most to decode."""
         self.decoded_with = self.model.clone()
-        self._count(self._decode())
+        self._count([each.seen for each in self._decode()])
         config = self.config
         if config.decode_cost:
             dealt = parts(config.seed, len(self.train), config.replicas)

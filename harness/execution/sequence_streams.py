@@ -19,14 +19,14 @@ from harness.execution import resume
 from harness.execution.sequence_batcher import Arrays, Batcher, Facts, Kept
 from harness.execution.sequence_order import orders
 from harness.execution.sequence_replay import SequenceReplay
-from harness.execution.sequence_training import SequenceTraining
+from harness.execution.sequence_training import SequenceTraining, restored
 from harness.simulator import Sequence, Simulation
 
 WITHOUT_LIMIT = 10**9
 
 
 @dataclass
-class Streams(SequenceTraining):
+class Streams(SequenceTraining[Simulation]):
     """Shuffling none or on the fly."""
 
     def _simulation(self) -> Simulation:
@@ -42,6 +42,9 @@ class Streams(SequenceTraining):
         return Simulation(
             config.cluster, protocol, self.workload, workers=config.replicas, seed=config.seed
         )
+
+    def _restore(self, state: Arrays) -> None:
+        self.simulation = restored(self.config, self.simulation, state)
 
     def _prepare(self) -> None:
         config, utterances = self.config, len(self.train)
@@ -84,7 +87,7 @@ class Streams(SequenceTraining):
             return False
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
         decoded = self.decoder.decode(models, self.orders[begun.worker, begun.number].tolist())
-        self._count(decoded)
+        self._count([each.seen for each in decoded])
         for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
             self.batcher.add(Kept(utterance, each.x, each.outer))
         self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded]))

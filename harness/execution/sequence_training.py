@@ -7,23 +7,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.inner import InnerLoss
-from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.numerator import references_of
-from harness.acoustics.stack import Layout
 from harness.execution import checkpoint, resume
-from harness.execution.frames import Frames
-from harness.execution.observe import Progress, Watch, log_prior
+from harness.execution.observe import Progress, Watch
 from harness.execution.sequence_config import SequenceConfig
-from harness.execution.sequence_decoding import Decoded, Decoder, Halves, Tally
+from harness.execution.sequence_decoding import Seen, Tally
 from harness.execution.sequence_exam import HeldOut, SequenceExaminer
+from harness.execution.sequence_setup import Setup, workload
 from harness.simulator import Simulation, Timeline, Workload, concat
 from harness.simulator.timeline import Contributions, Decodes, Folds, Spans
 from harness.store import RunWriter
@@ -35,6 +30,27 @@ CHECKPOINT_SHARE = 0.02
 
 Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
+
+
+class Clock(Protocol):
+    """What says when things happen: a simulation, or real processes."""
+
+    @property
+    def version(self) -> int:
+        """Folds so far."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        ...
+
+    def state(self) -> Arrays:
+        """Everything needed to go on later, besides what `_capture` holds."""
+        ...
+
+
+Timed = TypeVar("Timed", bound=Clock)
 
 
 class Diverged(Exception):  # noqa: N818 (what happened, not what was wrong)
@@ -61,7 +77,7 @@ class Position:
 
 
 @dataclass
-class SequenceTraining(ABC):
+class SequenceTraining(ABC, Generic[Timed]):
     """A run in progress.
 
     Args:
@@ -85,17 +101,12 @@ class SequenceTraining(ABC):
 
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.start.hidden, corpus.n_targets))
-        net = Dnn(layout, config.start.activation)
-        self.halves, self.part = Halves.of(net, self.initial.to(config.device), config.layers)
-        frozen = () if config.update_silence else tuple(dict.fromkeys(corpus.silence))
-        self.loss = InnerLoss(self.halves.net, config.criterion.mass == 0.0, frozen)
-        self.frames = Frames.of(corpus, config.device)
-        self.train = corpus.split("train")
-        criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
-        self.decoder = Decoder(config, self.halves, self.frames, self.train, criterion)
-        self.examiner = SequenceExaminer(net, self.frames, corpus, criterion, config.held_out)
+        self.setup = Setup.of(config, corpus, self.initial)
+        self.halves, self.part, self.loss = self.setup.halves, self.setup.part, self.setup.loss
+        self.train, self.decoder = self.setup.train, self.setup.decoder
+        self.examiner = SequenceExaminer(
+            self.setup.net, self.setup.frames, corpus, self.setup.criterion, config.held_out
+        )
         self.simulation = self._simulation()
         self._prepare()
         self._resume()
@@ -103,8 +114,12 @@ class SequenceTraining(ABC):
     # -- what a way of training is ------------------------------------------------------
 
     @abstractmethod
-    def _simulation(self) -> Simulation:
+    def _simulation(self) -> Timed:
         """Who waits for whom, at time 0."""
+
+    @abstractmethod
+    def _restore(self, state: Arrays) -> None:
+        """Undo the ``state`` of the simulation."""
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -153,7 +168,7 @@ class SequenceTraining(ABC):
     @property
     def workload(self) -> Workload:
         """One minibatch, and the network the cluster is charged for."""
-        return Workload.of_network(self.config.timed_layers, self.config.slots)
+        return workload(self.config)
 
     @property
     def rate(self) -> float:
@@ -172,14 +187,14 @@ class SequenceTraining(ABC):
         """The parameters [P] one would deploy."""
         return self.halves.whole(self.model)
 
-    def _count(self, decoded: Sequence[Decoded]) -> None:
+    def _count(self, decoded: Sequence[Seen]) -> None:
         """Take note of decoded utterances.
 
         Raises:
             Diverged: the parameters gave no numbers for one of them.
         """
         for each in decoded:
-            self.tally.add(each.seen)
+            self.tally.add(each)
         if self.tally.troubles["not finite"]:
             raise Diverged
         self.position.decoded += len(decoded)
@@ -263,6 +278,10 @@ class SequenceTraining(ABC):
             "epochs": self.epoch,
         }
 
+    def attachments(self) -> dict[str, Arrays]:
+        """Further files of the run, by name."""
+        return {}
+
     # -- resuming -----------------------------------------------------------------------
 
     def _save(self) -> None:
@@ -308,12 +327,13 @@ class SequenceTraining(ABC):
                 decodes=Decodes(**resume.part(history, "decodes.")),
             )
         ]
-        self.simulation = Simulation.restore(
-            self.config.cluster,
-            self.simulation.protocol,
-            resume.part(arrays, "simulation/"),
-            workers=self.config.replicas,
-            seed=self.config.seed,
-        )
+        self._restore(resume.part(arrays, "simulation/"))
         self._reinstate(resume.part(arrays, "way/"), facts["way"])
         self.writer.restore_rows(facts["rows"])
+
+
+def restored(config: SequenceConfig, simulation: Simulation, state: Arrays) -> Simulation:
+    """The simulation, of the same protocol, whose state this is."""
+    return Simulation.restore(
+        config.cluster, simulation.protocol, state, workers=config.replicas, seed=config.seed
+    )
