@@ -118,12 +118,12 @@ class _Tokens:
 
 def _arguments(graph: Graph, scores: np.ndarray, beam: Beam) -> tuple[Any, ...]:
     check_scores(scores)
-    rest = graph.level, graph.start, float(beam.width), beam.max_active
+    rest = graph.states, graph.level, graph.start, float(beam.width), beam.max_active
     return (np.ascontiguousarray(scores), *_arcs(graph), *rest)
 
 
 def _arcs(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    return graph.target, graph.first, graph.split, graph.to, graph.weight
+    return graph.first, graph.split, graph.to, graph.weight, graph.consumed
 
 
 def check_scores(scores: np.ndarray) -> None:
@@ -172,11 +172,11 @@ def _advance(
     tokens: range,
     node: np.ndarray,
     score: np.ndarray,
-    target: np.ndarray,
     first: np.ndarray,
     split: np.ndarray,
     to: np.ndarray,
     weight: np.ndarray,
+    consumed: np.ndarray,
     width: float,
     value: np.ndarray,
     came: np.ndarray,
@@ -184,43 +184,47 @@ def _advance(
     found: np.ndarray,
 ) -> int:
     """Let tokens enter the states of the next frame; returns how many states were found."""
-    count, best, top = 0, -np.inf, row.max()
+    # Unsigned indices spare the test for a negative one, which this loop would feel.
+    count, best, top = np.uint64(0), -np.inf, row.max()
     for i in tokens:
-        for a in range(first[node[i]], split[node[i]]):
-            if score[i] + weight[a] + top < best - width:
+        n, so_far = np.uint32(node[i]), score[i]
+        for a in range(np.uint64(first[n]), np.uint64(split[n])):
+            left = so_far + weight[a]
+            if left + top < best - width:
                 break  # the arcs after it weigh less
-            d = to[a]
-            entered = score[i] + weight[a] + row[target[d]]
-            if entered > value[d]:
-                if value[d] == -np.inf:
+            d = np.uint32(to[a])
+            entered, before = left + row[np.uint32(consumed[a])], value[d]
+            if entered > before:
+                if before == -np.inf:
                     found[count] = d
-                    count += 1
+                    count += np.uint64(1)
                 value[d], came[d], via[d] = entered, i, a
                 best = max(best, entered)
-    return count
+    return np.int64(count)
 
 
 @njit(cache=True, nogil=True)
 def _search(
     scores: np.ndarray,
-    target: np.ndarray,
     first: np.ndarray,
     split: np.ndarray,
     to: np.ndarray,
     weight: np.ndarray,
+    consumed: np.ndarray,
+    states: int,
     level: np.ndarray,
     start: int,
     width: float,
     max_active: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Node, score, predecessor and arc of all tokens, and where each layer begins."""
-    frames, states, nodes = len(scores), len(target), len(split)
+    frames, nodes = len(scores), len(split)
     value = np.full(nodes, -np.inf)  # the layer under construction, by node
-    came, via = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-    found = np.empty(nodes, np.int64)
+    came, via = np.empty(nodes, np.int64), np.empty(nodes, np.int32)
+    found = np.empty(nodes, np.int32)
     layer_first = np.zeros(frames + 2, np.int64)
     node, score = np.empty(1024, np.int32), np.empty(1024)
-    origin, arc = np.empty(1024, np.int64), np.empty(1024, np.int64)
+    origin, arc = np.empty(1024, np.int64), np.empty(1024, np.int32)
     levels = level.max() + 1
     value[start], came[start], via[start], found[0] = 0.0, -1, -1, start
     size, count = 0, 1
@@ -229,7 +233,7 @@ def _search(
         if layer > 0:
             tokens = range(layer_first[layer - 1], size)
             count = _advance(
-                scores[layer - 1], tokens, node, score, target, first, split, to, weight, width,
+                scores[layer - 1], tokens, node, score, first, split, to, weight, consumed, width,
                 value, came, via, found,
             )  # fmt: skip
             lowest = _threshold(value[found[:count]], width, max_active)
@@ -242,23 +246,24 @@ def _search(
         for wave in range(-1, levels):  # states first, then junctions in topological order
             i = 0 if wave < 0 else entered
             while i < (entered if wave < 0 else count):
-                n = found[i]
+                n = np.uint32(found[i])
                 i += 1
                 if wave >= 0 and level[n] != wave:
                     continue
-                if value[n] < (lowest if wave < 0 else floor):
+                here = value[n]
+                if here < (lowest if wave < 0 else floor):
                     continue
-                node[size], score[size], origin[size], arc[size] = n, value[n], came[n], via[n]
-                for a in range(split[n], first[n + 1]):
-                    d = to[a]
-                    if value[n] + weight[a] > value[d]:
+                node[size], score[size], origin[size], arc[size] = n, here, came[n], via[n]
+                for a in range(np.uint64(split[n]), np.uint64(first[n + np.uint32(1)])):
+                    d = np.uint32(to[a])
+                    if here + weight[a] > value[d]:
                         if value[d] == -np.inf:
                             found[count] = d
                             count += 1
-                        value[d], came[d], via[d] = value[n] + weight[a], size, a
+                        value[d], came[d], via[d] = here + weight[a], size, a
                 size += 1
         for i in range(count):
-            value[found[i]] = -np.inf
+            value[np.uint32(found[i])] = -np.inf
         layer_first[layer + 1] = size
     return node[:size], score[:size], origin[:size], arc[:size], layer_first
 
@@ -268,11 +273,11 @@ def _link(
     scores: np.ndarray,
     layer_first: np.ndarray,
     node: np.ndarray,
-    target: np.ndarray,
     first: np.ndarray,
     split: np.ndarray,
     to: np.ndarray,
     weight: np.ndarray,
+    consumed: np.ndarray,
     states: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Every arc of the graph between surviving tokens: first, to, arc, score of a lattice."""
@@ -298,7 +303,7 @@ def _link(
                     continue
                 end[size], arc[size], gain[size] = there, a, weight[a]
                 if to[a] < states:
-                    gain[size] += scores[layer, target[to[a]]]
+                    gain[size] += scores[layer, consumed[a]]
                 size += 1
             starts[i + 1] = size
         for i in range(here.start, ahead.stop):

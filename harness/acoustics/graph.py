@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -65,6 +66,12 @@ class Graph:
     def nodes(self) -> int:
         """N, states and junctions."""
         return len(self.split)
+
+    @cached_property
+    def consumed(self) -> np.ndarray:
+        """int32 [A], the target of the state an arc leads to; 0 where it leads to a junction."""
+        state = np.minimum(self.to, self.states - 1)
+        return np.where(self.to < self.states, self.target[state], 0).astype(np.int32)
 
     def penalised(self, insertion: float) -> Graph:
         """The same graph with ``insertion`` nats taken from every word's weight."""
