@@ -185,7 +185,7 @@ def _advance(
 ) -> int:
     """Let tokens enter the states of the next frame; returns how many states were found."""
     # Unsigned indices spare the test for a negative one, which this loop would feel.
-    count, best, top = np.uint64(0), -np.inf, row.max()
+    count, best, top = 0, -np.inf, row.max()
     for i in tokens:
         n, so_far = np.uint32(node[i]), score[i]
         for a in range(np.uint64(first[n]), np.uint64(split[n])):
@@ -197,10 +197,10 @@ def _advance(
             if entered > before:
                 if before == -np.inf:
                     found[count] = d
-                    count += np.uint64(1)
+                    count += 1
                 value[d], came[d], via[d] = entered, i, a
                 best = max(best, entered)
-    return np.int64(count)
+    return count
 
 
 @njit(cache=True, nogil=True)
