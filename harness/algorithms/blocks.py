@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit
+from numba import njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from harness.algorithms.turns import Turns
 
 BLOCK = 256
 """Parameters at once: a block of the model and of its average stay in the first-level cache."""
+LINE = 64
+"""Bytes that come from memory at once."""
 THREADS = 2
 """With more than these, torch's own passes, spread over all threads, should be as fast."""
 
@@ -79,6 +81,37 @@ def _multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
 _fused: Any = intrinsic(_multiply_add)  # numba hands the context over itself
 
 
+def _to_prefetch(context: Any, address: Any) -> Any:
+    """Ask for the line of memory at an address before it is needed; changes nothing."""
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        # To read, into all caches, data.
+        how = [ir.Constant(flag, value) for value in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(values[0], byte), *how])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), emit
+
+
+_prefetch: Any = intrinsic(_to_prefetch)
+
+
+@njit(cache=True)
+def _ask_for(vector: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
+    """Prefetch the block of a vector ``[P]`` that begins there, if it is whole.
+
+    Blocks are too short for the processor to notice that they follow one another: without
+    this a fold takes a sixth longer.
+    """
+    if begin + np.uint64(BLOCK) <= end:
+        first = vector.ctypes.data + begin * np.uint64(vector.itemsize)
+        for ahead in range(np.uint64(0), np.uint64(BLOCK * vector.itemsize), np.uint64(LINE)):
+            _prefetch(first + ahead)
+
+
 @njit(cache=True)
 def _fold(
     model: np.ndarray,
@@ -97,8 +130,12 @@ def _fold(
     begin, end = np.uint64(0), np.uint64(len(model))
     while begin < end:
         until = min(begin + np.uint64(BLOCK), end)
+        _ask_for(model, until, end)
+        if len(weights):
+            _ask_for(average, until, end)
         for k in range(len(entering_from) - 1):
             for slot in entering[entering_from[k] : entering_from[k + 1]]:
+                _ask_for(contributions[slot], until, end)
                 for i in range(begin, until):
                     model[i] = _fused(contributions[slot, i], step, model[i])
             if len(weights):

@@ -94,10 +94,12 @@ class StaleReplay:
             version = self.server.version + len(waiting)
             if fold != version:
                 raise ValueError(f"fold {fold} meets version {version}")
-            slots = [self.in_flight.pop(key) for key, _ in entering]
+            slots = [self.in_flight[key] for key, _ in entering]
             if any(read.slot in slots for read in self.pending):
                 self._fold(waiting, rate)
                 self._compute(rate)
+            for key, _ in entering:
+                del self.in_flight[key]
             staleness = [fold - read_version for _, read_version in entering]
             waiting.append(Turn(slots, staleness, self._admit(reads.pop(fold + 1, ()))))
             if self._is_shown(fold + 1):
@@ -135,14 +137,14 @@ class StaleReplay:
     def _fold(self, waiting: list[Turn], rate: float) -> None:
         """Execute the folds that waited and the reads after them.
 
-        If every contribution was folded and everybody has read again, models are written where
-        contributions stood, which is a third less to move, and the stacks change places.
+        If everybody in flight has read between them, nothing else in the stacks is needed again:
+        models are written where contributions stood, which is a third less to move, and the
+        stacks change places.
         """
         if not waiting:
             return
-        every = list(range(self.slots))
-        change_places = every == sorted(slot for turn in waiting for slot in turn.entering)
-        change_places &= every == sorted(slot for turn in waiting for slot in turn.readers)
+        read = {slot for turn in waiting for slot in turn.readers}
+        change_places = read.issuperset(self.in_flight.values())
         replicas = self.contributions if change_places else self.replicas
         fold_turns(self.algorithm, self.server, Turns(self.contributions, replicas, waiting), rate)
         if change_places:
