@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.execution.dealing import Dealing
     from harness.execution.distributed import Distributed
     from harness.execution.distributed_rounds import Rounds
+    from harness.execution.distributed_shards import Sharded
 
 GOES_ON = "the same command goes on from the last checkpoint"
 
@@ -80,30 +81,40 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.display import Display
     from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
     from harness.execution.distributed_rounds import Rounds
+    from harness.execution.distributed_shards import Sharded, ShardGone
     from harness.execution.grid import Report
     from harness.execution.run import train
     from harness.execution.run_file import load_run
+    from harness.execution.sequence_run_file import is_sequence
     from harness.store import Store
     from harness.store.atomic import writable_folder
 
+    if is_sequence(asked.file):
+        return _serve_sequence(asked, ranks)
     run = load_run(asked.file, seed=asked.seed, progress=_say)
     config = run.config
-    if config.workers != ranks - 1:
+    if config.workers != ranks - config.shards:
+        servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
         raise UserError(
             f"{asked.file}: workers: {config.workers} is not allowed;"
-            f" allowed: {ranks - 1}, as there are {ranks} processes and one is the server"
+            f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
         )
     writable_folder(asked.out, "--out")
     dist.barrier()
     pace = Pace.of(config) if asked.paced else None
-    executors: list[Distributed | Rounds] = []
+    executors: list[Distributed | Rounds | Sharded] = []
     name = asked.file.stem
 
-    def made(config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> Distributed | Rounds:
+    def made(
+        config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing
+    ) -> Distributed | Rounds | Sharded:
         parts = config, net, model, dealing
-        one = Rounds(*parts, say=_say) if config.protocol else Distributed(*parts, pace, _say)
-        executors.append(one)
-        return one
+        if config.protocol:
+            executors.append(Rounds(*parts, say=_say))
+        else:
+            kind = Sharded if config.shards > 1 else Distributed
+            executors.append(kind(*parts, pace, _say))
+        return executors[-1]
 
     with Display({name: name}) as display:
         try:
@@ -115,6 +126,9 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
         except NoWorkersLeft:
             _say(f"error: no worker is left; {GOES_ON}")
             return EXIT_RUN_FAILED
+        except ShardGone as gone:
+            _say(f"error: server shard {gone} is gone; {GOES_ON}")
+            return EXIT_RUN_FAILED
     for executor in executors:
         executor.close()
     for key in ("folds", "virtual_s"):
@@ -124,26 +138,96 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
 
 
 def _work(asked: argparse.Namespace, rank: int) -> int:
-    """Be a worker, once the server has made the corpus."""
+    """Be a worker, or a further shard of the server, once the first one has made the corpus."""
     import torch.distributed as dist
 
     from harness.acoustics.denormals import denormals_flushed
     from harness.execution.distributed import Pace, ServerGone, work
     from harness.execution.distributed_rounds import work_in_rounds
+    from harness.execution.distributed_shards import work_in_shards
     from harness.execution.run_file import load_run
+    from harness.execution.shard import serve
 
     try:
         dist.barrier()
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     run = load_run(asked.file, seed=asked.seed)
+    config, shards = run.config, run.config.shards
+    name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
     with denormals_flushed():
         try:
-            contribute = work_in_rounds if run.config.protocol else work
-            pace = Pace.of(run.config) if asked.paced else None
-            contribute(run.config, run.corpus, rank, pace)
+            pace = Pace.of(config) if asked.paced else None
+            if config.protocol:
+                work_in_rounds(config, run.corpus, rank, pace)
+            elif shards == 1:
+                work(config, run.corpus, rank, pace)
+            elif rank < shards:
+                serve(config, run.corpus, rank, pace, _say)
+            else:
+                work_in_shards(config, run.corpus, rank - shards, pace, range(shards))
         except ServerGone:
-            _say(f"error: worker {rank - 1}: the server is gone; {GOES_ON}")
+            _say(f"error: {name}: the server is gone; {GOES_ON}")
+            return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+def _serve_sequence(asked: argparse.Namespace, ranks: int) -> int:
+    """Be the server of a sequence training."""
+    import torch.distributed as dist
+
+    from harness.execution.display import Display
+    from harness.execution.distributed import NoWorkersLeft
+    from harness.execution.distributed_sequence import check, train_on_processes
+    from harness.execution.grid import Report
+    from harness.execution.sequence_run_file import load_sequence
+    from harness.store import Store
+    from harness.store.atomic import writable_folder
+
+    run = load_sequence(asked.file, seed=asked.seed, progress=_say)
+    config, name = run.config, asked.file.stem
+    check(config)
+    if 1 + 2 * config.replicas != ranks:
+        raise UserError(
+            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
+            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
+        )
+    writable_folder(asked.out, "--out")
+    dist.barrier()
+    with Display({name: name}) as display:
+        try:
+            found = train_on_processes(
+                config, run.corpus, Store(asked.out),
+                lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
+                _say, asked.paced,
+            )  # fmt: skip
+        except NoWorkersLeft:
+            _say(f"error: no replica is left; {GOES_ON}")
+            return EXIT_RUN_FAILED
+    for key in ("folds", "virtual_s", "lost_frames"):
+        print(f"{key:32} {found.summary.get(key, 0):.6g}")
+    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+
+
+def _take_part(asked: argparse.Namespace, rank: int) -> int:
+    """Be a trainer or a decoder of a sequence training."""
+    from harness.acoustics.denormals import denormals_flushed
+    from harness.execution.distributed import ServerGone
+    from harness.execution.distributed_sequence_server import pace_of
+    from harness.execution.distributed_sequence_worker import PartnerGone, take_part
+    from harness.execution.sequence_run_file import load_sequence
+
+    run = load_sequence(asked.file, seed=asked.seed)
+    who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
+    with denormals_flushed():
+        try:
+            take_part(run.config, run.corpus, rank, pace_of(run.config) if asked.paced else None)
+        except ServerGone:
+            _say(f"error: {who}: the server is gone; {GOES_ON}")
+            return EXIT_RUN_FAILED
+        except PartnerGone:
+            _say(f"error: {who}: the other half of the replica is gone")
             return EXIT_RUN_FAILED
     return EXIT_DONE
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -260,36 +260,65 @@ def work(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> Non
     Raises:
         ServerGone: its connection closed.
     """
-    inputs = corpus.dim * (2 * corpus.context + 1)
-    net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
-    dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
-    received = torch.zeros(net.layout.parameters)
-    out = torch.zeros(1, net.layout.parameters, device=config.device)
-    worker, count, memory = rank - 1, 0, Memory()
+    contributor = Contributor(config, corpus, rank - 1, pace)
     while True:
-        head = _ordered(received)
+        head = _ordered(contributor.received)
         if head.kind is Kind.STOP:
             return
         if head.kind is Kind.CLOCK:
             _answer(Head(Kind.CLOCK, began_s=time.monotonic()))
             continue
-        began = time.monotonic()
+        done = contributor.contribute(head)
+        _answer(replace(done, kind=Kind.DONE), contributor.out[0])
+
+
+class Contributor:
+    """What a worker of an asynchronous run computes with.
+
+    Args:
+        config: what is run.
+        corpus: what it is trained on.
+        worker: which worker.
+        pace: slows it; None for as fast as it goes.
+
+    Attributes:
+        received: the model it has read ``[P]``, in host memory.
+        out: its contribution ``[1, P]``.
+    """
+
+    def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None) -> None:
+        inputs = corpus.dim * (2 * corpus.context + 1)
+        self._net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        self._dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
+        self.received = torch.zeros(self._net.layout.parameters)
+        self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)
+        self._config, self._worker, self._pace = config, worker, pace
+        self._count, self._memory = 0, Memory()
+
+    def contribute(self, head: Head) -> Head:
+        """Compute ``out`` from ``received``.
+
+        Args:
+            head: which minibatches, and the rate.
+
+        Returns:
+            The same, with when it began and ended and the loss.
+        """
+        began, dealing = time.monotonic(), self._dealing
         if (head.stage, head.before) != (dealing.stage, dealing.before):
             dealing.begin(head.stage, head.before)
         steps = range(head.step, head.step + head.steps)
-        minibatches = [dealing.minibatch_of([(worker, step)]) for step in steps]
-        replica = received.to(config.device).unsqueeze(0)
+        minibatches = [dealing.minibatch_of([(self._worker, step)]) for step in steps]
+        replica = self.received.to(self._config.device).unsqueeze(0)
         with torch.no_grad():
-            losses = config.algorithm.contribute(net, replica, minibatches, out, head.rate, memory)
+            losses = self._config.algorithm.contribute(
+                self._net, replica, minibatches, self.out, head.rate, self._memory
+            )
         loss = losses.sum(dtype=torch.float64).item()
-        if pace:
-            _sleep_until(began + pace.compute_s(worker, count))
-        count += 1
-        done = Head(
-            Kind.DONE, head.step, head.steps, version=head.version,
-            began_s=began, ended_s=time.monotonic(), loss=loss,
-        )  # fmt: skip
-        _answer(done, out[0])
+        if self._pace:
+            _sleep_until(began + self._pace.compute_s(self._worker, self._count))
+        self._count += 1
+        return replace(head, began_s=began, ended_s=time.monotonic(), loss=loss)
 
 
 def _ordered(received: Tensor) -> Head:

@@ -20,7 +20,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Memory, Server
+from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
@@ -28,6 +28,7 @@ from harness.execution.distributed import NoWorkersLeft, Pace, ServerGone, clock
 from harness.execution.frames import Frames
 from harness.execution.recorder import Recorder, Work
 from harness.execution.resume import Arrays, Facts, part
+from harness.execution.server_shards import states
 from harness.execution.wire import SERVER_RANK, Head, Kind, receive, send
 from harness.simulator import Timeline
 
@@ -176,12 +177,6 @@ class Rounds:
 def workers_group() -> Any:
     """The group of all ranks but the first, which the first has to ask for as well."""
     return dist.new_group(list(range(1, dist.get_world_size())))
-
-
-def states(server: Server) -> list[Tensor]:
-    """Every ``[P]`` vector of a server, in an order all agree on."""
-    named = {**server.vectors, **{f"momentum {k}": v for k, v in server.momenta.items()}}
-    return [server.model, *(named[name] for name in sorted(named))]
 
 
 def work_in_rounds(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:

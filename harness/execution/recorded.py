@@ -13,6 +13,7 @@ from harness.execution import resume
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
 from harness.execution.resume import Arrays, Facts
+from harness.execution.sharded_replay import ShardedReplay
 from harness.execution.simulated import StaleReplay
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
@@ -37,13 +38,11 @@ class Recorded:
         self, config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing, timeline: Timeline
     ) -> None:
         self.timeline = timeline
-        self.replay = StaleReplay(
-            config.algorithm,
-            net,
-            config.algorithm.start(model),
-            dealing.minibatch_of,
-            slots=2 * config.workers,
-            alone=True,
+        parts = config.algorithm, net, config.algorithm.start(model), dealing.minibatch_of
+        self.replay = (
+            ShardedReplay(*parts, config.shards)
+            if config.shards > 1
+            else StaleReplay(*parts, slots=2 * config.workers, alone=True)
         )
         self.server = self.replay.server
 
@@ -84,11 +83,16 @@ class Recorded:
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
+        if isinstance(self.replay, ShardedReplay):
+            return self.replay.capture()
         return resume.capture_replay(self.replay)
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        resume.reinstate_replay(self.replay, arrays, facts)
+        if isinstance(self.replay, ShardedReplay):
+            self.replay.reinstate(arrays, facts)
+        else:
+            resume.reinstate_replay(self.replay, arrays, facts)
 
 
 def between(timeline: Timeline, first: int, end: int) -> Timeline:
@@ -100,4 +104,6 @@ def between(timeline: Timeline, first: int, end: int) -> Timeline:
     kept: Contributions = rows.where(entering | under_way)
     kept = replace(kept, fold=np.where(kept.fold >= end, IN_FLIGHT, kept.fold))
     inside = (folds.fold >= first) & (folds.fold < end)
-    return Timeline(folds.where(inside), kept, Spans(), timeline.kinds)
+    pieces = timeline.pieces
+    pieces = pieces.where((pieces.fold >= first) & (pieces.fold < end))
+    return Timeline(folds.where(inside), kept, Spans(), timeline.kinds, pieces=pieces)

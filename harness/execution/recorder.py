@@ -15,6 +15,7 @@ from harness.simulator.timeline import (
     SERVER,
     Contributions,
     Folds,
+    Pieces,
     Spans,
     Timeline,
 )
@@ -41,6 +42,21 @@ class Work(NamedTuple):
     read_time_s: float
 
 
+class Piece(NamedTuple):
+    """What a shard has to do with a contribution.
+
+    Attributes:
+        read_version: its version that was read.
+        version: its version before it folded its piece; `LOST` if that never came.
+        begun_s, ended_s: of folding it, or when it was given up.
+    """
+
+    read_version: int
+    version: int
+    begun_s: float
+    ended_s: float
+
+
 class Recorder:
     """Collects the rows of one segment after another."""
 
@@ -51,6 +67,7 @@ class Recorder:
         self._folds: list[tuple[int, float]] = []
         self._rows: list[tuple[int, Work]] = []
         self._spans: list[tuple[int, int, float, float]] = []
+        self._pieces: list[tuple[int, int, int, int, float]] = []
 
     def folded(self, fold: int, work: Work, *, moments_s: tuple[float, ...]) -> None:
         """A contribution has entered.
@@ -67,6 +84,35 @@ class Recorder:
         busy = [(work.read_time_s, fetched), (fetched, computed), (computed, pushed)]
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
+        self._spans += [span for span in spans if span[3] > span[2]]
+
+    def folded_in_pieces(
+        self,
+        fold: int,
+        work: Work,
+        pieces: Sequence[Piece],
+        moments_s: tuple[float, ...],
+        at: float,
+    ) -> None:
+        """What the shards have of a contribution is folded.
+
+        Args:
+            fold: which fold.
+            work: the contribution.
+            pieces: of every shard, in their order.
+            moments_s: when the fetch, the computation and the push ended; empty if nobody is
+                left to say.
+            at: when the fold was complete.
+        """
+        self._folds.append((fold, at))
+        self._rows.append((fold, work))
+        ends = zip((work.read_time_s, *moments_s), moments_s, strict=False)
+        spans = [(work.worker, kind, *span) for kind, span in enumerate(ends)]
+        kind = KINDS.index("fold")
+        for shard, piece in enumerate(pieces):
+            lane = SERVER - shard
+            self._pieces.append((fold, lane, piece.read_version, piece.version, piece.ended_s))
+            spans.append((lane, kind, piece.begun_s, piece.ended_s))
         self._spans += [span for span in spans if span[3] > span[2]]
 
     def averaged(
@@ -99,7 +145,11 @@ class Recorder:
         under_way = sorted(in_flight, key=lambda work: work.step)
         rows = [*self._rows, *((IN_FLIGHT, work) for work in under_way)]
         timeline = Timeline(
-            _folds(self._folds), _contributions(rows), _spans(self._spans), RECORDED
+            _folds(self._folds),
+            _contributions(rows),
+            _spans(self._spans),
+            RECORDED,
+            pieces=_pieces(self._pieces),
         )
         self._clear()
         return timeline
@@ -129,4 +179,14 @@ def _spans(rows: list[tuple[int, int, float, float]]) -> Spans:
         np.array([kind for _, kind, *_ in rows], np.int32),
         np.array([start for *_, start, _ in rows], np.float64),
         np.array([end for *_, end in rows], np.float64),
+    )
+
+
+def _pieces(rows: list[tuple[int, int, int, int, float]]) -> Pieces:
+    return Pieces(
+        np.array([fold for fold, *_ in rows], np.int64),
+        np.array([lane for _, lane, *_ in rows], np.int32),
+        np.array([read for *_, read, _, _ in rows], np.int64),
+        np.array([version for *_, version, _ in rows], np.int64),
+        np.array([at for *_, at in rows], np.float64),
     )
