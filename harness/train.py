@@ -81,6 +81,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.display import Display
     from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
     from harness.execution.distributed_rounds import Rounds
+    from harness.execution.distributed_sequence_command import serve as serve_sequence
     from harness.execution.distributed_shards import Sharded, ShardGone
     from harness.execution.grid import Report
     from harness.execution.run import train
@@ -90,7 +91,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.store.atomic import writable_folder
 
     if is_sequence(asked.file):
-        return _serve_sequence(asked, ranks)
+        return serve_sequence(asked, ranks, _say, GOES_ON)
     run = load_run(asked.file, seed=asked.seed, progress=_say)
     config = run.config
     if config.workers != ranks - config.shards:
@@ -144,14 +145,18 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
     from harness.acoustics.denormals import denormals_flushed
     from harness.execution.distributed import Pace, ServerGone, work
     from harness.execution.distributed_rounds import work_in_rounds
+    from harness.execution.distributed_sequence_command import take_part
     from harness.execution.distributed_shards import work_in_shards
     from harness.execution.run_file import load_run
+    from harness.execution.sequence_run_file import is_sequence
     from harness.execution.shard import serve
 
     try:
         dist.barrier()
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
+    if is_sequence(asked.file):
+        return take_part(asked, rank, _say, GOES_ON)
     run = load_run(asked.file, seed=asked.seed)
     config, shards = run.config, run.config.shards
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
@@ -168,66 +173,6 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
                 work_in_shards(config, run.corpus, rank - shards, pace, range(shards))
         except ServerGone:
             _say(f"error: {name}: the server is gone; {GOES_ON}")
-            return EXIT_RUN_FAILED
-    return EXIT_DONE
-
-
-def _serve_sequence(asked: argparse.Namespace, ranks: int) -> int:
-    """Be the server of a sequence training."""
-    import torch.distributed as dist
-
-    from harness.execution.display import Display
-    from harness.execution.distributed import NoWorkersLeft
-    from harness.execution.distributed_sequence import check, train_on_processes
-    from harness.execution.grid import Report
-    from harness.execution.sequence_run_file import load_sequence
-    from harness.store import Store
-    from harness.store.atomic import writable_folder
-
-    run = load_sequence(asked.file, seed=asked.seed, progress=_say)
-    config, name = run.config, asked.file.stem
-    check(config)
-    if 1 + 2 * config.replicas != ranks:
-        raise UserError(
-            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
-            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
-        )
-    writable_folder(asked.out, "--out")
-    dist.barrier()
-    with Display({name: name}) as display:
-        try:
-            found = train_on_processes(
-                config, run.corpus, Store(asked.out),
-                lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
-                _say, asked.paced,
-            )  # fmt: skip
-        except NoWorkersLeft:
-            _say(f"error: no replica is left; {GOES_ON}")
-            return EXIT_RUN_FAILED
-    for key in ("folds", "virtual_s", "lost_frames"):
-        print(f"{key:32} {found.summary.get(key, 0):.6g}")
-    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
-    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
-
-
-def _take_part(asked: argparse.Namespace, rank: int) -> int:
-    """Be a trainer or a decoder of a sequence training."""
-    from harness.acoustics.denormals import denormals_flushed
-    from harness.execution.distributed import ServerGone
-    from harness.execution.distributed_sequence_server import pace_of
-    from harness.execution.distributed_sequence_worker import PartnerGone, take_part
-    from harness.execution.sequence_run_file import load_sequence
-
-    run = load_sequence(asked.file, seed=asked.seed)
-    who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
-    with denormals_flushed():
-        try:
-            take_part(run.config, run.corpus, rank, pace_of(run.config) if asked.paced else None)
-        except ServerGone:
-            _say(f"error: {who}: the server is gone; {GOES_ON}")
-            return EXIT_RUN_FAILED
-        except PartnerGone:
-            _say(f"error: {who}: the other half of the replica is gone")
             return EXIT_RUN_FAILED
     return EXIT_DONE
 

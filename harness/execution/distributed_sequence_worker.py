@@ -1,0 +1,266 @@
+"""Sequence training on real processes: what a replica's trainer and its decoder do.
+
+Between the two is a bounded queue: so many decoded utterances may wait for a slot, then the decoder
+waits. Each has a model of its own from the server: the decoder one for each utterance (or once an
+interval), the trainer one for each minibatch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Memory
+from harness.execution.distributed import CLOCK_ROUNDS, Pace, ServerGone
+from harness.execution.distributed_sequence_server import decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_wire import (
+    Arrival,
+    BodyOf,
+    Note,
+    Post,
+    Word,
+    receive,
+    send,
+    trouble_of,
+    vectors,
+    wait_until,
+)
+from harness.execution.sequence_batcher import Batcher, Frame, Kept, filled
+from harness.execution.sequence_config import SequenceConfig
+from harness.execution.sequence_decoding import Decoded, Halves
+from harness.execution.sequence_setup import Setup, inner_loss, network
+from harness.execution.wire import SERVER_RANK, Head, Kind
+from harness.execution.wire import receive as hear
+from harness.execution.wire import send as answer
+
+
+class PartnerGone(Exception):  # noqa: N818 (what happened)
+    """The other process of this replica is dead, and the replica with it."""
+
+
+def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+    """Be a trainer or a decoder until the server says stop: what ranks from 1 do.
+
+    Raises:
+        ServerGone: its connection closed.
+        PartnerGone: the other process of the replica is dead.
+    """
+    if not _clock_is_set():
+        return
+    size = network(config, corpus).layout.parameters
+    _, initial = _hear(vectors(size))
+    replica = (rank - 1) // 2
+    if rank == trainer_rank(replica):
+        Trainer(config, corpus, initial, replica, pace).train()
+    else:
+        decode(config, Setup.of(config, corpus, initial), replica, pace)
+
+
+def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace | None) -> None:
+    """Decode what the server hands out, for a trainer.
+
+    Raises:
+        ServerGone: its connection closed.
+        PartnerGone: so did the trainer's.
+    """
+    trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
+    into, model = vectors(setup.part.numel()), setup.part
+    while True:
+        _say(Note(Word.ASK))
+        note, body = _hear(into)
+        while note.word is Word.PAUSE:
+            _pass_on(note, trainer)
+            note, body = _hear(into)
+        if note.word is Word.STOP:
+            _pass_on(note, trainer)
+            return
+        model = body if note.word is Word.DECODE else model
+        began = time.monotonic()
+        (found,) = setup.decoder.decode([model], [note.utterance])
+        if pace:
+            frame_s = float(pace.costs.compute_s[replica]) / config.slots
+            wait_until(began + found.seen.frames * config.decode_cost * frame_s)
+        told = _told(note, found, began)
+        if told.entering:
+            room.take()
+        _pass_on(told, trainer, torch.cat([found.x, found.outer], 1) if told.entering else None)
+
+
+def _told(asked: Note, found: Decoded, began: float) -> Note:
+    """What a trainer is told of a decoded utterance."""
+    seen = found.seen
+    return replace(
+        asked,
+        word=Word.DECODED,
+        frames=seen.frames,
+        entering=len(found.x),
+        kept=seen.kept,
+        rejected=seen.rejected,
+        cancelled=seen.cancelled,
+        trouble=trouble_of(seen),
+        value=seen.value,
+        began_s=began,
+        ended_s=time.monotonic(),
+    )
+
+
+class Room:
+    """Places in the trainer's queue, as its decoder knows them.
+
+    Args:
+        places: how many there are.
+        trainer: the trainer's rank, which says when one is free again.
+    """
+
+    def __init__(self, places: int, trainer: int) -> None:
+        self._free, self._gone = threading.Semaphore(places), False
+        threading.Thread(target=self._listen, args=(trainer,), daemon=True, name="room").start()
+
+    def take(self) -> None:
+        """Wait for a free place.
+
+        Raises:
+            PartnerGone: there will be none.
+        """
+        self._free.acquire()
+        if self._gone:
+            raise PartnerGone
+
+    def _listen(self, trainer: int) -> None:
+        try:
+            while True:
+                receive(trainer, vectors(0))
+                self._free.release()
+        except RuntimeError:
+            self._gone = True
+            self._free.release()
+
+
+class Trainer:
+    """A trainer at work.
+
+    Args:
+        config: what is run.
+        corpus: the corpus it names.
+        initial: the parameters ``[P]`` it starts from.
+        replica: its number.
+        pace: slows it; None for as fast as it goes.
+    """
+
+    def __init__(
+        self,
+        config: SequenceConfig,
+        corpus: Corpus,
+        initial: Tensor,
+        replica: int,
+        pace: Pace | None,
+    ) -> None:
+        halves, part = Halves.of(network(config, corpus), initial, config.layers)
+        self._loss = inner_loss(config, corpus, halves)
+        self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
+        self._out, self._into = torch.zeros(1, part.numel()), vectors(part.numel())
+        self._slots, self._replica, self._pace = config.slots, replica, pace
+        self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
+        width = self._inputs + outputs
+        self._decoded = Post([decoder_rank(replica)], lambda n: torch.empty(n.entering, width))
+        self._versions: dict[int, int] = {}
+        self._paused = self._stopped = False
+
+    def train(self) -> None:
+        """Contribute one minibatch after another.
+
+        Raises:
+            ServerGone: its connection closed.
+            PartnerGone: so did the decoder's.
+        """
+        count = 0
+        while frames := self._gathered():
+            oldest = min(self._versions[kept.utterance] for kept, _ in frames)
+            _say(Note(Word.READ, version=oldest, frames=len(frames)))
+            note, model = _hear(self._into)
+            if note.word is Word.STOP:
+                raise PartnerGone
+            self._contribute(note, model, frames, count)
+            count += 1
+
+    def _contribute(self, note: Note, model: Tensor, frames: list[Frame], count: int) -> None:
+        began, minibatch = time.monotonic(), filled([frames])
+        with torch.no_grad():
+            AsyncSgd().contribute(
+                self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
+            )
+        if self._pace:
+            share = len(frames) / self._slots
+            wait_until(began + self._pace.compute_s(self._replica, count) * share)
+        done = Note(Word.GRADIENT, note.number, began_s=began, ended_s=time.monotonic())
+        _say(done, self._out[0])
+
+    def _gathered(self) -> list[Frame]:
+        """A full minibatch; the rest, while the decoder has nothing; none at the end."""
+        while (slot := self._batcher.wanting(0)) is not None and not self._stopped:
+            arrival = self._decoded.at_once()
+            if arrival is None:
+                if self._paused and (frames := self._batcher.take(0)):
+                    return frames
+                arrival = self._decoded.get()
+            self._take_in(arrival, slot)
+        return self._batcher.take(0)
+
+    def _take_in(self, arrival: Arrival, slot: int) -> None:
+        """Hear what the decoder has to say.
+
+        Raises:
+            PartnerGone: nothing any more.
+        """
+        note = arrival.note
+        if note is None:
+            raise PartnerGone
+        self._paused, self._stopped = note.word is Word.PAUSE, note.word is Word.STOP
+        if note.word is not Word.DECODED:
+            return
+        _say(replace(note, word=Word.TAKEN, slot=slot))
+        if note.entering:
+            _pass_on(Note(Word.ROOM), decoder_rank(self._replica))
+            x, outer = arrival.body.split([self._inputs, arrival.body.shape[1] - self._inputs], 1)
+            self._batcher.enter(0, slot, Kept(note.number, x, outer))
+            self._versions[note.number] = note.version
+
+
+def _clock_is_set() -> bool:
+    """Tell the server the time as often as it asks; False if there is nothing to do."""
+    try:
+        for _ in range(CLOCK_ROUNDS):
+            if hear(SERVER_RANK, torch.zeros(0)).kind is Kind.STOP:
+                return False
+            answer(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
+    except RuntimeError as error:
+        raise ServerGone from error
+    return True
+
+
+def _hear(body_of: BodyOf) -> tuple[Note, Tensor]:
+    try:
+        return receive(SERVER_RANK, body_of)
+    except RuntimeError as error:
+        raise ServerGone from error
+
+
+def _say(note: Note, body: Tensor | None = None) -> None:
+    try:
+        send(note, SERVER_RANK, body)
+    except RuntimeError as error:
+        raise ServerGone from error
+
+
+def _pass_on(note: Note, rank: int, body: Tensor | None = None) -> None:
+    """Send to the other process of this replica."""
+    try:
+        send(note, rank, body)
+    except RuntimeError as error:
+        raise PartnerGone from error
