@@ -86,7 +86,7 @@ class Dnn:
             x: spliced frames ``[R, B, D]``.
             targets: ``[R, B]``, int64.
             visit: called once a layer, last layer first, with the layer's inputs and the
-                loss's derivatives at its outputs, which it may read until the call returns.
+                loss's derivatives at its outputs, which it may keep: they are not overwritten.
                 It may change this layer's parameters.
 
         Returns:

@@ -98,7 +98,10 @@ class Network(Protocol):
         targets: Tensor,
         visit: Callable[[int, Tensor, Tensor], None],
     ) -> Tensor:
-        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``."""
+        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``.
+
+        What is shown may be kept: it is not overwritten.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Memory, Minibatch, Network
+from harness.algorithms.ng_joint import join, may_join, part, step_
 from harness.algorithms.ng_layer import (
     NaturalGradient,
     Sides,
@@ -42,7 +43,15 @@ def descend(
     Returns:
         The losses ``[W]``, summed over all frames, and what the descent knows afterwards.
     """
-    room, losses = torch.empty_like(stack), stack.new_zeros(len(stack))
+    losses, frames = stack.new_zeros(len(stack)), minibatches[0].targets.shape[1]
+    if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
+        joint = join(state)
+        for minibatch in minibatches:
+            step = rate / minibatch.targets.shape[1]
+            loss, joint = step_(descent, network, stack, minibatch, joint, step)
+            losses += loss
+        return losses, part(joint)
+    room = torch.empty_like(stack)
     for minibatch in minibatches:
         step = rate / minibatch.targets.shape[1]
         loss, state = descent.descend_(network, stack, minibatch, state, step, room)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.algorithms.natural_gradient import Factor
 from harness.errors import UserError
 
 Rate = float | Tensor
@@ -53,11 +52,24 @@ class PerComponent:
         _require_positive("PerComponent.together", self.together)
 
 
-def per_sample_share(change: PerSample, inputs: Factor, outputs: Factor, rate: Rate) -> Tensor:
-    """The s of `PerSample`, ``[R]``, for the two factors of one layer."""
-    total = (inputs.squares.sqrt() * outputs.squares.sqrt()).sum(1)
-    total *= inputs.gain * outputs.gain * (rate if change.counts_rate else 1.0)
-    return torch.clamp(change.limit * inputs.squares.shape[1] / total, max=1.0)
+def per_sample_share(
+    change: PerSample, inputs: Tensor, outputs: Tensor, gain: Tensor, rate: Rate
+) -> Tensor:
+    """The s of `PerSample`, for one layer or, with an axis in front of all, for many.
+
+    Args:
+        change: the limit.
+        inputs: squared lengths of the rows ``X - H W`` of the inputs, ``[R, N]``.
+        outputs: those of the output derivatives, ``[R, N]``.
+        gain: ``γᵢ γₒ``, ``[R]``.
+        rate: of the summed loss.
+
+    Returns:
+        s, ``[R]``.
+    """
+    total = (inputs.sqrt() * outputs.sqrt()).sum(-1)
+    total *= gain * (rate if change.counts_rate else 1.0)
+    return torch.clamp(change.limit * inputs.shape[-1] / total, max=1.0)
 
 
 def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,9 +97,11 @@ class Moment:
     shrink: Tensor
     calls: int
 
+    TENSORS: ClassVar = ("basis", "energy", "floor", "shrink")
+
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, for a checkpoint."""
-        named = {name: getattr(self, name) for name in ("basis", "energy", "floor", "shrink")}
+        named = {name: getattr(self, name) for name in self.TENSORS}
         return {**named, "calls": torch.tensor(self.calls)}
 
     @staticmethod

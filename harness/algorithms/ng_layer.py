@@ -231,7 +231,7 @@ class NaturalGradient:
         outputs, fo = one_side(self.outputs, sides.outputs, ends)
         scale = fi.gain * fo.gain
         if isinstance(self.max_change, PerSample):
-            scale *= per_sample_share(self.max_change, fi, fo, rate)
+            scale *= per_sample_share(self.max_change, fi.squares, fo.squares, scale, rate)
         return Sides(inputs, outputs), Factors(rows, ends, fi, fo, scale)
 
 

@@ -28,7 +28,7 @@ def product_(
         weight: ``[R, n, m]``, overwritten.
         bias: ``[R, n]``, overwritten.
     """
-    cheap = _forming_is_cheaper(rows.x, ends.x, fi.rank, fo.rank)
+    cheap = _forms(rows.x, ends.x, fi, fo)
     multiply = _multiply_formed if cheap else _project_product
     multiply(rows, ends, fi, fo, scale, weight, bias)
 
@@ -42,7 +42,7 @@ def add_product_(
     much where rows are few.
     """
     x, delta = rows.x, ends.x
-    if fi.rank + fo.rank and not _forming_is_cheaper(x, delta, fi.rank, fo.rank):
+    if fi.rank + fo.rank and not _forms(x, delta, fi, fo):
         whole = torch.empty_like(weight), torch.empty_like(bias)
         _project_product(rows, ends, fi, fo, scale, *whole)
         weight.add_(whole[0])
@@ -70,12 +70,22 @@ def project_(weight: Tensor, bias: Tensor | None, inputs: Factor, outputs: Facto
     _subtract(weight, bias, inputs, outputs, right, torch.bmm(outputs.basis, weight))
 
 
-def _forming_is_cheaper(x: Tensor, delta: Tensor, ki: int, ko: int) -> bool:
+def _forms(x: Tensor, delta: Tensor, fi: Factor, fo: Factor) -> bool:
+    return forming_is_cheaper(x.shape[1], x.shape[2], delta.shape[2], fi.rank, fo.rank)
+
+
+def forming_is_cheaper(count: int, m: int, n: int, ki: int, ko: int) -> bool:
     """Compare multiply-adds beyond H and one N by m by n product, which both ways need.
 
     Forming also writes X̂ and D̂ to memory, which costs about as much as its arithmetic.
+
+    Args:
+        count: N.
+        m: inputs.
+        n: outputs.
+        ki: rank of the inputs' factor.
+        ko: rank of the output derivatives' factor.
     """
-    count, m, n = x.shape[1], x.shape[2], delta.shape[2]
     forming = 2 * count * (m * ki + n * ko)
     projecting = min(count, m) * n * ki + min(count, n) * m * ko + m * n * (ki + ko)
     return 0 < forming < projecting

@@ -214,7 +214,7 @@ class NGSGD(torch.optim.Optimizer):
         project_(weight, bias, fi, fo)
         scale, change = fi.gain * fo.gain, self.options.max_change
         if isinstance(change, PerSample):
-            scale *= per_sample_share(change, fi, fo, rate)
+            scale *= per_sample_share(change, fi.squares, fo.squares, scale, rate)
         scale_(weight, bias, scale)
         norm = torch.zeros_like(scale)
         if isinstance(change, PerComponent):

@@ -85,7 +85,7 @@ def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
 
     directions = []
     for forms in (True, False):
-        monkeypatch.setattr(ng_product, "_forming_is_cheaper", lambda *_, forms=forms: forms)
+        monkeypatch.setattr(ng_product, "_forms", lambda *_, forms=forms: forms)
         sides, x, delta = warm(BOTH, 12, 9, 40)
         directions.append(one_layer(BOTH, sides, x, delta))
     scale = directions[0].abs().max()
