@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,30 +26,47 @@ from harness.simulator.timeline import Decodes
 
 TOLD = "told.safetensors"
 """The attached file."""
-COLUMNS = ("number", "worker", "utterance", "decode_version", "kept", "told_version")
+
+
+class Row(NamedTuple):
+    """An utterance that the server was told of.
+
+    Attributes:
+        number: counted over all replicas in order of decoding.
+        worker: whose decoder.
+        utterance: which training utterance.
+        decode_version: the version it was decoded with.
+        entering: frames that enter minibatches.
+        told_version: how many folds there had been when the server was told.
+    """
+
+    number: int
+    worker: int
+    utterance: int
+    decode_version: int
+    entering: int
+    told_version: int
 
 
 @dataclass
 class Told:
-    """What was told of decoded utterances, in the order of telling.
+    """What was told of decoded utterances.
 
     Attributes:
-        rows: `COLUMNS` of each: its number, counted over all replicas in order of decoding;
-            whose decoder; which training utterance; the version it was decoded with; frames
-            that were kept; and how many folds there had been when the server was told.
+        rows: in the order of telling.
         restarts: the minibatches with whose number all replicas began anew with empty slots.
         lost_frames: kept frames that were lost with whoever held them.
     """
 
-    rows: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    rows: list[Row] = field(default_factory=list[Row])
     restarts: list[int] = field(default_factory=list[int])
     lost_frames: int = 0
 
     def arrays(self) -> Arrays:
         """As columns."""
-        table = np.array(self.rows, np.int64).reshape(-1, len(COLUMNS))
+        table = np.array(self.rows, np.int64).reshape(-1, len(Row._fields))
         return {
-            **{name: table[:, at].copy() for at, name in enumerate(COLUMNS)},
+            **{name: table[:, at].copy() for at, name in enumerate(Row._fields)},
             "restarts": np.array(self.restarts, np.int64),
             "lost_frames": np.array([self.lost_frames], np.int64),
         }
@@ -56,9 +74,9 @@ class Told:
     @classmethod
     def of(cls, arrays: Arrays) -> Told:
         """Undo ``arrays``."""
-        columns = [arrays[name].tolist() for name in COLUMNS]
+        rows = zip(*(arrays[name].tolist() for name in Row._fields), strict=True)
         restarts, lost = arrays["restarts"].tolist(), int(arrays["lost_frames"][0])
-        return cls(list(zip(*columns, strict=True)), restarts, lost)
+        return cls([Row(*row) for row in rows], restarts, lost)
 
 
 def load_told(path: Path) -> tuple[Told, Tensor]:

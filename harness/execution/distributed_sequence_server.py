@@ -22,7 +22,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.distributed import NoWorkersLeft, Pace, clock_offset
-from harness.execution.distributed_sequence_record import SequenceRecorder, Told
+from harness.execution.distributed_sequence_record import Row, SequenceRecorder, Told
 from harness.execution.distributed_sequence_wire import (
     CLOSED,
     Arrival,
@@ -339,8 +339,8 @@ class Replicas:
     def _count(self, worker: int, note: Note) -> None:
         """An utterance is told of."""
         handed = self.replicas[worker].handed.pop(note.number)
-        row = (note.number, worker, handed.utterance, handed.version, note.entering, self.version)
-        self.told.rows.append(row)
+        which = note.number, worker, handed.utterance, handed.version
+        self.told.rows.append(Row(*which, note.entering, self.version))
         seen = note.seen()
         self._seen.append(seen)
         self._broken |= seen.trouble == "not finite"
@@ -431,7 +431,7 @@ class Replicas:
             "steps": self._steps,
             "out": [list(work) for work in works],
             "oldest": self._recorder.oldest(works),
-            "told": asdict(self.told),
+            "told": asdict(self.told) | {"rows": [list(row) for row in self.told.rows]},
             "now_s": self.now_s,
         }
         return {"model": self.model.numpy().copy()}, facts
@@ -442,7 +442,7 @@ class Replicas:
         self._server.version = facts["version"]
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
-        self.told = Told(**{**facts["told"], "rows": [tuple(r) for r in facts["told"]["rows"]]})
+        self.told = Told(**{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]})
         self.told.lost_frames += sum(facts["left"])
         self.told.restarts.append(self._steps)
         for replica, todo, handed, reads in zip(

@@ -17,12 +17,14 @@ from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.config import RunConfig
+from harness.execution.distributed_sequence_recorded import replay
 from harness.execution.observe import Progress
 from harness.execution.pretraining import MODEL
 from harness.execution.recorded import Recorded
 from harness.execution.run import EXECUTED, TIMELINE, train
+from harness.execution.sequence_config import SequenceConfig
 from harness.simulator import Timeline
-from harness.spec import build
+from harness.spec import KIND, build
 from harness.store import Run, Store
 
 
@@ -67,7 +69,22 @@ def config_of(run: Run) -> RunConfig:
     return build(RunConfig, table, f"{run.dir}/config.json")
 
 
-def corpus_of(config: RunConfig, say: Callable[[str], None]) -> Corpus:
+def is_sequence(run: Run) -> bool:
+    """Whether a stored run is a sequence training."""
+    return run.config.get(KIND) == SequenceConfig.__name__
+
+
+def sequence_config_of(run: Run) -> SequenceConfig:
+    """The configuration of a stored sequence training.
+
+    Raises:
+        UserError: it is none of this program.
+    """
+    table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
+    return build(SequenceConfig, table, f"{run.dir}/config.json")
+
+
+def corpus_of(config: RunConfig | SequenceConfig, say: Callable[[str], None]) -> Corpus:
     """The corpus a run was trained on.
 
     Raises:
@@ -86,19 +103,28 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
         UserError: no such run, or its corpus or timeline is missing.
     """
     run = stored_run(folder)
-    config, timeline = config_of(run), Timeline.load(run.dir / TIMELINE)
-    corpus = corpus_of(config, say)
+    execute = _sequence_again if is_sequence(run) else _again
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    made = partial(_recorded, timeline=timeline)
     with TemporaryDirectory() as scratch:
-        again = train(config, corpus, Store(scratch), partial(_tell, say), made, {"by": "a record"})
-        ours = load_file(again.dir / MODEL)["model"]
+        ours = load_file(execute(run, Store(scratch), say).dir / MODEL)["model"]
     torch.set_num_threads(threads)
     theirs = load_file(run.dir / MODEL)["model"]
     difference = (ours - theirs).abs().max().item()
-    folds = len(timeline.folds)
+    folds = len(Timeline.load(run.dir / TIMELINE).folds)
     return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
+
+
+def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
+    config, timeline = config_of(run), Timeline.load(run.dir / TIMELINE)
+    made = partial(_recorded, timeline=timeline)
+    watch = partial(_tell, say)
+    return train(config, corpus_of(config, say), store, watch, made, {"by": "a record"})
+
+
+def _sequence_again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
+    config = sequence_config_of(run)
+    return replay(config, corpus_of(config, say), run, store, partial(_tell, say))
 
 
 def _recorded(*parts: object, timeline: Timeline) -> Recorded:

@@ -87,19 +87,31 @@ class Batcher:
 
     def follow(self, segment: Timeline) -> None:
         """Choose the frames of every minibatch that was read in a segment."""
-        for worker, *entry in _rows(segment.decodes):
-            self.entering.setdefault(worker, deque()).append(Entry(*entry))
+        self.expect(segment.decodes)
         for step, worker in sorted(_keys(segment.contributions)):
             if step > self.last_step:
-                own = self.steps.get(worker, 0)
-                self.steps[worker] = own + 1
-                # A replica may take an utterance well before it has all it needs for a step.
-                entering = self.entering.get(worker, deque())
-                while entering and entering[0].first_step == own:
-                    entry = entering.popleft()
-                    self.enter(worker, entry.slot, self.decoded.pop(entry.utterance))
-                self.chosen[worker, step] = self.take(worker)
-                self.last_step = step
+                self.read(worker, step)
+
+    def expect(self, decodes: Decodes) -> None:
+        """These utterances will enter slots."""
+        for worker, *entry in _rows(decodes):
+            self.entering.setdefault(worker, deque()).append(Entry(*entry))
+
+    def read(self, worker: int, step: int) -> None:
+        """Choose the frames of a worker's next minibatch, which has the number ``step``."""
+        own = self.steps.get(worker, 0)
+        self.steps[worker] = own + 1
+        # A replica may take an utterance well before it has all it needs for a step.
+        entering = self.entering.get(worker, deque())
+        while entering and entering[0].first_step == own:
+            entry = entering.popleft()
+            self.enter(worker, entry.slot, self.decoded.pop(entry.utterance))
+        self.chosen[worker, step] = self.take(worker)
+        self.last_step = step
+
+    def empty(self) -> None:
+        """All slots are free: whoever was in them is lost."""
+        self.current.clear()
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of several replicas' steps; where one has fewer, zeros fill it up.
