@@ -15,11 +15,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from harness.acoustics.compiling import kernel, part, summing_part
 from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
 from harness.acoustics.forward_backward import (
-    FAST,
     LEAST,
     TINY,
     Arcs,
@@ -90,7 +89,7 @@ def _centred(
     return Accuracies(log_z, expected, gamma, through - gamma * expected)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _before(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, alpha: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
@@ -103,7 +102,7 @@ def _before(
     return expected
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _after(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, beta: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
@@ -116,7 +115,7 @@ def _after(
     return expected
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@summing_part
 def _observe(
     b: np.ndarray, g: np.ndarray, likely: np.ndarray, hit: np.ndarray, scale: float
 ) -> float:
@@ -131,7 +130,7 @@ def _observe(
     return total
 
 
-@njit(cache=True, nogil=True)
+@part
 def _frame(
     row: np.ndarray, said: int, target: np.ndarray, seen: np.ndarray, hit: np.ndarray
 ) -> None:
@@ -141,7 +140,7 @@ def _frame(
         hit[s] = 1.0 if target[s] == said else 0.0
 
 
-@njit(cache=True, nogil=True)
+@part
 def _beginnings(
     likely: np.ndarray, said: np.ndarray, arcs: Arcs, start: int, nodes: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
@@ -165,7 +164,7 @@ def _beginnings(
     return alpha, gain, log_scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expectations(
     scores: np.ndarray, said: np.ndarray, arcs: Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, np.ndarray, float]:

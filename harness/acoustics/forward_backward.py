@@ -13,8 +13,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import njit
 
+from harness.acoustics.compiling import kernel, part, summing_part
 from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import posteriors
@@ -23,8 +23,6 @@ TINY = 1e-290
 """Shares below this count as zero: numbers just above zero take a processor many times as long."""
 LEAST = 1e-250
 """Where forward and backward scarcely meet, their product may have lost paths to underflow."""
-FAST = {"reassoc", "nsz", "nnan", "contract"}
-"""Sums may be taken in another order; nothing that enters them is NaN."""
 
 
 def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
@@ -95,7 +93,7 @@ def _flattened(graph: Graph) -> Arcs:
     return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
 
 
-@njit(cache=True, nogil=True)
+@part
 def likelihoods(scores: np.ndarray) -> tuple[np.ndarray, float]:
     """Each frame's scores as shares of its best, and the sum of the best scores."""
     likely, log_scale = np.empty_like(scores), 0.0
@@ -106,7 +104,7 @@ def likelihoods(scores: np.ndarray) -> tuple[np.ndarray, float]:
     return likely, log_scale
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@summing_part
 def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
     """Fill ``b`` [N]: what the nodes ``a`` of the last layer give to this one's states."""
     states = len(arcs.target)
@@ -119,7 +117,7 @@ def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
         b[to[i]] += a[source[i]] * weight[i]
 
 
-@njit(cache=True, nogil=True)
+@part
 def pass_on(b: np.ndarray, arcs: Arcs) -> None:
     """Let a layer's junctions collect what leads to them."""
     source, to, weight = arcs.passing
@@ -127,7 +125,7 @@ def pass_on(b: np.ndarray, arcs: Arcs) -> None:
         b[to[i]] += b[source[i]] * weight[i]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@summing_part
 def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
     """β of a layer, from the next frame's states ``entered`` [S+1], of which the last is 0.
 
@@ -143,14 +141,14 @@ def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
         b[above[i]] += v[i] * b[below[i]]
 
 
-@njit(cache=True, nogil=True)
+@part
 def _each(row: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
     """What a frame says of each state's target; by itself, so that products go several at once."""
     for s in range(len(target)):
         out[s] = row[target[s]]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@summing_part
 def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
     """Multiply a layer's states by their likelihoods and ``scale``; the sum of the products."""
     total = 0.0
@@ -161,7 +159,7 @@ def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@part
 def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
     """α of every layer, divided by the sum of the one before; the divisors' logarithms."""
     alpha = np.empty((len(likely) + 1, nodes))
@@ -181,7 +179,7 @@ def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np
     return alpha, log_scale
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@summing_part
 def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
     """Forward times backward of every state; their sum."""
     total = 0.0
@@ -191,7 +189,7 @@ def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sums(
     scores: np.ndarray, arcs: Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, float]:

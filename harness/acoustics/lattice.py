@@ -79,17 +79,20 @@ def pruned(lattice: Lattice, beam: float = math.inf) -> Lattice:
     # A rounding error must not cut the best path itself, or any path off an infinite beam.
     keep = through >= backward[0] - beam - 1e-9 * abs(backward[0])
     keep &= through > -math.inf
-    nodes = np.unique(np.concatenate([source[keep], lattice.to[keep]]))
-    counts = np.bincount(source[keep], minlength=len(lattice.node))[nodes]
+    to, arc, score = lattice.to[keep], lattice.arc[keep], lattice.score[keep]
+    leaving = np.bincount(source[keep], minlength=len(lattice.node))
+    kept = leaving > 0
+    kept[to] = True
+    nodes, number = np.flatnonzero(kept), np.cumsum(kept, dtype=np.int32) - 1
     return Lattice(
         lattice.graph,
         lattice.frames,
         lattice.layer[nodes],
         lattice.node[nodes],
-        np.concatenate([[0], np.cumsum(counts)]),
-        np.searchsorted(nodes, lattice.to[keep]).astype(np.int32),
-        lattice.arc[keep],
-        lattice.score[keep],
+        np.concatenate([[0], np.cumsum(leaving[nodes])]),
+        number[to].astype(np.int32),
+        arc,
+        score,
     )
 
 

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
-"""Compiling the simulator's kernels once a machine."""
+"""Compiling kernels once a machine."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from typing import Any, TypeVar
 import numba
 import numba.core.config
 
-__all__ = ["kernel", "part"]
+__all__ = ["cache_folder", "cached", "kernel", "part"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _source_digest() -> str:
-    """A digest of every source file a kernel of this package may be made of."""
+def _source_digest(package: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> str:
-    """Where compiled kernels are kept; nowhere for a user without a home."""
+def cache_folder(package: Path) -> str:
+    """Where compiled kernels of a package are kept; nowhere for a user without a home.
+
+    numba alone renews its cache only when the file of the outermost function changes, not
+    when one it calls does; so the folder is named by a digest of all sources of the package.
+    """
+    if named := os.environ.get("NUMBA_CACHE_DIR"):
+        return named
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
         return os.devnull
-    return str(home / "lagbench" / "kernels" / _source_digest())
+    return str(home / "lagbench" / "kernels" / _source_digest(package))
 
 
 # Set by numba when it is imported; its own annotations do not list them.
 config: Any = numba.core.config
-_FOLDER = os.environ.get("NUMBA_CACHE_DIR") or _cache_folder()
+_FOLDER = cache_folder(Path(__file__).parent)
 
 
 def part(function: _F) -> _F:
@@ -50,24 +55,23 @@ def part(function: _F) -> _F:
 
 
 def kernel(function: _F, inline: str = "never") -> _F:
-    """Compile with numba and keep the machine code for the next process.
-
-    numba alone renews its cache only when the file of the outermost function changes, not
-    when one it calls does; so the folder is named by a digest of all sources here. Where no
-    cache can be written the function is compiled afresh in every process.
-    """
-    before = config.CACHE_DIR
-    config.CACHE_DIR = _FOLDER
-    try:
-        return _compiled(function, cache=True, inline=inline)
-    except (RuntimeError, OSError):
-        return _compiled(function, cache=False, inline=inline)
-    finally:
-        config.CACHE_DIR = before
-
-
-def _compiled(function: _F, cache: bool, inline: str) -> _F:
+    """Compile with numba and keep the machine code for the next process."""
     # Kernels allocate no arrays, so counting references to those they are handed is wasted;
     # with the counting a fold takes five times as long.
+    return cached(function, _FOLDER, inline=inline, _nrt=False)
+
+
+def cached(function: _F, folder: str, **options: Any) -> _F:
+    """Compile with options of numba's and keep the machine code in a folder.
+
+    Where no cache can be written the function is compiled afresh in every process.
+    """
     njit: Any = numba.njit  # its declared signature leaves `_nrt` out
-    return njit(cache=cache, inline=inline, _nrt=False)(function)
+    before = config.CACHE_DIR
+    config.CACHE_DIR = folder
+    try:
+        return njit(cache=True, **options)(function)
+    except (RuntimeError, OSError):
+        return njit(cache=False, **options)(function)
+    finally:
+        config.CACHE_DIR = before

@@ -1,0 +1,37 @@
+"""Kernels: whoever compiles them and whoever loads them compute the same bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SUMS = """
+import numpy as np
+from harness.acoustics.accuracy import accuracies
+from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+
+draw = np.random.default_rng(0)
+chains = {f"w{i:03d}": (tuple(draw.integers(0, 60, 9).tolist()),) for i in range(120)}
+graph = decoding_graph(train([tuple(chains)], 1), Lexicon(chains, (0,)))
+scores = draw.normal(size=(60, 60))
+log_z, gamma = occupancies(graph, scores)
+found = accuracies(graph, scores, np.zeros(60, np.int64))
+print(log_z.hex(), gamma.tobytes().hex())
+print(found.expected.hex(), found.derivative.tobytes().hex())
+"""
+
+
+def test_a_process_that_compiles_and_one_that_loads_compute_the_same_bits(tmp_path):
+    def computed():
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", SUMS]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    compiled = computed().stdout
+    kept = list(tmp_path.rglob("*.nbc"))
+    assert kept
+    assert computed().stdout == compiled
+    assert list(tmp_path.rglob("*.nbc")) == kept
