@@ -26,6 +26,10 @@ from harness.algorithms.ng_layer import (
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""
 
+AT_ONCE = 2**22
+"""Elements of the widest level of all replicas, ``W B max(sizes)``, up to which a processor
+takes them as one batch; more no longer lie in its caches from one layer to the next."""
+
 Restart = Literal["never", "pass", "round"]
 """When a worker forgets its estimates: never, before each pass over the data, or each round."""
 
@@ -43,7 +47,11 @@ def descend(
     Returns:
         The losses ``[W]``, summed over all frames, and what the descent knows afterwards.
     """
-    losses, frames = stack.new_zeros(len(stack)), minibatches[0].targets.shape[1]
+    frames = minibatches[0].targets.shape[1]
+    most = max(1, AT_ONCE // (frames * max(network.layout.sizes)))
+    if stack.device.type == "cpu" and len(stack) > most:
+        return _in_turns(descent, network, stack, minibatches, rate, state, most)
+    losses = stack.new_zeros(len(stack))
     if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
         joint = join(state)
         for minibatch in minibatches:
@@ -57,6 +65,33 @@ def descend(
         loss, state = descent.descend_(network, stack, minibatch, state, step, room)
         losses += loss
     return losses, state
+
+
+def _in_turns(
+    descent: NaturalGradient,
+    network: Network,
+    stack: Tensor,
+    minibatches: Sequence[Minibatch],
+    rate: float,
+    state: list[Sides],
+    most: int,
+) -> tuple[Tensor, list[Sides]]:
+    """`descend`, for at most so many replicas at a time."""
+    losses, known, after = list[Tensor](), state_tensors(state), list[dict[str, Tensor]]()
+    for begin in range(0, len(stack), most):
+        few = slice(begin, begin + most)
+        theirs = [Minibatch(each.x[few], each.targets[few]) for each in minibatches]
+        own = {name: t[few] if t.dim() else t for name, t in known.items()}
+        loss, moved = descend(
+            descent, network, stack[few], theirs, rate, state_from_tensors(own, len(state))
+        )
+        losses.append(loss)
+        after.append(state_tensors(moved))
+    united = {
+        name: torch.cat([each[name] for each in after]) if first.dim() else first
+        for name, first in after[0].items()
+    }
+    return torch.cat(losses), state_from_tensors(united, len(state))
 
 
 def recalled(

@@ -14,6 +14,7 @@ from torch import nn
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.contract import Minibatch
+from harness.algorithms.local_descent import descend
 from harness.algorithms.ng_change import PerSample
 from harness.algorithms.ng_estimate import FIRST_CALLS, Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
@@ -52,21 +53,21 @@ def steps_of(sizes: tuple[int, ...], frames: int, replicas: int = 1) -> tuple[St
     return sgd, natural
 
 
-def seconds(step: Step) -> float:
-    """Processor time of one period of steps: what other processes do matters less to it."""
+def seconds(step: Step, times: int) -> float:
+    """Processor time of so many steps: what other processes do matters less to it."""
     began = time.process_time()
-    for _ in range(PERIOD):
+    for _ in range(times):
         step()
     return time.process_time() - began
 
 
-def ratio(step: Step, base: Step, rounds: int) -> float:
+def ratio(step: Step, base: Step, rounds: int, times: int = PERIOD) -> float:
     """The median over rounds of one's time over the other's, taken in turns."""
     torch.set_num_threads(1)
-    base()
     for _ in range(FIRST_CALLS):
         step()
-    return median(seconds(step) / seconds(base) for _ in range(rounds))
+        base()
+    return median(seconds(step, times) / seconds(base, times) for _ in range(rounds))
 
 
 @pytest.mark.parametrize(
@@ -85,14 +86,50 @@ def test_natural_gradient_over_sgd(benchmark, sizes, frames, rounds):
     benchmark.pedantic(natural, rounds=1)
 
 
-@pytest.mark.parametrize(("sizes", "frames"), [(WIDE, 256), (SMALL, 32)], ids=["512x3", "128x4"])
+def one_after_another(descent, network, stack, minibatches, rate, state):
+    """As `descend`, but each layer by itself."""
+    room = torch.empty_like(stack)
+    for minibatch in minibatches:
+        _, state = descent.descend_(network, stack, minibatch, state, rate, room)
+    return None, state
+
+
+def rounds_of(sizes: tuple[int, ...], frames: int, replicas: int, descend=descend) -> Step:
+    """One period of natural-gradient steps of so many workers."""
+    layout, draw = Layout(sizes), torch.Generator().manual_seed(0)
+    stack = random_parameters(layout, draw).repeat(replicas, 1)
+    x = torch.randn(PERIOD, replicas, frames, sizes[0], generator=draw)
+    targets = torch.randint(0, sizes[-1], (PERIOD, replicas, frames), generator=draw)
+    minibatches = [Minibatch(*each) for each in zip(x, targets, strict=True)]
+    state = [OPTIONS.start(sizes, replicas)]
+
+    def step() -> None:
+        _, state[0] = descend(OPTIONS, Dnn(layout), stack, minibatches, RATE, state[0])
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("sizes", "frames"),
+    [(WIDE, 1024), (WIDE, 256), (SMALL, 32)],
+    ids=["512x3-1024", "512x3-256", "128x4-32"],
+)
 def test_sixteen_replicas_over_one_alone_a_frame(benchmark, sizes, frames):
-    rounds = 5
+    rounds = 3
     if not benchmark.enabled:
         sizes, frames, rounds = SMOKE, 16, 1
-    _, alone = steps_of(sizes, frames)
-    _, together = steps_of(sizes, frames, replicas=16)
-    benchmark.extra_info["ratio"] = found = ratio(together, alone, rounds) / 16.0
+    alone, together = (rounds_of(sizes, frames, replicas) for replicas in (1, 16))
+    benchmark.extra_info["ratio"] = found = ratio(together, alone, rounds, 1) / 16.0
+    assert found > 0.0
+    benchmark.pedantic(together, rounds=1)
+
+
+def test_layers_one_after_another_over_layers_together(benchmark):
+    """The laptop scale of paper 2: a worker's 32 frames in a network of five layers."""
+    sizes, frames, rounds = (SMALL, 32, 15) if benchmark.enabled else (SMOKE, 16, 1)
+    apart = rounds_of(sizes, frames, 1, one_after_another)
+    together = rounds_of(sizes, frames, 1)
+    benchmark.extra_info["times_as_fast"] = found = ratio(apart, together, rounds, 1)
     assert found > 0.0
     benchmark.pedantic(together, rounds=1)
 

@@ -11,7 +11,7 @@ from harness.algorithms.local_descent import PLAIN, descend
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.ng_change import PerComponent, PerSample
 from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
+from harness.algorithms.ng_layer import NaturalGradient, state_tensors
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)
@@ -45,6 +45,21 @@ def test_plain_descent_steps_along_the_mean_gradient():
     losses, _ = descend(PLAIN, NET, moved, minibatches, 0.3, PLAIN.start(LAYOUT.sizes, WORKERS))
     torch.testing.assert_close(moved, theta, rtol=0, atol=1e-14)
     torch.testing.assert_close(losses, total, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("descent", [PLAIN, NG], ids=["plain", "natural"])
+def test_workers_beyond_the_caches_take_turns_and_end_where_they_would_together(
+    descent, monkeypatch
+):
+    ends = list[tuple[torch.Tensor, ...]]()
+    for at_once in (2**22, 2 * 6 * 5):  # all three workers, then two and one
+        stack, minibatches = drawn(12)
+        monkeypatch.setattr("harness.algorithms.local_descent.AT_ONCE", at_once)
+        state = descent.start(LAYOUT.sizes, WORKERS, torch.float64)
+        losses, state = descend(descent, NET, stack, minibatches, 0.3, state)
+        ends.append((stack, losses, *state_tensors(state).values()))
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("limit", [PerSample(0.01), PerComponent(0.02, 0.03)])
