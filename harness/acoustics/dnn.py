@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.acoustics.cross_entropy import softmax_cross_entropy_
+from harness.acoustics.precision import Precision, narrowed, products_in
 from harness.acoustics.stack import Affine, Layout
 
 Activation = Literal["sigmoid", "relu"]
@@ -34,10 +35,12 @@ class Dnn:
     Args:
         layout: the sizes of the levels.
         activation: ``"sigmoid"`` (papers 1 and 2) or ``"relu"`` (paper 3).
+        precision: of the products in gradients; ``logits`` are always float32.
     """
 
     layout: Layout
     activation: Activation = "sigmoid"
+    precision: Precision = "float32"
 
     def logits(self, stack: Tensor, x: Tensor) -> Tensor:
         """Outputs ``[R, B, K]`` of R replicas for frames ``[R, B, D]`` or shared ``[B, D]``."""
@@ -68,9 +71,13 @@ class Dnn:
         gradients = self.layout.views(out)
 
         def write(i: int, level: Tensor, delta: Tensor) -> None:
-            # Straight into the layer's strided view of the stack: a copy would cost as
-            # much as half the product where layers are small.
-            torch.bmm(delta.transpose(1, 2), level, out=gradients[i].weight)
+            if self.precision == "bf16":
+                factors = narrowed(delta, "bf16").transpose(1, 2), narrowed(level, "bf16")
+                gradients[i].weight.copy_(torch.bmm(*factors))
+            else:
+                # Straight into the layer's strided view of the stack: a copy would cost as
+                # much as half the product where layers are small.
+                torch.bmm(delta.transpose(1, 2), level, out=gradients[i].weight)
             torch.sum(delta, 1, out=gradients[i].bias)
 
         return write
@@ -108,18 +115,26 @@ class Dnn:
         Returns:
             What ``inner`` returned.
         """
+        with products_in(self.precision):
+            return self._backward_from(stack, x, inner, visit)
+
+    def _backward_from(self, stack: Tensor, x: Tensor, inner: Inner, visit: Visit) -> Tensor:
         layers = self.layout.views(stack)
         levels = [x]
         for layer in layers[:-1]:
-            levels.append(self._activate_(_affine(layer, levels[-1])))
-        delta = _affine(layers[-1], levels[-1])
+            levels.append(self._activate_(_affine(layer, levels[-1], self.precision)))
+        delta = _affine(layers[-1], levels[-1], self.precision)
         loss = inner(delta)
         for i in range(len(layers) - 1, -1, -1):
-            back = torch.bmm(delta, layers[i].weight) if i else delta
+            back = self._product(delta, layers[i].weight) if i else delta
             below = self._differentiate_(back, levels[i]) if i else delta
             visit(i, levels[i], delta)  # may change the layer: nobody looks at it again
             delta = below
         return loss
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        factors = narrowed(a, self.precision), narrowed(b, self.precision)
+        return torch.bmm(*factors).to(a.dtype)
 
     def _activate_(self, pre: Tensor) -> Tensor:
         return pre.sigmoid_() if self.activation == "sigmoid" else pre.relu_()
@@ -131,5 +146,9 @@ class Dnn:
         return torch.ops.aten.threshold_backward(delta, level, 0.0)
 
 
-def _affine(layer: Affine, x: Tensor) -> Tensor:
-    return torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))
+def _affine(layer: Affine, x: Tensor, precision: Precision = "float32") -> Tensor:
+    weight = layer.weight.transpose(1, 2)
+    if precision == "bf16":
+        product = torch.bmm(narrowed(x, "bf16"), narrowed(weight, "bf16"))
+        return product.to(x.dtype).add_(layer.bias.unsqueeze(1))
+    return torch.baddbmm(layer.bias.unsqueeze(1), x, weight)

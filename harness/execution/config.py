@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from harness.acoustics.dnn import Activation
 from harness.acoustics.initial import WideRandom
+from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
@@ -21,7 +22,7 @@ from harness.spec import setting
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
-ADDED = ("protocol", "tested", "whole_trials", "shards")
+ADDED = ("protocol", "tested", "whole_trials", "shards", "precision")
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "at the end", "never"]
@@ -67,6 +68,7 @@ class RunConfig:
         tested: when the test sets are scored, after every pass or the last one; a search for
             settings on development data never needs them.
         shards: equal parts of the model, each with a server of its own.
+        precision: of the products in gradients; see `harness.acoustics.precision`.
 
     Raises:
         UserError: settings that do not go together.
@@ -94,6 +96,7 @@ class RunConfig:
     protocol: Averaging | None = None
     tested: Tested = "every pass"
     shards: int = setting(1, at_least=1, at_most=1000)
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         rounds = isinstance(self.algorithm, ModelAveraging | GradientAveraging)
@@ -108,6 +111,7 @@ class RunConfig:
         if rounds and self.cluster.faults:
             told = "rounds that some workers miss can be timed but not trained with"
             raise UserError(f"cluster.faults: {told}; allowed with averaging: none")
+        check(self.precision, self.device)
         if self.shards > 1 and (rounds or self.cluster.faults):
             found = "averaging" if rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")

@@ -288,7 +288,8 @@ class Contributor:
 
     def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None) -> None:
         inputs = corpus.dim * (2 * corpus.context + 1)
-        self._net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        layout = Layout((inputs, *config.hidden, corpus.n_targets))
+        self._net = Dnn(layout, config.activation, config.precision)
         self._dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
         self.received = torch.zeros(self._net.layout.parameters)
         self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)

@@ -196,7 +196,8 @@ class _Worker:
 
     def __init__(self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
         inputs = corpus.dim * (2 * corpus.context + 1)
-        self.net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        layout = Layout((inputs, *config.hidden, corpus.n_targets))
+        self.net = Dnn(layout, config.activation, config.precision)
         self.config, self.rank, self.pace = config, rank, pace
         self.dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
         size = self.net.layout.parameters

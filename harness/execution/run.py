@@ -12,6 +12,7 @@ from safetensors.torch import save_file as save_tensors
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
+from harness.acoustics.precision import check_here
 from harness.execution.config import RunConfig
 from harness.execution.executor import Simulated
 from harness.execution.observe import Watch
@@ -44,7 +45,11 @@ def train(
         watch: told of progress.
         executed_by: makes the executor, by default a simulated cluster.
         executed: what sets this executor apart, as part of the run's identity.
+
+    Raises:
+        UserError: this machine cannot compute in the precision asked for.
     """
+    check_here(config.precision, config.device)
     identity = config.to_dict() | ({EXECUTED: dict(executed)} if executed else {})
     with denormals_flushed():
         return store.obtain(

@@ -195,7 +195,8 @@ class _Serving:
         say: Callable[[str], None],
     ) -> None:
         inputs = corpus.dim * (2 * corpus.context + 1)
-        net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        layout = Layout((inputs, *config.hidden, corpus.n_targets))
+        net = Dnn(layout, config.activation, config.precision)
         begin, end = edges(net.layout.parameters, config.shards)[rank]
         self._say, self._rank, self._first = say, rank, config.workers
         self._workers: list[Address] = [config.shards + w for w in range(config.workers)]

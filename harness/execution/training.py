@@ -84,7 +84,8 @@ class Training:
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
         inputs = corpus.dim * (2 * corpus.context + 1)
-        self.net = Dnn(Layout((inputs, *config.hidden, corpus.n_targets)), config.activation)
+        layout = Layout((inputs, *config.hidden, corpus.n_targets))
+        self.net = Dnn(layout, config.activation, config.precision)
         self.frames = Frames.of(corpus, config.device)
         self.examiner = Examiner(self.net, self.frames, corpus)
         self.dealing = Dealing(config, corpus, self.frames)
