@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.simulator import Cluster, Timeline
+    from harness.store import Run
 
 __all__ = ["configure", "run"]
 
@@ -20,13 +26,32 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.errors import EXIT_DONE
     from harness.execution.comparing import compare, shown
-    from harness.execution.replaying import config_of, stored_run
+    from harness.execution.replaying import config_of, is_sequence, stored_run
     from harness.execution.run import TIMELINE
     from harness.simulator import Timeline, load_cluster
 
     found = stored_run(arguments.folder)
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     timeline = Timeline.load(found.dir / TIMELINE)
-    for line in shown(compare(config_of(found), timeline, cluster)):
+    lines = (
+        _sequence(found, timeline, cluster)
+        if is_sequence(found)
+        else shown(compare(config_of(found), timeline, cluster))
+    )
+    for line in lines:
         print(line)
     return EXIT_DONE
+
+
+def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterator[str]:
+    """Of a sequence training, which needs its corpus: utterances have lengths."""
+    from harness.execution import distributed_sequence_comparing as comparing
+    from harness.execution.distributed_sequence_record import TOLD, load_told
+    from harness.execution.replaying import corpus_of, sequence_config_of
+
+    told, _ = load_told(found.dir / TOLD)
+    config = sequence_config_of(found)
+    train = corpus_of(config, lambda line: None).split("train")
+    return comparing.shown_sequence(
+        comparing.compare_sequence(config, train, timeline, told, cluster)
+    )

@@ -27,6 +27,7 @@ from harness.execution.sequence import Way, train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_setup import Setup
 from harness.execution.sequence_training import SequenceTraining
+from harness.simulator import Timeline
 from harness.store import Run, RunWriter, Store
 
 MadeBy = Callable[[SequenceConfig, Setup, Tensor], SequenceExecutor]
@@ -82,6 +83,13 @@ class Executed(SequenceTraining[SequenceExecutor]):
     def summary(self) -> dict[str, Any]:
         """As of every sequence training, and the kept frames that were lost in deaths."""
         return {**super().summary(), "lost_frames": self.simulation.told.lost_frames}
+
+    def lags(self, timeline: Timeline) -> dict[str, float]:
+        """See `SequenceTraining`; after a server's death nobody knows whose frames were lost."""
+        known = super().lags(timeline)
+        if not self.simulation.told.restarts:
+            return known
+        return {name: value for name, value in known.items() if not name.startswith("outer")}
 
     def attachments(self) -> dict[str, Arrays]:
         """What a replay needs besides the timeline."""

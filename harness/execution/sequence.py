@@ -21,7 +21,6 @@ from harness.execution.pretraining import MODEL
 from harness.execution.run import EXECUTED, TIMELINE, WORD_ERRORS, train
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_full import Passes
-from harness.execution.sequence_lags import lags
 from harness.execution.sequence_streams import Streams
 from harness.execution.sequence_training import SequenceTraining
 from harness.simulator import concat
@@ -113,7 +112,7 @@ def carry_out(training: SequenceTraining[Any]) -> None:
         writer.attach(MODEL, path)
     summary = {
         **training.summary(),
-        **lags(timeline, training.config),
+        **training.lags(timeline),
         "timeline_sha256": timeline.sha256(),
     }
     note = ""

@@ -17,10 +17,12 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution import resume
 from harness.execution.sequence_batcher import Arrays, Batcher, Facts, Kept
+from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_order import orders
 from harness.execution.sequence_replay import SequenceReplay
+from harness.execution.sequence_setup import workload
 from harness.execution.sequence_training import SequenceTraining, restored
-from harness.simulator import Sequence, Simulation
+from harness.simulator import Cluster, Sequence, Simulation
 
 WITHOUT_LIMIT = 10**9
 
@@ -30,18 +32,7 @@ class Streams(SequenceTraining[Simulation]):
     """Shuffling none or on the fly."""
 
     def _simulation(self) -> Simulation:
-        config = self.config
-        protocol = Sequence(
-            slots=config.slots,
-            decode_cost=config.decode_cost,
-            fetch_s=config.fetch_s,
-            waiting=config.waiting,
-            shards=config.shards,
-            shuffled=config.shuffling == "on the fly",
-        )
-        return Simulation(
-            config.cluster, protocol, self.workload, workers=config.replicas, seed=config.seed
-        )
+        return simulated(self.config)
 
     def _restore(self, state: Arrays) -> None:
         self.simulation = restored(self.config, self.simulation, state)
@@ -111,3 +102,22 @@ class Streams(SequenceTraining[Simulation]):
         self.replay.decoders.copy_(torch.from_numpy(arrays["decoders"]))
         self.replay.decoder_versions = facts["versions"]
         self._give()
+
+
+def simulated(config: SequenceConfig, cluster: Cluster | None = None) -> Simulation:
+    """Replicas with decoders, on the run's own cluster or another, at time 0."""
+    protocol = Sequence(
+        slots=config.slots,
+        decode_cost=config.decode_cost,
+        fetch_s=config.fetch_s,
+        waiting=config.waiting,
+        shards=config.shards,
+        shuffled=config.shuffling == "on the fly",
+    )
+    return Simulation(
+        cluster or config.cluster,
+        protocol,
+        workload(config),
+        workers=config.replicas,
+        seed=config.seed,
+    )

@@ -18,6 +18,7 @@ from harness.execution.observe import Progress, Watch
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_decoding import Seen, Tally
 from harness.execution.sequence_exam import HeldOut, SequenceExaminer
+from harness.execution.sequence_lags import lags
 from harness.execution.sequence_setup import Setup, workload
 from harness.simulator import Simulation, Timeline, Workload, concat
 from harness.simulator.timeline import Contributions, Decodes, Folds, Spans
@@ -277,6 +278,10 @@ class SequenceTraining(ABC, Generic[Timed]):
             "folds": self.simulation.version,
             "epochs": self.epoch,
         }
+
+    def lags(self, timeline: Timeline) -> dict[str, float]:
+        """The three stalenesses of the whole run."""
+        return lags(timeline, self.config)
 
     def attachments(self) -> dict[str, Arrays]:
         """Further files of the run, by name."""
