@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +22,7 @@ from harness.execution.sequence import train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run, Store
+from harness.train import _free_port
 
 ZERO_COST = """
 name = "free"
@@ -161,3 +167,72 @@ def run_sequence(corpus: Corpus, tmp_path: Path) -> Callable[..., Run]:
         return train_sequence(config, corpus, Store(tmp_path), watch)
 
     return run
+
+
+class Group:
+    """The processes of a real run, by rank; the first is the server."""
+
+    def __init__(
+        self, run: Path, ranks: int, options: tuple[str, ...], instead: Mapping[int, Path]
+    ) -> None:
+        self.store = run.parent / "s"
+        self.words = [str(run), "--out", str(self.store), *options]
+        self.shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        self.shared["WORLD_SIZE"] = str(ranks)
+        self.processes = [self.start(rank, instead.get(rank)) for rank in range(ranks)]
+
+    def start(self, rank: int, script: Path | None = None) -> subprocess.Popen[str]:
+        """One of the processes; a script may stand for the program."""
+        program = [str(script)] if script else ["-m", "harness.train"]
+        return subprocess.Popen(
+            [sys.executable, *program, *self.words],
+            env={**os.environ, **self.shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ended(self) -> tuple[list[int], list[str]]:
+        """Exit codes, and what each wrote to stderr."""
+        told = [process.communicate(timeout=120)[1] for process in self.processes]
+        return [process.returncode for process in self.processes], told
+
+    def wait_for(self, pattern: str) -> None:
+        """Until the store has such a file."""
+        end = time.monotonic() + 90.0
+        while not next(self.store.glob(pattern), None):
+            assert time.monotonic() < end, f"no {pattern}"
+            time.sleep(0.05)
+
+    def wait_until_told(self, word: str) -> None:
+        """Until the server's stderr has a line with this."""
+        errors = self.processes[0].stderr
+        assert errors is not None
+        assert any(word in line for line in errors)
+
+    def kill(self, rank: int) -> None:
+        """With SIGKILL."""
+        self.processes[rank].send_signal(signal.SIGKILL)
+
+    def folder(self) -> Path:
+        """Of the only run in the store."""
+        (found,) = [config.parent for config in self.store.glob("*/config.json")]
+        return found
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Group]]:
+    """Starts groups of processes, and ends those that are left."""
+    groups: list[Group] = []
+
+    def launched(
+        run: Path, ranks: int = 3, *options: str, instead: Mapping[int, Path] | None = None
+    ) -> Group:
+        groups.append(Group(run, ranks, ("--paced", *options), instead or {}))
+        return groups[-1]
+
+    yield launched
+    for group in groups:
+        for process in group.processes:
+            process.kill()
+            process.wait()

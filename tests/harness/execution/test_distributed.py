@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +16,8 @@ from harness.execution.replaying import Replayed, replayed, stored_run
 from harness.execution.run import TIMELINE
 from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
 from harness.simulator import LOST, Timeline
-from harness.train import _free_port
 
-STEPS = 230
+Launch = Callable[..., Any]
 RUN = """
 corpus = "parametric"
 hidden = [32]
@@ -82,60 +80,6 @@ def written(folder: Path, seconds: float) -> Path:
     return folder / "run.toml"
 
 
-class Group:
-    """A server and two workers, each a process."""
-
-    def __init__(self, run: Path, *options: str) -> None:
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "3"}
-        command = [sys.executable, "-m", "harness.train", str(run), "--out", str(run.parent / "s")]
-        self.store = run.parent / "s"
-        self.processes = [
-            subprocess.Popen(
-                [*command, "--paced", *options],
-                env={**os.environ, **shared, "RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(3)
-        ]
-
-    def ended(self) -> tuple[list[int], list[str]]:
-        """Exit codes, and what each wrote to stderr."""
-        told = [process.communicate(timeout=120)[1] for process in self.processes]
-        return [process.returncode for process in self.processes], told
-
-    def wait_for(self, pattern: str) -> None:
-        end = time.monotonic() + 90.0
-        while not next(self.store.glob(pattern), None):
-            assert time.monotonic() < end, f"no {pattern}"
-            time.sleep(0.05)
-
-    def wait_until_begun(self) -> None:
-        """Until the server has told of its first evaluation, after which it hands out work."""
-        errors = self.processes[0].stderr
-        assert errors is not None
-        assert any("passes" in line for line in errors)
-
-    def kill(self, rank: int) -> None:
-        self.processes[rank].send_signal(signal.SIGKILL)
-
-
-@pytest.fixture
-def group() -> Iterator[list[Group]]:
-    groups: list[Group] = []
-    yield groups
-    for each in groups:
-        for process in each.processes:
-            process.kill()
-            process.wait()
-
-
-def the_run(store: Path) -> Path:
-    (folder,) = [config.parent for config in store.glob("*/config.json")]
-    return folder
-
-
 def silent(line: str) -> None:
     del line
 
@@ -157,7 +101,7 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
     options = ["-m", "harness.train", str(run_file), "--out", str(store)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
-    folder = the_run(store)
+    (folder,) = [config.parent for config in store.glob("*/config.json")]
     timeline = Timeline.load(stored_run(folder).dir / TIMELINE)
     each_step_once(timeline)
     assert set(timeline.folded().worker.tolist()) == {0, 1}
@@ -169,16 +113,16 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
 
 
 def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, launch: Launch
 ) -> None:
-    group.append(running := Group(written(tmp_path, 0.02)))
-    running.wait_until_begun()
+    running = launch(written(tmp_path, 0.02))
+    running.wait_until_told("passes")
     time.sleep(0.5)
     running.kill(2)
     codes, told = running.ended()
     assert codes == [0, 0, -9]
     assert "worker 1 is gone: its connection closed; 1 left" in told[0]
-    folder = the_run(running.store)
+    folder = running.folder()
     timeline = Timeline.load(folder / TIMELINE)
     each_step_once(timeline)
     lost = timeline.contributions.where(timeline.contributions.fold == LOST)
@@ -186,17 +130,17 @@ def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
     again(folder)
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list[Group]) -> None:
-    group.append(killed := Group(written(tmp_path, 0.1)))
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:
+    killed = launch(written(tmp_path, 0.1))
     killed.wait_for("*/checkpoint/*")
     killed.kill(0)
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]
     assert all("the server is gone; the same command goes on" in line for line in told[1:])
-    group.append(resumed := Group(tmp_path / "run.toml"))
+    resumed = launch(tmp_path / "run.toml")
     codes, told = resumed.ended()
     assert codes == [0, 0, 0], told
-    folder = the_run(resumed.store)
+    folder = resumed.folder()
     timeline = Timeline.load(folder / TIMELINE)
     each_step_once(timeline)
     times = timeline.folds.time_s
@@ -205,14 +149,14 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list
 
 
 def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, launch: Launch
 ) -> None:
     written(tmp_path, 0.001)
     (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
-    group.append(running := Group(tmp_path / "run.toml"))
+    running = launch(tmp_path / "run.toml")
     codes, told = running.ended()
     assert codes == [0, 0, 0], told
-    folder = the_run(running.store)
+    folder = running.folder()
     timeline = Timeline.load(folder / TIMELINE)
     rows = timeline.folded()
     assert len(rows) == 2 * len(timeline.folds)
@@ -222,11 +166,11 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
 
 
 def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
-    run_file: Path, group: list[Group]
+    run_file: Path, launch: Launch
 ) -> None:
     text = run_file.read_text(encoding="utf-8")
     run_file.write_text(text.replace("workers = 2", "workers = 3"), encoding="utf-8")
-    group.append(running := Group(run_file))
+    running = launch(run_file)
     codes, told = running.ended()
     assert codes == [2, 3, 3]
     assert "workers: 3 is not allowed; allowed: 2, as there are 3 processes" in told[0]
