@@ -26,7 +26,7 @@ from harness.algorithms.ng_layer import (
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""
 
-AT_ONCE = 2**22
+AT_ONCE = 2**21
 """Elements of the widest level of all replicas, ``W B max(sizes)``, up to which a processor
 takes them as one batch; more no longer lie in its caches from one layer to the next."""
 

@@ -62,9 +62,12 @@ def seconds(step: Step, times: int) -> float:
 
 
 def ratio(step: Step, base: Step, rounds: int, times: int = PERIOD) -> float:
-    """The median over rounds of one's time over the other's, taken in turns."""
+    """The median over rounds of one's time over the other's, taken in turns.
+
+    What is timed once is a period of steps by itself.
+    """
     torch.set_num_threads(1)
-    for _ in range(FIRST_CALLS):
+    for _ in range(FIRST_CALLS if times > 1 else FIRST_CALLS // PERIOD + 1):
         step()
         base()
     return median(seconds(step, times) / seconds(base, times) for _ in range(rounds))
@@ -115,7 +118,7 @@ def rounds_of(sizes: tuple[int, ...], frames: int, replicas: int, descend=descen
     ids=["512x3-1024", "512x3-256", "128x4-32"],
 )
 def test_sixteen_replicas_over_one_alone_a_frame(benchmark, sizes, frames):
-    rounds = 3
+    rounds = 5
     if not benchmark.enabled:
         sizes, frames, rounds = SMOKE, 16, 1
     alone, together = (rounds_of(sizes, frames, replicas) for replicas in (1, 16))

@@ -52,7 +52,7 @@ def test_workers_beyond_the_caches_take_turns_and_end_where_they_would_together(
     descent, monkeypatch
 ):
     ends = list[tuple[torch.Tensor, ...]]()
-    for at_once in (2**22, 2 * 6 * 5):  # all three workers, then two and one
+    for at_once in (2**21, 2 * 6 * 5):  # all three workers, then two and one
         stack, minibatches = drawn(12)
         monkeypatch.setattr("harness.algorithms.local_descent.AT_ONCE", at_once)
         state = descent.start(LAYOUT.sizes, WORKERS, torch.float64)
