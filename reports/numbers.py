@@ -9,6 +9,7 @@ Bounds = tuple[float | None, float | None] | None
 MISSING = "–"
 MINUS = "−"
 ROUNDING = 1e-8  # relative: a smaller half width is one of floating-point numbers
+SMALL = -5  # the power of ten up to which decimals would be zeros
 SAME = "no spread"  # an interval without width: no chance entered, or none that showed
 
 
@@ -63,8 +64,17 @@ def half_width(ci95: Bounds) -> float | None:
 
 
 def measured(value: float | None, ci95: Bounds) -> str:
-    """Our figure."""
-    return MISSING if value is None else fixed(value, decimals(value, ci95))
+    """Our figure.
+
+    Example:
+        >>> measured(5.773e-15, None), measured(0.25, (0.2, 0.3))
+        ('5.8e−15', '0.250')
+    """
+    if value is None:
+        return MISSING
+    if value and _magnitude(value) <= SMALL and not half_width(ci95):
+        return _sign(f"{value:.1e}".replace("e-", f"e{MINUS}"))
+    return fixed(value, decimals(value, ci95))
 
 
 def spread(value: float | None, ci95: Bounds) -> str:
