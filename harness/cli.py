@@ -31,6 +31,7 @@ COMMANDS = {
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "bench": ("harness.commands.bench", "is this machine, or this change, slower than it was?"),
+    "device": ("harness.commands.device", "what this device does, in one archive"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

@@ -1,0 +1,207 @@
+"""What one device does with the harness: figures, part by part.
+
+Every part returns plain JSON values: seconds and rates of this device, and ratios measured
+in turns within one run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from statistics import median
+from typing import Any
+
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.precision import Precision, products_in
+from harness.acoustics.stack import Layout
+from harness.bench.steps import (
+    WORKERS,
+    Setting,
+    SimulatedSteps,
+    in_turns,
+    initial,
+    over,
+    pair,
+    speech_for,
+    timed,
+)
+
+PASS_FRAMES = 180_000_000
+"""Paper 1's 500 h, at 100 frames a second."""
+ROUNDS = 5
+REPLICAS, TOGETHER, FRAMES = 50, (429, 128, 128, 128, 128, 352), 32
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the parts are.
+
+    Args:
+        layers, minibatch: of the network that is trained.
+        speech: frames that lie on the device.
+        product: rows and columns of the product that is the ceiling.
+        copied: bytes of the copy that is the other ceiling.
+        pass_s: seconds that the part of paper 1's pass is given.
+    """
+
+    layers: tuple[int, ...]
+    minibatch: int
+    speech: int
+    product: int
+    copied: int
+    pass_s: float
+
+
+FULL = (429, *(2048,) * 7, 10217)
+SCALES = {
+    "small": Scale((429, 64, 64, 352), 32, 20_000, 512, 1 << 24, 1.0),
+    "paper": Scale(FULL, 256, 20_000_000, 8192, 1 << 30, 90.0),
+}
+"""``paper`` is paper 1's network and minibatch, on a ninth of its 500 h."""
+
+
+def ceilings(scale: Scale, device: str) -> Figures:
+    """FLOP a second of one large product in each precision; bytes a second of a copy."""
+    a, b = (torch.randn(scale.product, scale.product, device=device) for _ in range(2))
+    found: Figures = {"product": scale.product}
+    for precision in possible(device):
+        with products_in(precision):
+            x, y = (each.bfloat16() if precision == "bf16" else each for each in (a, b))
+            (took,) = in_turns([lambda x=x, y=y: torch.mm(x, y)], device, ROUNDS)
+        found[f"{precision}_flops_per_s"] = 2.0 * scale.product**3 / min(took)
+    source = torch.ones(scale.copied // 4, device=device)
+    target = torch.empty_like(source)
+    (took,) = in_turns([lambda: target.copy_(source)], device, ROUNDS)
+    return {**found, "copy_bytes_per_s": 2.0 * scale.copied / min(took)}
+
+
+def steps(scale: Scale, device: str) -> Figures:
+    """One simulated minibatch beside the bare step, in every precision."""
+    return {each: _step(setting_of(scale, device, each)) for each in possible(device)}
+
+
+def _step(setting: Setting) -> Figures:
+    # A few minibatches are enough of the speech, and two networks need the memory.
+    ours, bare = pair(replace(setting, speech=min(setting.speech, 200_000)))
+    works = [lambda: ours.run(WORKERS), lambda: bare.run(WORKERS)]
+    harness_s, bare_s = in_turns(works, setting.device, ROUNDS)
+    each_s = median(harness_s) / WORKERS
+    return {
+        "minibatch_s": each_s,
+        "bare_step_s": median(bare_s) / WORKERS,
+        "over_bare_step": over(harness_s, bare_s),
+        "frames_per_s": setting.minibatch / each_s,
+        "flops_per_s": setting.flops / each_s,
+    }
+
+
+def batched(scale: Scale, device: str) -> Figures:
+    """The gradients of 50 workers' 32 frames as one batch, beside one at a time."""
+    del scale
+    layout = Layout(TOGETHER)
+    net, stack = Dnn(layout), initial(layout).to(device).repeat(REPLICAS, 1)
+    x = torch.randn(REPLICAS, FRAMES, TOGETHER[0], device=device)
+    targets = torch.randint(TOGETHER[-1], (REPLICAS, FRAMES), device=device)
+    out = torch.empty_like(stack)
+
+    def one_at_a_time() -> None:
+        for k in range(REPLICAS):
+            one = slice(k, k + 1)
+            net.gradient(stack[one], x[one], targets[one], out[one])
+
+    works = [one_at_a_time, lambda: net.gradient(stack, x, targets, out)]
+    alone_s, together_s = in_turns(works, device, ROUNDS)
+    return {
+        "replicas": REPLICAS,
+        "frames": FRAMES,
+        "layers": list(TOGETHER),
+        "together_s": median(together_s),
+        "times_alone": over(alone_s, together_s),
+    }
+
+
+def graphs(scale: Scale, device: str) -> Figures:
+    """A gradient as one CUDA graph, beside its operations one by one: whether graphs pay."""
+    if device == "cpu":
+        return {"unmeasured": "CUDA graphs need a GPU"}
+    found: Figures = {}
+    for name, layers, minibatch in (
+        ("small", TOGETHER, FRAMES),
+        ("full", scale.layers, scale.minibatch),
+    ):
+        net, stack = Dnn(Layout(layers)), initial(Layout(layers)).to(device).repeat(WORKERS, 1)
+        x = torch.randn(WORKERS, minibatch, layers[0], device=device)
+        targets = torch.randint(layers[-1], (WORKERS, minibatch), device=device)
+        plain, graph = captured(lambda a=(net, stack, x, targets): _gradient(*a))
+        plain_s, graph_s = in_turns([plain, graph], device, ROUNDS)
+        found[name] = {"plain_s": median(plain_s), "times_plain": over(plain_s, graph_s)}
+    return found
+
+
+def _gradient(net: Dnn, stack: torch.Tensor, x: torch.Tensor, targets: torch.Tensor) -> None:
+    net.gradient(stack, x, targets, torch.empty_like(stack))
+
+
+def captured(work: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The work, and the same as a CUDA graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()  # libraries allocate at their first call, which cannot be captured
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return work, graph.replay
+
+
+def part_of_pass(scale: Scale, device: str) -> Figures:
+    """Folds of paper 1's pass for a while, everything included, and the rest by proportion.
+
+    Timing, gathering, gradients, folds, reads and the average are in it; pretraining, rate
+    searches, evaluation and checkpoints are not.
+    """
+    setting = setting_of(scale, device, "float32")
+    ours = SimulatedSteps(setting, speech_for(setting))
+    timed(lambda: ours.run(WORKERS), device)
+    began, took, folds = time.perf_counter(), 0.0, 0
+    for _ in count():
+        took += timed(lambda: ours.run(WORKERS * 8), device)
+        folds += WORKERS * 8
+        if time.perf_counter() - began > scale.pass_s:
+            break
+    frames = folds * setting.minibatch
+    return {
+        "frames": frames,
+        "seconds": took,
+        "frames_per_s": frames / took,
+        "part": frames / PASS_FRAMES,
+        "whole_pass_extrapolated_s": PASS_FRAMES / frames * took,
+    }
+
+
+def setting_of(scale: Scale, device: str, precision: Precision) -> Setting:
+    """What is trained at a scale."""
+    return Setting(scale.layers, scale.minibatch, scale.speech, device, precision)
+
+
+def possible(device: str) -> tuple[Precision, ...]:
+    """The precisions this device can compute in."""
+    if device == "cpu":
+        return ("float32", "bf16")
+    modern = torch.cuda.get_device_capability()[0] >= 8
+    return ("float32", "tf32", "bf16") if modern else ("float32",)
+
+
+PARTS: dict[str, Callable[[Scale, str], Figures]] = {
+    "ceilings": ceilings,
+    "steps": steps,
+    "batched": batched,
+    "graphs": graphs,
+    "pass": part_of_pass,
+}
+"""In the order in which they are measured."""

@@ -1,0 +1,186 @@
+"""One minibatch of asynchronous training, as the harness executes it and as torch would.
+
+Paper 1's setting: four workers' averaged SGD in the order of a simulated server, frames from
+all over speech that lies on the device, spliced as they are gathered. Beside it the bare step in
+torch: forward, backward, one step of plain SGD, on minibatches that lie there spliced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.precision import Precision, products_in
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.contract import Minibatch
+from harness.execution.frames import Frames, Order
+from harness.execution.simulated import StaleReplay
+from harness.simulator import Simulation, Workload, load_cluster
+
+CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+WORKERS, RATE = 4, 1e-5
+CONTEXT, UTTERANCE, CHUNK = 5, 500, 100
+READY = 4
+"""Minibatches that lie spliced before the bare step."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and where.
+
+    Args:
+        layers: units of each level; the first is eleven frames' features.
+        minibatch: frames.
+        speech: frames that lie on the device.
+        device: ``"cpu"`` or ``"cuda"``.
+        precision: of the products.
+    """
+
+    layers: tuple[int, ...]
+    minibatch: int
+    speech: int
+    device: str
+    precision: Precision = "float32"
+
+    @property
+    def flops(self) -> float:
+        """Of the products of a minibatch's gradient: 6 a weight and frame, less the inputs' own."""
+        weights = [m * n for m, n in pairwise(self.layers)]
+        return self.minibatch * (6.0 * sum(weights) - 2.0 * weights[0])
+
+
+def speech_for(setting: Setting) -> Frames:
+    """Random features and targets in utterances of equal length, on the device."""
+    draw = torch.Generator(setting.device).manual_seed(0)
+    place = {"generator": draw, "device": setting.device}
+    start = torch.arange(setting.speech, device=setting.device) // UTTERANCE * UTTERANCE
+    dim = setting.layers[0] // (2 * CONTEXT + 1)
+    features = torch.randn(setting.speech, dim, **place)
+    targets = torch.randint(setting.layers[-1], (setting.speech,), **place)
+    end = (start + UTTERANCE).clamp(max=setting.speech) - 1
+    return Frames(features, targets, start, end, CONTEXT)
+
+
+class SimulatedSteps:
+    """A run in progress, to be measured piece by piece.
+
+    Args:
+        setting: what is trained.
+        speech: frames on the device.
+    """
+
+    def __init__(self, setting: Setting, speech: Frames) -> None:
+        self._frames, self._device = speech, setting.device
+        start = speech.first.unique().cpu().numpy()
+        length = (speech.last.cpu().numpy()[start] + 1) - start
+        self._order = Order(0, 0, start, length, setting.minibatch, 1.0, CHUNK)
+        workload = Workload.of_network(setting.layers, setting.minibatch)
+        cluster = load_cluster(CLUSTER)
+        self._simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)
+        layout, algorithm = Layout(setting.layers), AveragedSgd()
+        model = initial(layout).to(setting.device)
+        self.replay = StaleReplay(
+            algorithm,
+            Dnn(layout, precision=setting.precision),
+            algorithm.start(model),
+            self.minibatch_of,
+            WORKERS,
+        )
+
+    def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
+        """Frames from all over a chunk, spliced, as a run deals them; pass after pass."""
+        steps = [(worker, step % self._order.steps) for worker, step in keys]
+        return self._frames.gather(torch.from_numpy(self._order.dealt(steps)).to(self._device))
+
+    def run(self, folds: int) -> None:
+        """The next folds, one minibatch each."""
+        self.replay.run(self._simulation.advance(folds=folds), RATE)
+
+
+class BareSteps:
+    """The same network, minibatch and step as torch has them, recorded by autograd.
+
+    Args:
+        setting: what is trained.
+        minibatches: spliced, on the device.
+    """
+
+    def __init__(self, setting: Setting, minibatches: Sequence[Minibatch]) -> None:
+        self._setting, self._minibatches = setting, cycle(minibatches)
+        layout = Layout(setting.layers)
+        levels = [torch.nn.Linear(m, n) for m, n in pairwise(setting.layers)]
+        with torch.no_grad():
+            for linear, layer in zip(levels, layout.views(initial(layout)[None]), strict=True):
+                linear.weight.copy_(layer.weight[0])
+                linear.bias.copy_(layer.bias[0])
+        between = [each for linear in levels[:-1] for each in (linear, torch.nn.Sigmoid())]
+        self.net = torch.nn.Sequential(*between, levels[-1]).to(setting.device)
+        self._descent = torch.optim.SGD(self.net.parameters(), lr=RATE)
+
+    def run(self, steps: int) -> None:
+        """The next steps."""
+        kind, narrow = self._setting.device, self._setting.precision == "bf16"
+        with products_in(self._setting.precision):
+            for _ in range(steps):
+                x, targets = next(self._minibatches)
+                self._descent.zero_grad(set_to_none=False)
+                with torch.autocast(kind, torch.bfloat16) if narrow else nullcontext():
+                    logits = self.net(x[0])
+                cross_entropy(logits.float(), targets[0], reduction="sum").backward()
+                self._descent.step()
+
+
+def initial(layout: Layout) -> Tensor:
+    """Parameters ``[P]`` to start from, the same for both."""
+    return random_parameters(layout, torch.Generator().manual_seed(0))[0]
+
+
+def pair(setting: Setting) -> tuple[SimulatedSteps, BareSteps]:
+    """Both, on the same frames."""
+    ours = SimulatedSteps(setting, speech_for(setting))
+    return ours, BareSteps(setting, [ours.minibatch_of([(0, step)]) for step in range(READY)])
+
+
+def timed(work: Callable[[], object], device: str, clock: Clock = time.perf_counter) -> float:
+    """Seconds that some work takes, all of it on the device included."""
+    _wait_for(device)
+    began = clock()
+    work()
+    _wait_for(device)
+    return clock() - began
+
+
+def in_turns(
+    works: Sequence[Callable[[], object]],
+    device: str,
+    rounds: int,
+    clock: Clock = time.perf_counter,
+) -> list[list[float]]:
+    """Seconds of each work ``[works][rounds]``, in turns, so that all meet the same machine."""
+    for work in works:
+        timed(work, device, clock)
+    turns = [[timed(work, device, clock) for work in works] for _ in range(rounds)]
+    return [list(column) for column in zip(*turns, strict=True)]
+
+
+def over(one: Sequence[float], other: Sequence[float]) -> float:
+    """How many times as long the one takes: the median of the rounds."""
+    return median(a / b for a, b in zip(one, other, strict=True))
+
+
+def _wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,86 @@
+"""`lagbench device`: what this device does with the largest scale that fits, in one archive."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["configure", "run"]
+
+SCALES = ("small", "paper")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument(
+        "--scale", help="small (default without CUDA) or paper: paper 1's network (with it)"
+    )
+    parser.add_argument(
+        "--preset",
+        help="the reproduction, as paper1/gpu (default with CUDA), paper1/smoke … or none",
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="of this command (10)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reports/out/device"),
+        help="keeps what is finished; the same command goes on there",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure for so many minutes, print what is known and write the archive."""
+    from harness.errors import EXIT_DONE, UserError, unknown
+    from harness.execution.device import resolve
+
+    if not 0.0 < arguments.minutes <= 1e6:
+        raise UserError(f"--minutes {arguments.minutes}: allowed: a positive number")
+    if arguments.scale not in (None, *SCALES):
+        raise unknown("--scale", arguments.scale, SCALES)
+    device = resolve(arguments.device)
+    gpu = device == "cuda"
+    preset = _preset(arguments.preset or ("paper1/gpu" if gpu else "none"))
+    from harness.bench.session import ARCHIVE, Asked, measure
+
+    scale = arguments.scale or ("paper" if gpu else "small")
+    asked = Asked(device, scale, preset, arguments.minutes, arguments.out)
+    found = measure(asked, lambda line: print(line, file=sys.stderr, flush=True))
+    for line in lines(found):
+        print(line)
+    print(f"archive: {asked.out / ARCHIVE}")
+    return EXIT_DONE
+
+
+def _preset(text: str) -> str:
+    """``paper1/gpu`` as it is, or nothing for ``none``.
+
+    Raises:
+        UserError: it is neither.
+    """
+    from harness.errors import UserError
+
+    paper, slash, scale = text.partition("/")
+    if text == "none":
+        return ""
+    if not (slash and paper and scale):
+        raise UserError(f"--preset {text!r}: allowed: a paper and a scale, as paper1/gpu, or none")
+    return text
+
+
+def lines(results: dict[str, Any]) -> list[str]:
+    """Every figure on a line of its own, and what is left to do."""
+    asked, parts = results["asked"], results["parts"]
+    said = [f"{asked['name']} ({asked['device']}), scale {asked['scale']}"]
+    said += [line for name, part in parts.items() for line in _figures(name, part)]
+    said += [f"share of ceiling, {each:20} {s:.3f}" for each, s in results["shares"].items()]
+    left = results["unfinished"]
+    return [*said, f"left for the same command: {', '.join(left)}"] if left else said
+
+
+def _figures(name: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [line for key, each in value.items() for line in _figures(f"{name}, {key}", each)]
+    return [f"{name:38} {value:.4g}" if isinstance(value, float) else f"{name:38} {value}"]

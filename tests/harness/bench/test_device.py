@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+
+import pytest
+import torch
+
+from harness.bench import device, session
+from harness.bench.device import Scale
+from harness.bench.session import ARCHIVE, Asked, measure, shares
+from harness.bench.steps import RATE, Setting, over, pair
+from harness.cli import main
+from harness.errors import UserError
+
+TINY = Scale((22, 8, 5), 4, 1000, 64, 1 << 16, 0.01)
+"""Two features a frame."""
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setitem(device.SCALES, "small", TINY)
+    monkeypatch.setattr(device, "REPLICAS", 3)
+
+
+def asked(out, minutes=10.0, preset=""):
+    return Asked("cpu", "small", preset, minutes, out)
+
+
+def nobody(line):
+    del line
+
+
+def test_every_part_tells_figures_of_this_device(tmp_path):
+    found = measure(asked(tmp_path), nobody)
+    assert not found["unfinished"]
+    parts = found["parts"]
+    assert parts["pass"]["part"] == parts["pass"]["frames"] / 180e6
+    assert parts["pass"]["whole_pass_extrapolated_s"] == pytest.approx(
+        parts["pass"]["seconds"] / parts["pass"]["part"]
+    )
+    assert set(parts["steps"]) == {"float32", "bf16", "measured"}
+    assert parts["graphs"]["unmeasured"] == "CUDA graphs need a GPU"
+    assert all(share > 0.0 for share in found["shares"].values())
+
+
+def test_finished_parts_are_kept_and_a_further_command_does_the_others(tmp_path, monkeypatch):
+    began = []
+    monkeypatch.setattr(
+        session,
+        "PARTS",
+        {name: lambda scale, on, name=name: began.append(name) or {} for name in "ab"},
+    )
+    monkeypatch.setattr(session, "LEAST_S", {"b": 60.0})
+    whole = Asked("cpu", "paper", "", 0.5, tmp_path)
+    assert measure(whole, nobody)["unfinished"] == ["b"]
+    assert measure(Asked("cpu", "paper", "", 2.0, tmp_path), nobody)["unfinished"] == []
+    assert began == ["a", "b"]
+
+
+def test_the_archive_holds_the_figures_and_says_where_they_are_from(tmp_path):
+    measure(asked(tmp_path), nobody)
+    with tarfile.open(tmp_path / ARCHIVE) as archive:
+        packed = json.load(archive.extractfile("lagbench-device/results.json"))
+    assert packed == json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert {"git", "machine", "written"} <= packed["provenance"].keys()
+
+
+def test_a_folder_of_another_scale_is_refused(tmp_path):
+    measure(asked(tmp_path), nobody)
+    with pytest.raises(UserError, match=r"holds figures of scale 'small', not 'paper'"):
+        measure(Asked("cpu", "paper", "", 1.0, tmp_path), nobody)
+
+
+@pytest.mark.parametrize(("code", "left"), [(130, ["reproduction"]), (0, []), (3, [])])
+def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
+    tmp_path, monkeypatch, code, left
+):
+    commands = []
+
+    def run(command, **options):
+        if "reproductions" in command:
+            commands.append(command)
+        return subprocess.CompletedProcess(command, code, stdout="")
+
+    monkeypatch.setattr(session.subprocess, "run", run)
+    first = measure(asked(tmp_path, preset="paper1/smoke"), nobody)
+    measure(asked(tmp_path, preset="paper1/smoke"), nobody)
+    assert first["unfinished"] == left
+    assert len(commands) == (2 if left else 1)
+    command = commands[0]
+    assert 0.0 < float(command[command.index("--budget") + 1]) < 10.0
+    assert command[command.index("--scale") + 1] == "smoke"
+
+
+def test_a_reproduction_that_is_refused_is_the_users_mistake(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        session.subprocess,
+        "run",
+        lambda command, **options: subprocess.CompletedProcess(command, 2, stdout=""),
+    )
+    with pytest.raises(UserError, match="--preset paper9/gpu: refused"):
+        measure(asked(tmp_path, preset="paper9/gpu"), nobody)
+
+
+def test_the_bare_step_does_what_a_fold_does():
+    setting = Setting((22, 8, 5), 4, 1000, "cpu")
+    ours, bare = pair(setting)
+    x, targets = ours.minibatch_of([(0, 0)])
+    model, out = ours.replay.server.model.clone(), torch.empty(1, len(ours.replay.server.model))
+    ours.replay.network.gradient(model[None], x, targets, out)
+    bare.run(1)
+    after = torch.cat([each.detach().flatten() for each in bare.net.parameters()])
+    torch.testing.assert_close(after, model - RATE * out[0])
+
+
+def test_a_ratio_is_the_median_of_the_rounds():
+    assert over([2.0, 3.0, 100.0], [1.0, 1.0, 1.0]) == 3.0
+
+
+def test_a_share_is_of_the_ceiling_in_the_same_precision():
+    parts = {
+        "ceilings": {"float32_flops_per_s": 10.0, "bf16_flops_per_s": 100.0},
+        "steps": {
+            "float32": {"flops_per_s": 5.0},
+            "bf16": {"flops_per_s": 20.0},
+            "measured": "now",
+        },
+    }
+    assert shares(parts) == {"float32": 0.5, "bf16": 0.2}
+    assert shares({"ceilings": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--minutes", "0"], "--minutes 0.0"),
+        (["--scale", "papr"], "did you mean 'paper'"),
+        (["--preset", "paper1"], "--preset 'paper1'"),
+    ],
+)
+def test_a_mistaken_option_is_answered_in_one_line(options, said, capsys, tmp_path):
+    assert main(["device", "--device", "cpu", "--out", str(tmp_path / "out"), *options]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
