@@ -1,0 +1,259 @@
+"""Sequence training on real processes: its record replays to the same bits, deaths cost little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.execution.distributed_sequence_command import serve
+from harness.execution.distributed_sequence_comparing import compare_sequence
+from harness.execution.distributed_sequence_record import TOLD, Told, load_told
+from harness.execution.distributed_sequence_recorded import replay
+from harness.execution.distributed_sequence_wire import Note, Word, packed, unpacked
+from harness.execution.replaying import corpus_of, replayed, sequence_config_of, stored_run
+from harness.execution.run import TIMELINE
+from harness.execution.wire import GarbageReceived
+from harness.simulator import LOST, Timeline
+from harness.store import Run, Store
+from harness.train import _free_port, parser
+
+UTTERANCES = 300
+LAUNCH = """
+import json, math, os, sys
+from harness.execution import distributed_sequence_command, sequence_training
+from harness.train import main
+sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
+folder, size, *words = sys.argv[1:]
+def begun(rank):
+    pid = os.fork()
+    if pid == 0:
+        os.environ["RANK"] = str(rank)
+        with open(f"{folder}/{rank}.told", "w") as told:
+            os.dup2(told.fileno(), 2)
+        os._exit(main(words))
+    return pid
+pids = [begun(rank) for rank in range(int(size))]
+print(json.dumps(pids), flush=True)
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+print(json.dumps(codes), flush=True)
+"""
+"""Imports once and forks, which is quicker than to start as many interpreters."""
+RUN = """
+is = "SequenceConfig"
+corpus = "voice-search-small"
+cluster = "cluster.toml"
+replicas = {replicas}
+slots = 16
+rate = 0.0001
+evaluations = 6
+held_out = 4
+order = 1
+test = false
+decode_cost = 0.2
+{more}
+[criterion]
+numerator = "sum"
+cancel_below = 0.2
+[start]
+hidden = [16]
+activation = "relu"
+workers = 1
+evaluations = 1
+tested = "never"
+algorithm = {{ is = "AsyncSgd" }}
+schedule = {{ is = "Constant", rate = 0.01 }}
+stages = [{{ minibatch = 32, timed_minibatch = 32, share = 0.1 }}]
+"""
+CLUSTER = """
+name = "slow"
+[[workers]]
+count = 2
+device = "slow"
+[devices.slow]
+launch_s = {seconds}
+"""
+
+
+def written(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> Path:
+    (folder / "cluster.toml").write_text(CLUSTER.format(seconds=seconds), encoding="utf-8")
+    text = RUN.format(replicas=replicas, more=more)
+    (folder / "run.toml").write_text(text, encoding="utf-8")
+    return folder / "run.toml"
+
+
+class Group:
+    """A server, and a trainer and a decoder for each replica, each a process."""
+
+    def __init__(self, run: Path, size: int) -> None:
+        self.folder, self.store = run.parent, run.parent / "s"
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        words = [str(self.folder), str(size), str(run), "--out", str(self.store), "--paced"]
+        self.launcher = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, *words],
+            env={**os.environ, **shared, "WORLD_SIZE": str(size)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.launcher.stdout is not None
+        self.processes: list[int] = json.loads(self.launcher.stdout.readline())
+
+    def ended(self) -> tuple[list[int], list[str]]:
+        """Exit codes, and what each wrote to stderr."""
+        written, _ = self.launcher.communicate(timeout=120)
+        codes = json.loads(written.splitlines()[-1])
+        told = [(self.folder / f"{rank}.told").read_text() for rank in range(len(codes))]
+        return codes, told
+
+    def wait_for_checkpoint(self) -> None:
+        end = time.monotonic() + 90.0
+        while not any(self.store.glob("*/checkpoint/checkpoint.safetensors")):
+            assert time.monotonic() < end, "no checkpoint"
+            time.sleep(0.02)
+
+    def kill(self, rank: int) -> None:
+        os.kill(self.processes[rank], signal.SIGKILL)
+
+
+@pytest.fixture
+def group() -> Iterator[list[Group]]:
+    groups: list[Group] = []
+    yield groups
+    for each in groups:
+        if each.launcher.poll() is None:
+            for rank in range(len(each.processes)):
+                with suppress(ProcessLookupError):
+                    each.kill(rank)
+        each.launcher.communicate(timeout=60)
+
+
+def the_run(store: Path) -> Run:
+    (told,) = store.glob(f"*/{TOLD}")
+    return stored_run(told.parent)
+
+
+def silent(line: object) -> None:
+    del line
+
+
+def record(run: Run) -> tuple[Timeline, Told]:
+    timeline, (told, _) = Timeline.load(run.dir / TIMELINE), load_told(run.dir / TOLD)
+    assert sorted(row.utterance for row in told.rows) == list(range(UTTERANCES))
+    reads = timeline.contributions.first_step.tolist()
+    assert sorted(reads) == list(range(len(reads)))
+    return timeline, told
+
+
+def again(run: Run) -> None:
+    found = replayed(run.dir, silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+    assert found.folds > 50
+
+
+def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_predicted(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    run_file = written(tmp_path, 0.002, more='fetch_s = 0.3\nlayers = "last"')
+    group.append(running := Group(run_file, 5))
+    codes, written_down = running.ended()
+    assert codes == [0] * 5, written_down
+    run = the_run(tmp_path / "s")
+    timeline, told = record(run)
+    assert told.lost_frames == 0
+    assert set(timeline.folded().worker.tolist()) == {0, 1}
+    assert timeline.staleness().max() >= 1
+    assert int(timeline.decodes.steps.sum()) == sum(row.entering for row in told.rows)
+    versions = timeline.decodes.decode_version
+    assert 2 < len(set(versions.tolist())) < len(versions) / 4
+    config = sequence_config_of(run)
+    corpus = corpus_of(config, silent)
+    second = replay(config, corpus, run, Store(tmp_path / "again"), silent)
+    assert (
+        second.path("model.safetensors").read_bytes() == run.path("model.safetensors").read_bytes()
+    )
+    for name in ("held_out_criterion", "train_criterion", "kept_frames", "rate"):
+        (epochs, values, _), (repeated, theirs, _) = run.curve(name), second.curve(name)
+        assert (epochs.tolist(), values.tolist()) == (repeated.tolist(), theirs.tolist())
+    found = compare_sequence(config, corpus.split("train"), timeline, told)
+    assert len(found.recorded.outer) == len(found.predicted.outer)
+
+
+def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    group.append(running := Group(written(tmp_path, 0.005), 5))
+    running.wait_for_checkpoint()
+    running.kill(4)
+    codes, told = running.ended()
+    assert codes == [0, 0, 0, 3, -9], told
+    assert "replica 1: its " in told[0]
+    assert "; 1 left" in told[0]
+    assert "the other half of the replica is gone" in told[3]
+    timeline, kept = record(run := the_run(running.store))
+    assert kept.lost_frames > 0
+    assert set(timeline.lost().worker.tolist()) <= {1}
+    last = {worker: timeline.folds.time_s[fold] for fold, worker in _folded(timeline)}
+    assert last[1] < last[0]
+    again(run)
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list[Group]) -> None:
+    run_file = written(tmp_path, 0.004, replicas=1)
+    group.append(killed := Group(run_file, 3))
+    killed.wait_for_checkpoint()
+    time.sleep(0.3)
+    killed.kill(0)
+    codes, told = killed.ended()
+    assert codes == [-9, 3, 3]
+    assert all("error: replica 0: " in line for line in told[1:])
+    group.append(resumed := Group(run_file, 3))
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0], told
+    timeline, kept = record(run := the_run(resumed.store))
+    assert len(kept.restarts) == 1
+    assert (timeline.contributions.fold == LOST).sum() <= 1
+    times = timeline.folds.time_s
+    assert (times[1:] > times[:-1]).all()
+    again(run)
+
+
+def _folded(timeline: Timeline) -> list[tuple[int, int]]:
+    rows = timeline.folded()
+    return list(zip(rows.fold.tolist(), rows.worker.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ('shuffling = "full"', "shuffling: 'full' is not allowed on real processes"),
+        ("shards = 2", "shards: 2 is not allowed on real processes; allowed: 1"),
+        ("passes = 2", "replicas: 2 is not allowed with 3 processes; needed are 5"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nobody_waits(tmp_path: Path, more: str, line: str) -> None:
+    asked = parser().parse_args([str(written(tmp_path, 0.01, more=more))])
+    with pytest.raises(UserError, match=line):
+        serve(asked, 3, silent, "")
+
+
+def test_notes_survive_the_wire_and_garbage_does_not() -> None:
+    note = Note(Word.TAKEN, 7, 2**50, 3, 1, 90, 12, 10, 4, 5, 2, -0.5, 1.5, 2.5, 3.5)
+    assert unpacked(packed(note)) == note
+    for words in (torch.rand(len(packed(note)), dtype=torch.float64), packed(note) * 2.0):
+        with pytest.raises(GarbageReceived):
+            unpacked(words)
+    for place, value in ((2, 0.5), (3, -1.0), (11, 99.0)):
+        words = packed(note)
+        words[place] = value
+        with pytest.raises(GarbageReceived):
+            unpacked(words)
