@@ -94,9 +94,13 @@ class Examiner:
     def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
         """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
         rows = torch.from_numpy(frame_edges(part)[0])
-        outputs = [z[0].double() for z, _ in _outputs(self.net, model, self.frames, rows)]
-        scores = torch.log_softmax(torch.cat(outputs), 1).cpu().numpy() - self._log_prior
-        return np.split(scores, np.cumsum(part.frames)[:-1])
+        prior = torch.from_numpy(self._log_prior).to(model.device)
+        scores = torch.empty(len(rows), len(prior), dtype=torch.float64, device=model.device)
+        blocks = scores.split(BLOCK)
+        outputs = _outputs(self.net, model, self.frames, rows)
+        for block, (logits, _) in zip(blocks, outputs, strict=True):
+            torch.sub(torch.log_softmax(logits[0].double(), 1), prior, out=block)
+        return np.split(scores.cpu().numpy(), np.cumsum(part.frames)[:-1])
 
 
 def log_prior(corpus: Corpus) -> np.ndarray:
