@@ -12,8 +12,7 @@ construction and the compiling of kernels.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
 
 import pytest
@@ -21,51 +20,23 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.contract import Minibatch
-from harness.execution.frames import Frames, Order
-from harness.execution.simulated import StaleReplay
-from harness.simulator import Simulation, Workload, load_cluster
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.bench.steps import RATE, WORKERS, Setting, SimulatedSteps, pair, speech_for
 
-CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
-LAYOUT, FRAMES, WORKERS = Layout((440, 512, 512, 512, 1000)), 256, 4
-UTTERANCE, CONTEXT, CHUNK = 500, 5, 100
-RATE, ETA = 1e-4, 0.01
+PAPER_1 = Setting((440, 512, 512, 512, 1000), 256, 100_000, "cpu")
+FULL = Setting((429, *(2048,) * 7, 10217), 256, 20_000, "cpu")
+ETA = 0.01
 FOLDS, ROUNDS = 16, 9
 """A measurement: short, so that both sides see the same load of the machine; and how many."""
 
-
-class Harness:
-    """A run in progress that is measured piece by piece."""
-
-    def __init__(self, model: torch.Tensor) -> None:
-        self.net, self.frames = Dnn(LAYOUT), speech_for(LAYOUT)
-        workload = Workload.of_network(LAYOUT.sizes, FRAMES)
-        self.simulation = Simulation(
-            load_cluster(CLUSTER), "parameter_server", workload, WORKERS, seed=0
-        )
-        algorithm = AveragedSgd()
-        server = algorithm.start(model)
-        self.replay = StaleReplay(algorithm, self.net, server, self.minibatch_of, WORKERS)
-        start = self.frames.first.unique().numpy()
-        length = (self.frames.last[start] + 1).numpy() - start
-        self.order = Order(0, 0, start, length, FRAMES, 1.0, CHUNK)
-
-    def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
-        """Frames from all over a chunk, spliced, as a run deals them; pass after pass."""
-        steps = [(worker, step % self.order.steps) for worker, step in keys]
-        return self.frames.gather(torch.from_numpy(self.order.dealt(steps)))
-
-    def run(self) -> None:
-        """The next folds."""
-        self.replay.run(self.simulation.advance(folds=FOLDS), RATE)
+Work = Callable[[], object]
 
 
 class Bare:
     """The gradients of as many minibatches, one after another, and nothing else."""
 
-    def __init__(self, harness: Harness, model: torch.Tensor) -> None:
-        self.net, self.stack = harness.net, model.unsqueeze(0)
+    def __init__(self, harness: SimulatedSteps) -> None:
+        self.net, self.stack = harness.replay.network, harness.replay.server.model.clone()[None]
         self.out = torch.empty_like(self.stack)
         self.minibatches = [harness.minibatch_of([(0, step)]) for step in range(FOLDS)]
 
@@ -77,10 +48,10 @@ class Bare:
 class BareTraining(Bare):
     """The same training in torch: each worker's gradient, a step, the average, its next read."""
 
-    def __init__(self, harness: Harness, model: torch.Tensor) -> None:
-        super().__init__(harness, model)
-        self.model, self.average = model.clone(), model.clone()
-        self.replicas = model.repeat(WORKERS, 1)
+    def __init__(self, harness: SimulatedSteps) -> None:
+        super().__init__(harness)
+        self.model, self.average = self.stack[0].clone(), self.stack[0].clone()
+        self.replicas = self.stack.repeat(WORKERS, 1)
 
     def run(self) -> None:
         for k, minibatch in enumerate(self.minibatches):
@@ -91,29 +62,21 @@ class BareTraining(Bare):
             replica.copy_(self.model)
 
 
-def speech_for(layout: Layout) -> Frames:
-    """100,000 frames in utterances of equal length."""
-    draw = torch.Generator().manual_seed(0)
-    start = torch.arange(100_000) // UTTERANCE * UTTERANCE
-    inputs = layout.sizes[0] // (2 * CONTEXT + 1)
-    features = torch.randn(len(start), inputs, generator=draw)
-    targets = torch.randint(layout.sizes[-1], (len(start),), generator=draw)
-    return Frames(features, targets, start, start + UTTERANCE - 1, CONTEXT)
+def ratios(one: Work, other: Work, rounds: int = ROUNDS) -> tuple[float, float]:
+    """How many times as long the other takes, in turns: by the clock, and of the processor.
 
-
-def processor_ratio(one: Callable[[], None], other: Callable[[], None], rounds: int) -> float:
-    """How many times as long the other takes, in turns: the median of all pairs.
-
-    In processor time: other people's work lengthens that only through the caches.
+    By the clock the least disturbed of each; in processor time, which other people's work
+    lengthens only through the caches, the median of the pairs.
     """
-    return median(processor_s(other) / processor_s(one) for _ in range(rounds))
+    turns = [(_seconds(one), _seconds(other)) for _ in range(rounds)]
+    by_clock = min(b[0] for _, b in turns) / min(a[0] for a, _ in turns)
+    return by_clock, median(b[1] / a[1] for a, b in turns)
 
 
-def processor_s(work: Callable[[], None]) -> float:
-    """Seconds of the processor that something takes."""
-    began = time.process_time()
+def _seconds(work: Work) -> tuple[float, float]:
+    clock, processor = time.perf_counter(), time.process_time()
     work()
-    return time.process_time() - began
+    return time.perf_counter() - clock, time.process_time() - processor
 
 
 @pytest.fixture
@@ -126,19 +89,40 @@ def one_thread():
 
 @pytest.mark.usefixtures("one_thread")
 def test_harness_over_bare_loop(benchmark):
-    model = random_parameters(LAYOUT, torch.Generator().manual_seed(0))[0]
-    harness = Harness(model)
-    training, gradients = BareTraining(harness, model), Bare(harness, model)
-    for work in (harness, training, gradients):
-        work.run()
-    folds, batches = harness.replay.server.version, harness.replay.batches
+    harness = SimulatedSteps(PAPER_1, speech_for(PAPER_1))
+    training, gradients = BareTraining(harness), Bare(harness)
+
+    def steps() -> None:
+        harness.run(FOLDS)
+
+    for work in (steps, training.run, gradients.run):
+        work()
+    replay = harness.replay
+    folds, batches = replay.server.version, replay.batches
     rounds = ROUNDS if benchmark.enabled else 1
-    for name, bare in (("ratio", training), ("gradients_ratio", gradients)):
-        benchmark.extra_info[name] = processor_ratio(bare.run, harness.run, rounds)
-    benchmark.pedantic(harness.run, rounds=1)
+    by_clock, of_processor = ratios(training.run, steps, rounds)
+    benchmark.extra_info["ratio"], benchmark.extra_info["processor_ratio"] = by_clock, of_processor
+    benchmark.extra_info["gradients_ratio"] = ratios(gradients.run, steps, rounds)[1]
+    benchmark.pedantic(steps, rounds=1)
     # What the ratios rest on: every fold was executed, four workers' gradients to a batch.
-    assert harness.replay.server.version - folds == (2 * rounds + 1) * FOLDS
-    assert harness.replay.batches - batches == (2 * rounds + 1) * FOLDS // WORKERS
+    assert replay.server.version - folds == (2 * rounds + 1) * FOLDS
+    assert replay.batches - batches == (2 * rounds + 1) * FOLDS // WORKERS
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_minibatch_of_the_full_network_over_a_bare_step(benchmark):
+    if not benchmark.enabled:
+        pytest.skip("seconds of arithmetic and nothing to find but time")
+    harness, bare = pair(FULL)
+
+    def steps() -> None:
+        harness.run(WORKERS)
+
+    steps()
+    bare.run(1)
+    by_clock, of_processor = ratios(lambda: bare.run(WORKERS), steps, 2)
+    benchmark.extra_info["ratio"], benchmark.extra_info["processor_ratio"] = by_clock, of_processor
+    benchmark.pedantic(steps, rounds=1)
 
 
 class Still:
@@ -149,28 +133,33 @@ class Still:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_folds_and_reads_over_bare_passes(benchmark):
+def test_folds_and_reads_over_bare_passes(benchmark, monkeypatch):
     # What of the harness is not gradients, beside a fold, an average and a read as torch has them.
-    model = random_parameters(LAYOUT, torch.Generator().manual_seed(0))[0]
-    harness = Harness(model.clone())
+    harness = SimulatedSteps(PAPER_1, speech_for(PAPER_1))
     minibatch = harness.minibatch_of([(0, 0)])
     harness.replay.network = Still()
     harness.replay.minibatch_of = lambda keys: minibatch
-    theta, average, stack = model.clone(), model.clone(), model.repeat(WORKERS, 1)
+    theta = harness.replay.server.model.clone()
+    average, stack = theta.clone(), theta.repeat(WORKERS, 1)
     gradients = torch.zeros_like(stack)
 
     def bare() -> None:
         for k in range(FOLDS):
-            theta.sub_(gradients[k % WORKERS], alpha=1e-4)
-            average.lerp_(theta, 0.01)
+            theta.sub_(gradients[k % WORKERS], alpha=RATE)
+            average.lerp_(theta, ETA)
             stack[k % WORKERS].copy_(theta)
 
-    harness.run()
+    def folds() -> None:
+        harness.run(FOLDS)
+
+    folds()
     bare()
     rounds = ROUNDS if benchmark.enabled else 1
-    benchmark.extra_info["ratio"] = processor_ratio(bare, harness.run, rounds)
-    benchmark.pedantic(harness.run, rounds=1)
-    assert harness.replay.server.version == (rounds + 2) * FOLDS
+    benchmark.extra_info["ratio"] = ratios(bare, folds, rounds)[0]
+    monkeypatch.setattr(AsyncSgd, "in_blocks", lambda self, model: False)
+    benchmark.extra_info["one_by_one_ratio"] = ratios(bare, folds, rounds)[0]
+    benchmark.pedantic(folds, rounds=1)
+    assert harness.replay.server.version == (2 * rounds + 2) * FOLDS
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -179,7 +168,8 @@ def test_folds_and_reads_over_bare_passes(benchmark):
 def test_replicas_together_beside_one_at_a_time(benchmark, sizes, workers):
     # What the executor does for the contributions that are pending: gathers and computes them.
     layout, frames = Layout(sizes), 32
-    net, speech, draw = Dnn(layout), speech_for(layout), torch.Generator().manual_seed(0)
+    speech = speech_for(Setting(sizes, frames, 100_000, "cpu"))
+    net, draw = Dnn(layout), torch.Generator().manual_seed(0)
     stack = random_parameters(layout, draw).repeat(workers, 1)
     rows = torch.randint(len(speech.targets), (workers, frames), generator=draw)
     out, alone = torch.empty_like(stack), torch.empty_like(stack)
@@ -195,6 +185,6 @@ def test_replicas_together_beside_one_at_a_time(benchmark, sizes, workers):
     together()
     one_at_a_time()
     rounds = ROUNDS if benchmark.enabled else 1
-    benchmark.extra_info["times_alone"] = processor_ratio(together, one_at_a_time, rounds)
+    benchmark.extra_info["times_alone"] = ratios(together, one_at_a_time, rounds)[1]
     benchmark.pedantic(together, rounds=1)
     torch.testing.assert_close(out, alone)
