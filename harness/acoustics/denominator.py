@@ -12,21 +12,27 @@ import numpy as np
 
 from harness.acoustics.accuracy import Accuracies, accuracies, lattice_accuracies
 from harness.acoustics.decoder import Beam, lattice
-from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.forward_backward import Shares, occupancies
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 
 
 @dataclass(frozen=True, eq=False)
 class WholeGraph:
-    """Exact sums over every path of ``graph`` for one utterance's ``scores`` [T, K]."""
+    """Exact sums over every path of ``graph`` for one utterance's ``scores`` [T, K].
+
+    ``shares`` are the scores' ``likelihoods``, if they are known.
+    """
 
     graph: Graph
     scores: np.ndarray
+    shares: Shares | None = None
 
     def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K]; ``boost`` [T, K] is added to the scores."""
-        return occupancies(self.graph, self.scores if boost is None else self.scores + boost)
+        if boost is None:
+            return occupancies(self.graph, self.scores, self.shares)
+        return occupancies(self.graph, self.scores + boost)
 
     def accuracies(self, targets: np.ndarray) -> Accuracies:
         """Expected state accuracy against ``targets`` [T]."""
@@ -57,16 +63,19 @@ class OnTheFly:
 Denominator = WholeGraph | OnTheFly
 
 
-def denominator(graph: Graph, scores: np.ndarray, beam: Beam | None) -> Denominator:
+def denominator(
+    graph: Graph, scores: np.ndarray, beam: Beam | None, shares: Shares | None = None
+) -> Denominator:
     """What stands in the denominator of one utterance.
 
     Args:
         graph: the word loop.
         scores: float64 [T, K], scaled acoustic scores.
         beam: what the search for a lattice keeps; None for the whole graph.
+        shares: the scores' ``likelihoods``, if they are known.
     """
     if beam is None:
-        return WholeGraph(graph, scores)
+        return WholeGraph(graph, scores, shares)
     return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
 
 

@@ -24,8 +24,13 @@ TINY = 1e-290
 LEAST = 1e-250
 """Where forward and backward scarcely meet, their product may have lost paths to underflow."""
 
+Shares = tuple[np.ndarray, float]
+"""What ``likelihoods`` gives."""
 
-def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
+
+def occupancies(
+    graph: Graph, scores: np.ndarray, shares: Shares | None = None
+) -> tuple[float, np.ndarray]:
     """Log Z and γ of all paths of a graph.
 
     With l_t(s) the scores: Z = Σ_paths exp(Σ_t l_t(s_t) + log weights of its arcs), and
@@ -36,6 +41,7 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
         scores: float [T, K], scaled acoustic scores.
+        shares: their ``likelihoods``, where several graphs are summed over.
 
     Returns:
         log Z, and γ float64 [T, K], whose rows sum to 1. If no path has T frames, -inf and
@@ -47,7 +53,8 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     """
     check_scores(scores)
     ends = graph.start, graph.end, graph.nodes
-    log_z, gamma, least = _sums(np.ascontiguousarray(scores, np.float64), flat(graph), *ends)
+    likely, log_scale = shares or likelihoods(np.ascontiguousarray(scores, np.float64))
+    log_z, gamma, least = _sums(likely, log_scale, flat(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
@@ -93,9 +100,9 @@ def _flattened(graph: Graph) -> Arcs:
     return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
 
 
-@part
-def likelihoods(scores: np.ndarray) -> tuple[np.ndarray, float]:
-    """Each frame's scores as shares of its best, and the sum of the best scores."""
+@kernel
+def likelihoods(scores: np.ndarray) -> Shares:
+    """Each frame's scores float64 [T, K] as shares of its best, and the sum of the best scores."""
     likely, log_scale = np.empty_like(scores), 0.0
     for t in range(len(scores)):
         most = scores[t].max()
@@ -191,12 +198,11 @@ def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
 
 @kernel
 def _sums(
-    scores: np.ndarray, arcs: Arcs, start: int, end: int, nodes: int
+    likely: np.ndarray, log_scale: float, arcs: Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, float]:
     """Log Z, γ, and the least that forward and backward shared in any frame."""
-    frames, states = len(scores), len(arcs.target)
-    likely, log_scale = likelihoods(scores)
-    gamma = np.zeros_like(scores)
+    frames, states = len(likely), len(arcs.target)
+    gamma = np.zeros_like(likely)
     alpha, grown = _forward(likely, arcs, start, nodes)
     if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, 0.0

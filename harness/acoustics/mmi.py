@@ -25,6 +25,7 @@ import numpy as np
 
 from harness.acoustics.decoder import Beam
 from harness.acoustics.denominator import Denominator, WholeGraph, denominator
+from harness.acoustics.forward_backward import Shares, likelihoods
 from harness.acoustics.graph import Graph
 from harness.acoustics.numerator import Alignment, References, Words
 from harness.errors import UserError, unknown
@@ -192,14 +193,16 @@ class SequenceCriterion:
         trouble = self._unusable(scores, words)
         if trouble:
             return _nothing(scores, trouble)
-        said = self._said(words, scores, alignment)
+        # Numerator and denominator sum over the same frames.
+        shares = likelihoods(scores) if self._sums_twice(alignment) else None
+        said = self._said(words, scores, alignment, shares)
         if said is None or said.log_z == -math.inf:
             return _nothing(scores, "unreachable")
         if self.criterion.kind == "numerator":
             kept = np.ones(len(scores), np.bool_)
             return Outer(said.log_z, self.criterion.kappa * said.gamma, kept)
         beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
-        competing = denominator(self.graph, scores, beam)
+        competing = denominator(self.graph, scores, beam, shares)
         if self.criterion.kind == "smbr":
             return self._risk(competing, said)
         return self._information(competing, words, said)
@@ -211,14 +214,20 @@ class SequenceCriterion:
             return "not finite"
         return "out of lexicon" if self.references.unsayable(words) else None
 
-    def _said(self, words: Words, scores: np.ndarray, given: Alignment | None) -> _Said | None:
+    def _sums_twice(self, given: Alignment | None) -> bool:
+        rules = self.criterion
+        return (rules.numerator, rules.denominator, given) == ("sum", "graph", None)
+
+    def _said(
+        self, words: Words, scores: np.ndarray, given: Alignment | None, shares: Shares | None
+    ) -> _Said | None:
         best, summed = given, self.criterion.numerator == "sum" and given is None
         if best is None and (not summed or self.criterion.kind in ("smbr", "bmmi")):
             best = self.references.align(words, scores)
             if best is None:
                 return None
         if summed or best is None:
-            return _Said(*self.references.sum(words, scores), best, True)
+            return _Said(*self.references.sum(words, scores, shares), best, True)
         gamma = best.occupancies(scores.shape[1])
         return _Said(best.log_weight(scores), gamma, best, False)
 

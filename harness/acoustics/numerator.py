@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.acoustics import language_model
 from harness.acoustics.decoder import EVERYTHING, decode
-from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.forward_backward import Shares, occupancies
 from harness.acoustics.graph import Graph, Lexicon, decoding_graph, transcript_graph
 from harness.acoustics.hmm import stay_probabilities
 from harness.acoustics.language_model import LanguageModel
@@ -86,13 +86,18 @@ class References:
         acoustic = scores[np.arange(len(scores)), found.targets].sum()
         return Alignment(found.targets, found.score - float(acoustic))
 
-    def sum(self, reference: Words, scores: np.ndarray) -> tuple[float, np.ndarray]:
+    def sum(
+        self, reference: Words, scores: np.ndarray, shares: Shares | None = None
+    ) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K] of all paths of a reference; -inf and zeros if none has T frames."""
-        return occupancies(self.graph(reference), scores)
+        return occupancies(self.graph(reference), scores, shares)
 
 
+@lru_cache(maxsize=2)
 def references_of(corpus: Corpus) -> References:
     """Paper 3's graphs for a corpus: a unigram over its lexicon, transitions from its alignment.
+
+    Made once for all runs of a process on a corpus: their graphs of transcripts are the same.
 
     The unigram is estimated from the corpus's text, or from its training transcripts if it
     has none.

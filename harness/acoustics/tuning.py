@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +12,7 @@ import numpy as np
 from harness.acoustics.decoder import Beam, decode
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Recognised
-from harness.acoustics.scoring import character_errors, word_errors
+from harness.acoustics.scoring import ErrorCounts, Sentence, character_errors, word_errors
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus, Utterances
@@ -37,7 +38,11 @@ def recognise(
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting: acoustic scale κ, insertion penalty in nats, and its error rate."""
+    """One setting: acoustic scale κ, insertion penalty in nats, and its error rate.
+
+    A setting is given up once it has made more errors than the best one made in all. Then the
+    rate is of those errors over all words: less than its own, but above the best one's.
+    """
 
     scale: float
     insertion: float
@@ -46,7 +51,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best trial, and all of them in the order made."""
+    """The best trial, and all of them in the order given."""
 
     best: Trial
     trials: tuple[Trial, ...]
@@ -65,7 +70,7 @@ def tune(
     """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
 
     Only the split ``dev`` is ever asked for; test sets cannot leak in. Of equally good
-    settings the first tried is kept.
+    settings the first given is kept.
 
     Args:
         corpus: whose development set decides.
@@ -80,14 +85,49 @@ def tune(
         ValueError: there is no scale to try.
     """
     dev = corpus.split("dev")
-    scores = list(scores_of(dev))
+    trials = _Trials(graph, dev.words, list(scores_of(dev)), UNITS[unit], beam)
+    tried = trials.of([(scale, 0.0) for scale in scales])
+    scale = min(tried, key=lambda t: t.rate).scale
+    tried += trials.of([(scale, insertion) for insertion in insertions if insertion != 0.0])
+    return Tuned(min(tried, key=lambda t: t.rate), tuple(tried))
 
-    def trial(scale: float, insertion: float) -> Trial:
-        found = recognise(graph.penalised(insertion), scores, scale, beam)
-        rate = UNITS[unit](dev.words, [each.words for each in found]).rate
-        return Trial(scale, insertion, rate)
 
-    trials = [trial(scale, 0.0) for scale in scales]
-    scale = min(trials, key=lambda t: t.rate).scale
-    trials += [trial(scale, insertion) for insertion in insertions if insertion != 0.0]
-    return Tuned(min(trials, key=lambda t: t.rate), tuple(trials))
+@dataclass
+class _Trials:
+    """What a graph makes of a development set.
+
+    Args:
+        graph: what to search.
+        said: words of each utterance.
+        scores: ``[T, K]`` of each.
+        count: counts errors.
+        beam: what the search keeps.
+    """
+
+    graph: Graph
+    said: Sequence[Sentence]
+    scores: Sequence[np.ndarray]
+    count: Callable[[Sequence[Sentence], Sequence[Sentence]], ErrorCounts]
+    beam: Beam | None
+
+    def __post_init__(self) -> None:
+        self.fewest = math.inf
+        self.length = int(self.count(self.said, self.said).lengths.sum())
+
+    def of(self, settings: Sequence[tuple[float, float]]) -> list[Trial]:
+        """A trial of each (scale, insertion), in the order given.
+
+        Large scales and penalties go first: their searches keep least and end soonest.
+        """
+        found = {each: self._errors(*each) for each in sorted(settings, reverse=True)}
+        return [Trial(*each, found[each] / max(1, self.length)) for each in settings]
+
+    def _errors(self, scale: float, insertion: float) -> int:
+        graph, errors = self.graph.penalised(insertion), 0
+        for said, each in zip(self.said, self.scores, strict=True):
+            heard = decode(graph, scale * each, self.beam).words
+            errors += int(self.count([said], [heard]).errors[0])
+            if errors > self.fewest:
+                return errors
+        self.fewest = errors
+        return errors

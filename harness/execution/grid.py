@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -206,9 +206,13 @@ def _execute_one(config: Config, store: Path, watch: Watch = _tell) -> str:
 
 def _corpus(config: RunConfig | SequenceConfig) -> Corpus:
     """The corpus a run names, as it was when the run was configured."""
-    corpus = load_corpus(
-        config.corpus, scale=config.scale, seed=config.corpus_seed, skip=config.corpus in CAN_SKIP
-    )
-    if corpus.fingerprint != config.fingerprint:
-        raise UserError(f"corpus {config.corpus}: changed on disk while the runs were prepared")
+    return _loaded(config.corpus, config.scale, config.corpus_seed, config.fingerprint)
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, scale: str, seed: int, fingerprint: str) -> Corpus:
+    # Kept, so that what is made of a corpus is made once for all runs of a process.
+    corpus = load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP)
+    if corpus.fingerprint != fingerprint:
+        raise UserError(f"corpus {name}: changed on disk while the runs were prepared")
     return corpus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
 from harness.acoustics.decoder import Beam
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.graph import decoding_graph
+from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
+from harness.acoustics.numerator import references_of
 from harness.acoustics.scoring import ErrorCounts, word_errors
 from harness.acoustics.tuning import recognise, tune
 from harness.execution.frames import Frames
@@ -52,6 +54,13 @@ class Tested:
     def word_error(self) -> float:
         """Errors over words."""
         return float(self.errors.sum() / self.lengths.sum())
+
+
+@lru_cache(maxsize=2)
+def _test_graph(corpus: Corpus, order: int) -> Graph:
+    """What test sets are decoded with; made once for all runs of a process on a corpus."""
+    text = corpus.lm_text or corpus.split("train").words
+    return decoding_graph(language_model.train(text, order), references_of(corpus).lexicon)
 
 
 class SequenceExaminer:
@@ -100,9 +109,7 @@ class SequenceExaminer:
 
         The acoustic scale and the insertion penalty are tuned on the held-out utterances.
         """
-        text = self.corpus.lm_text or self.corpus.split("train").words
-        grammar = language_model.train(text, order)
-        graph = decoding_graph(grammar, self.criterion.references.lexicon)
+        graph = _test_graph(self.corpus, order)
         thinned = replace(self.corpus, utterances=self._held_out)
         best = tune(thinned, lambda part: self._scores(model, part), graph, beam=BEAM).best
         found: dict[str, Tested] = {}

@@ -6,7 +6,8 @@ import pytest
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.graph import Lexicon, decoding_graph
 from harness.acoustics.language_model import train
-from harness.acoustics.tuning import recognise, tune
+from harness.acoustics.scoring import word_errors
+from harness.acoustics.tuning import Trial, recognise, tune
 from harness.seeds import stream
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
@@ -62,6 +63,23 @@ def test_the_best_setting_is_the_best_of_those_tried():
     assert tuned.best.rate == min(t.rate for t in tuned.trials)
     rates = {t.rate for t in tuned.trials}
     assert len(rates) > 1
+
+
+@pytest.mark.parametrize("noise", [1.0, 4.0, 8.0])
+def test_giving_up_hopeless_settings_finds_what_trying_all_to_the_end_finds(noise):
+    scales, insertions = (0.05, 0.3, 1.0, 3.0), (-6.0, -3.0, 3.0, 6.0)
+    dev = CORPUS.split("dev")
+    scores = list(noisy(CORPUS, noise)(dev))
+
+    def rate(scale, insertion):
+        found = recognise(GRAPH.penalised(insertion), scores, scale)
+        return word_errors(dev.words, [each.words for each in found]).rate
+
+    tuned = tune(CORPUS, noisy(CORPUS, noise), GRAPH, scales=scales, insertions=insertions)
+    scale = min(scales, key=lambda s: rate(s, 0.0))
+    insertion = min((0.0, *insertions), key=lambda i: rate(scale, i))
+    assert tuned.best == Trial(scale, insertion, rate(scale, insertion))
+    assert all(tuned.best.rate <= t.rate <= rate(t.scale, t.insertion) for t in tuned.trials)
 
 
 def test_tuning_asks_for_nothing_but_the_development_set():
