@@ -49,6 +49,12 @@ def parser() -> Parser:
     p.add_argument(
         "--processes", type=int, help="start so many here: a server and the others as workers"
     )
+    p.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        help="with --processes: start workers that died again, so many times in all (0)",
+    )
     return p
 
 
@@ -64,12 +70,19 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     if asked.processes is not None and "RANK" not in os.environ:
         if not 2 <= asked.processes <= 1000:
             raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
-        return _start(asked.processes, words)
+        if not 0 <= asked.restarts <= 1000:
+            raise UserError(f"--restarts {asked.restarts}: allowed: 0 to 1000")
+        return _start(asked.processes, asked.restarts, words)
+    # A store that ends is said in our own words; torch would print its stack as well.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
+    from harness.execution.rejoining import comes_late
     from harness.execution.wire import SERVER_RANK, join
 
     torch.set_num_threads(1)
+    if comes_late():
+        return _work(asked, int(os.environ["RANK"]), late=True)
     rank, ranks = join()
     return _serve(asked, ranks) if rank == SERVER_RANK else _work(asked, rank)
 
@@ -84,9 +97,11 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.distributed_sequence_command import serve as serve_sequence
     from harness.execution.distributed_shards import Sharded, ShardGone
     from harness.execution.grid import Report
+    from harness.execution.rejoining import door_of
     from harness.execution.run import train
     from harness.execution.run_file import load_run
     from harness.execution.sequence_run_file import is_sequence
+    from harness.execution.wire import SERVER_RANK
     from harness.store import Store
     from harness.store.atomic import writable_folder
 
@@ -114,7 +129,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             executors.append(Rounds(*parts, say=_say))
         else:
             kind = Sharded if config.shards > 1 else Distributed
-            executors.append(kind(*parts, pace, _say))
+            executors.append(kind(*parts, pace, _say, door_of(SERVER_RANK, config.shards)))
         return executors[-1]
 
     with Display({name: name}) as display:
@@ -138,8 +153,14 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
 
 
-def _work(asked: argparse.Namespace, rank: int) -> int:
-    """Be a worker, or a further shard of the server, once the first one has made the corpus."""
+def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
+    """Be a worker, or a further shard of the server, once the first one has made the corpus.
+
+    Args:
+        asked: the options.
+        rank: of this process.
+        late: whether the run has begun, so that a worker comes back.
+    """
     import torch.distributed as dist
 
     from harness.acoustics.denormals import denormals_flushed
@@ -147,12 +168,14 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
     from harness.execution.distributed_rounds import work_in_rounds
     from harness.execution.distributed_sequence_command import take_part
     from harness.execution.distributed_shards import work_in_shards
+    from harness.execution.rejoining import come_back, door_of
     from harness.execution.run_file import load_run
     from harness.execution.sequence_run_file import is_sequence
     from harness.execution.shard import serve
 
     try:
-        dist.barrier()
+        if not late:
+            dist.barrier()
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if is_sequence(asked.file):
@@ -160,25 +183,34 @@ def _work(asked: argparse.Namespace, rank: int) -> int:
     run = load_run(asked.file, seed=asked.seed)
     config, shards = run.config, run.config.shards
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
+    if late and (config.protocol or rank < shards):
+        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
+    servers = come_back(rank, shards) if late else range(shards)
     with denormals_flushed():
         try:
             pace = Pace.of(config) if asked.paced else None
             if config.protocol:
                 work_in_rounds(config, run.corpus, rank, pace)
             elif shards == 1:
-                work(config, run.corpus, rank, pace)
+                work(config, run.corpus, rank, pace, servers[0])
             elif rank < shards:
-                serve(config, run.corpus, rank, pace, _say)
+                serve(config, run.corpus, rank, pace, _say, door_of(rank, shards))
             else:
-                work_in_shards(config, run.corpus, rank - shards, pace, range(shards))
+                work_in_shards(config, run.corpus, rank - shards, pace, servers)
         except ServerGone:
             _say(f"error: {name}: the server is gone; {GOES_ON}")
             return EXIT_RUN_FAILED
     return EXIT_DONE
 
 
-def _start(processes: int, words: Sequence[str]) -> int:
-    """Start a group on this machine; the server's exit code is the group's."""
+def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
+    """Start a group on this machine; the server's exit code is the group's.
+
+    Args:
+        processes: how many.
+        restarts: so many times in all one that has died is started again while the server lives.
+        words: the command line.
+    """
     environment = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -186,12 +218,18 @@ def _start(processes: int, words: Sequence[str]) -> int:
         "WORLD_SIZE": str(processes),
     }
     command = [sys.executable, "-m", "harness.train", *words]
-    group = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)})
-        for rank in range(processes)
-    ]
+
+    def started(rank: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env={**environment, "RANK": str(rank)})
+
+    group = [started(rank) for rank in range(processes)]
     try:
-        code = group[0].wait()
+        while (code := group[0].poll()) is None:
+            with suppress(subprocess.TimeoutExpired):
+                group[0].wait(timeout=0.2 if restarts else None)
+            for rank, process in enumerate(group):
+                if restarts and group[0].poll() is None and process.poll():
+                    group[rank], restarts = started(rank), restarts - 1
         for worker in group[1:]:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(timeout=10.0)

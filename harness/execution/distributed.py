@@ -6,8 +6,8 @@ by one counter, folds what comes in the order it comes, and records a timeline b
 to which it corrects the workers'. Replaying that record gives the same parameters.
 
 A worker that dies costs its contribution, which is recorded as lost; its minibatch goes to
-another. A server that dies goes on from its last checkpoint: what was in flight then is lost
-and handed out again.
+another. Started again, it is let in and given work like the others. A server that dies goes on
+from its last checkpoint: what was in flight then is lost and handed out again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +30,19 @@ from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
 from harness.execution.frames import Frames
 from harness.execution.recorder import Recorder, Work
+from harness.execution.rejoining import Door
 from harness.execution.resume import Arrays, Facts
-from harness.execution.wire import SERVER_RANK, Head, Inbox, Kind, receive, send
+from harness.execution.wire import (
+    SERVER_RANK,
+    Address,
+    Arrival,
+    Head,
+    Inbox,
+    Kind,
+    Peer,
+    receive,
+    send,
+)
 from harness.simulator import Timeline
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 
@@ -84,6 +96,7 @@ class Distributed:
         dealing: the data.
         pace: slows the folds; None for as fast as they go.
         say: told what happens to workers.
+        door: where workers that died come back; None for nowhere.
     """
 
     def __init__(
@@ -94,6 +107,7 @@ class Distributed:
         dealing: Dealing,
         pace: Pace | None,
         say: Callable[[str], None],
+        door: Door | None = None,
     ) -> None:
         del net
         self._algorithm, self._dealing, self._pace, self._say = config.algorithm, dealing, pace, say
@@ -102,9 +116,10 @@ class Distributed:
         self._offset = [
             clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
         ]
-        self._inbox = Inbox(
-            [1 + w for w in range(config.workers)], model.numel(), self.server.model.dtype
-        )
+        self._address: list[Address] = [1 + w for w in range(config.workers)]
+        self._inbox = Inbox(self._address, model.numel(), self.server.model.dtype)
+        self._absent: set[int] = set()
+        self._back: dict[int, Returned] = {}
         self._free = deque(range(config.workers))
         self._out: dict[int, Work] = {}
         self._next = 0
@@ -113,6 +128,8 @@ class Distributed:
         self._loss = 0.0
         self._recorder = Recorder()
         self._left_s: float | None = None
+        if door is not None:
+            door.open(self._enters, lambda worker: worker in self._absent)
 
     @property
     def now_s(self) -> float:
@@ -153,9 +170,10 @@ class Distributed:
 
     def close(self) -> None:
         """Send the workers home."""
-        for worker in self._free:
+        here = [self._address[worker] for worker in self._free]
+        for address in [*here, *(returned.address for returned in self._back.values())]:
             try:
-                send(Head(Kind.STOP), 1 + worker)
+                send(Head(Kind.STOP), address)
             except RuntimeError:
                 continue
 
@@ -168,7 +186,7 @@ class Distributed:
         head = Head(Kind.WORK, step, 1, stage, before, version, rate=rate)
         self._out[worker] = work
         try:
-            send(head, 1 + worker, self.server.model)
+            send(head, self._address[worker], self.server.model)
         except RuntimeError:
             self._lose(worker, "is gone: its connection closed")
 
@@ -178,6 +196,9 @@ class Distributed:
         arrived = self.now_s
         if head is None:
             self._lose(worker, trouble)
+            return
+        if head.kind is Kind.BACK and worker in self._back:
+            self._take_back(worker)
             return
         work, offset = self._out.pop(worker), self._offset[worker]
         begun, count = self.now_s, self._folded[worker]
@@ -195,6 +216,9 @@ class Distributed:
 
     def _lose(self, worker: int, why: str) -> None:
         """Do without a worker from now on."""
+        if worker in self._absent:
+            return
+        self._absent.add(worker)
         if worker in self._free:
             self._free.remove(worker)
         work = self._out.pop(worker, None)
@@ -203,6 +227,23 @@ class Distributed:
             self._again.append(work.step)
         left = len(self._free) + len(self._out)
         self._say(f"worker {worker} {why}; {left} left")
+
+    def _enters(self, worker: int, address: Peer) -> None:
+        """A worker has come back; on the thread of the door."""
+        offset = clock_offset(address, time.monotonic)
+        body = torch.zeros_like(self.server.model, device="cpu")
+        self._back[worker] = Returned(address, offset)
+        self._inbox.listen(worker, address, body)
+        self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+
+    def _take_back(self, worker: int) -> None:
+        """Give a worker that has come back work like the others."""
+        returned = self._back.pop(worker)
+        self._address[worker] = returned.address
+        self._offset[worker] = returned.offset_s - self._began
+        self._absent.discard(worker)
+        self._free.append(worker)
+        self._say(f"worker {worker} is back; {len(self._free) + len(self._out)} at work")
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what is in flight is remembered as to be handed out again."""
@@ -242,7 +283,19 @@ class Distributed:
         self._offset = [offset - shift for offset in self._offset]
 
 
-def clock_offset(rank: int, clock: Clock) -> float:
+class Returned(NamedTuple):
+    """A worker that has come back and is still to be taken in.
+
+    Attributes:
+        address: where it is now.
+        offset_s: what to add to its monotonic clock to have ours.
+    """
+
+    address: Address
+    offset_s: float
+
+
+def clock_offset(rank: Address, clock: Clock) -> float:
     """What to add to a worker's clock to have ours, by the quickest of some answers."""
     nothing, answers = torch.zeros(0), list[tuple[float, float]]()
     for _ in range(CLOCK_ROUNDS):
@@ -254,22 +307,35 @@ def clock_offset(rank: int, clock: Clock) -> float:
     return min(answers)[1]
 
 
-def work(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+def work(
+    config: RunConfig,
+    corpus: Corpus,
+    rank: int,
+    pace: Pace | None,
+    server: Address = SERVER_RANK,
+) -> None:
     """Contribute until the server says stop: what ranks from 1 do.
+
+    Args:
+        config: what is run.
+        corpus: what it is trained on.
+        rank: of this worker.
+        pace: slows it; None for as fast as it goes.
+        server: where the server is.
 
     Raises:
         ServerGone: its connection closed.
     """
     contributor = Contributor(config, corpus, rank - 1, pace)
     while True:
-        head = _ordered(contributor.received)
+        head = _ordered(server, contributor.received)
         if head.kind is Kind.STOP:
             return
         if head.kind is Kind.CLOCK:
-            _answer(Head(Kind.CLOCK, began_s=time.monotonic()))
+            _answer(server, Head(Kind.CLOCK, began_s=time.monotonic()))
             continue
         done = contributor.contribute(head)
-        _answer(replace(done, kind=Kind.DONE), contributor.out[0])
+        _answer(server, replace(done, kind=Kind.DONE), contributor.out[0])
 
 
 class Contributor:
@@ -322,16 +388,16 @@ class Contributor:
         return replace(head, began_s=began, ended_s=time.monotonic(), loss=loss)
 
 
-def _ordered(received: Tensor) -> Head:
+def _ordered(server: Address, received: Tensor) -> Head:
     try:
-        return receive(SERVER_RANK, received)
+        return receive(server, received)
     except RuntimeError as error:
         raise ServerGone from error
 
 
-def _answer(head: Head, body: Tensor | None = None) -> None:
+def _answer(server: Address, head: Head, body: Tensor | None = None) -> None:
     try:
-        send(head, SERVER_RANK, body)
+        send(head, server, body)
     except RuntimeError as error:
         raise ServerGone from error
 

@@ -33,10 +33,12 @@ from harness.execution.distributed import (
     Contributor,
     NoWorkersLeft,
     Pace,
+    Returned,
     ServerGone,
     clock_offset,
 )
 from harness.execution.recorder import Piece, Recorder, Work
+from harness.execution.rejoining import Door
 from harness.execution.resume import Arrays, Facts
 from harness.execution.server_shards import ShardedServer, edges
 from harness.execution.shard import (
@@ -54,6 +56,7 @@ from harness.execution.wire import (
     Head,
     Inbox,
     Kind,
+    Peer,
     expect,
     receive,
     send,
@@ -92,6 +95,7 @@ class Sharded:
         dealing: the data.
         pace: slows the folds; None for as fast as they go.
         say: told what happens to workers.
+        door: where workers that died come back; None for nowhere.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Sharded:
         dealing: Dealing,
         pace: Pace | None,
         say: Callable[[str], None],
+        door: Door | None = None,
     ) -> None:
         del net
         self._dealing, self._say = dealing, say
@@ -122,9 +127,13 @@ class Sharded:
         self._free = deque(range(config.workers))
         self._out: dict[int, _UnderWay] = {}
         self._gone: dict[int, dict[int, Head]] = {}
+        self._absent: set[int] = set()
+        self._back: dict[int, Returned] = {}
         self._next, self._again = 0, deque[int]()
         self._loss, self._left_s = 0.0, None
         self._recorder, self._scattered = Recorder(), False
+        if door is not None:
+            door.open(self._enters, lambda worker: worker in self._absent)
 
     def _listening(self) -> Inbox:
         """Workers by their numbers, and after them the other shards."""
@@ -177,8 +186,9 @@ class Sharded:
 
     def close(self) -> None:
         """Send workers and shards home."""
-        addresses = [self._address[worker] for worker in self._free]
-        for address in [*addresses, *range(1, self._shards)]:
+        workers = [self._address[worker] for worker in self._free]
+        workers += [returned.address for returned in self._back.values()]
+        for address in [*workers, *range(1, self._shards)]:
             with suppress(RuntimeError):
                 send(Head(Kind.STOP), address)
 
@@ -245,6 +255,8 @@ class Sharded:
             self._told(worker - self._workers, head)
         elif head is not None and head.kind is Kind.PUSHED:
             self._pushed(worker, head)
+        elif head is not None and head.kind is Kind.BACK and worker in self._back:
+            self._take_back(worker)
         else:
             if head is None and "garbage" in trouble:
                 self._say(f"worker {worker} {trouble}")
@@ -316,7 +328,8 @@ class Sharded:
             self._free.remove(worker)
         what = "is gone"
         if found and found.pieces:
-            what += f" with its contribution at {len(found.pieces)} of {self._shards} shards"
+            if len(found.pieces) < self._shards:
+                what += f" with its contribution at {len(found.pieces)} of {self._shards} shards"
             for shard in gone.keys() - found.pieces.keys():
                 head = gone[shard]
                 never = Piece(head.read_version, LOST, head.began_s, head.ended_s)
@@ -326,7 +339,27 @@ class Sharded:
             del self._out[worker]
             self._recorder.lost(found.work)
             self._again.append(found.work.step)
+        self._absent.add(worker)
         self._say(f"worker {worker} {what}; {self._workers - len(self._gone)} left")
+
+    def _enters(self, worker: int, address: Peer) -> None:
+        """A worker has come back; on the thread of the door."""
+        offset = clock_offset(address, time.monotonic)
+        body = torch.zeros_like(self._sharded.parts[0].model, device="cpu")
+        self._back[worker] = Returned(address, offset)
+        self._inbox.listen(worker, address, body)
+        self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+
+    def _take_back(self, worker: int) -> None:
+        """Give a worker that has come back work like the others."""
+        returned = self._back.pop(worker)
+        self._address[worker] = returned.address
+        self._offset[self._shards + worker] = returned.offset_s - self._began
+        self._absent.discard(worker)
+        del self._gone[worker]
+        self._shard.take_back(worker)
+        self._free.append(worker)
+        self._say(f"worker {worker} is back; {self._workers - len(self._gone)} at work")
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""

@@ -23,8 +23,9 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Algorithm, Server
 from harness.execution.config import RunConfig
 from harness.execution.distributed import Pace, ServerGone
+from harness.execution.rejoining import Door
 from harness.execution.server_shards import edges, states
-from harness.execution.wire import SERVER_RANK, Address, Arrival, Head, Inbox, Kind, send
+from harness.execution.wire import SERVER_RANK, Address, Arrival, Head, Inbox, Kind, Peer, send
 
 
 class _Waiting(NamedTuple):
@@ -91,6 +92,10 @@ class Shard:
         if worker not in self._gone:
             self._gone.add(worker)
             self._wait(worker, None, None, 0.0)
+
+    def take_back(self, worker: int) -> None:
+        """Hear again what a worker says that was given up."""
+        self._gone.discard(worker)
 
     def _wait(self, worker: int, head: Head | None, body: Tensor | None, seconds: float) -> None:
         begun = max(time.monotonic(), self._busy_until_s)
@@ -166,7 +171,12 @@ def piece_s(pace: Pace | None, shards: int) -> Callable[[int, int], float]:
 
 
 def serve(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, say: Callable[[str], None]
+    config: RunConfig,
+    corpus: Corpus,
+    rank: int,
+    pace: Pace | None,
+    say: Callable[[str], None],
+    door: Door | None = None,
 ) -> None:
     """Be a shard other than the first until told to stop.
 
@@ -176,11 +186,15 @@ def serve(
         rank: which shard.
         pace: slows the folds; None for as fast as they go.
         say: told what happens to workers.
+        door: where workers that died come back; None for nowhere.
 
     Raises:
         ServerGone: the first shard is gone.
     """
-    _Serving(config, corpus, rank, pace, say).run()
+    serving = _Serving(config, corpus, rank, pace, say)
+    if door is not None:
+        door.open(serving.enters)
+    serving.run()
 
 
 class _Serving:
@@ -209,7 +223,15 @@ class _Serving:
         )  # fmt: skip
         self._state = State(self._server)
 
+    def enters(self, worker: int, address: Peer) -> None:
+        """A worker has come back; on the thread of the door."""
+        body = torch.zeros_like(self._server.model, device="cpu")
+        self._workers[worker] = address
+        self._inbox.listen(worker, address, body)
+        self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+
     def run(self) -> None:
+        """Answer until told to stop."""
         while True:
             arrival = next_arrival(self._inbox, self._shard)
             if arrival is None:
@@ -219,6 +241,9 @@ class _Serving:
                     return
             else:
                 worker, head, body, trouble = arrival
+                if head is not None and head.kind is Kind.BACK:
+                    self._shard.take_back(worker)
+                    continue
                 if head is None and "garbage" in trouble:
                     self._say(f"server shard {self._rank}: worker {worker} {trouble}")
                 self._shard.hear(worker, head, body, self._workers[worker])

@@ -56,6 +56,7 @@ class Kind(IntEnum):
     GONE = 13
     GATHER = 14
     NUMBER = 15
+    BACK = 16
 
     @property
     def has_body(self) -> bool:
@@ -252,9 +253,11 @@ class Inbox:
                 if head.kind.has_body:
                     read.acquire()
         except GarbageReceived as garbage:
-            self._arrivals.put(Arrival(worker, None, body, f"sent garbage: {garbage}"))
+            trouble = f"sent garbage: {garbage}"
         except RuntimeError:
-            self._arrivals.put(Arrival(worker, None, body, "is gone: its connection closed"))
+            trouble = "is gone: its connection closed"
+        if self._read[worker] is read:  # else it has come back meanwhile
+            self._arrivals.put(Arrival(worker, None, body, trouble))
 
 
 def join() -> tuple[int, int]:

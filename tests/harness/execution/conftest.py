@@ -169,6 +169,39 @@ def run_sequence(corpus: Corpus, tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
+WAITS = """
+import os, sys, time
+from harness.execution import {module} as module
+from harness.train import main
+
+lose = module.{executor}._lose
+
+
+def losing(self, *told):
+    lose(self, *told)
+    while not self._back:
+        time.sleep(0.01)
+
+
+module.{executor}._lose = losing
+code = main()
+sys.stdout.flush()
+os._exit(code)
+"""
+
+
+@pytest.fixture
+def waiting_server(tmp_path: Path) -> Callable[[str, str], Path]:
+    """A server that, when a worker dies, waits until it knocks again."""
+
+    def script(module: str, executor: str) -> Path:
+        path = tmp_path / "waits.py"
+        path.write_text(WAITS.format(module=module, executor=executor), encoding="utf-8")
+        return path
+
+    return script
+
+
 class Group:
     """The processes of a real run, by rank; the first is the server."""
 

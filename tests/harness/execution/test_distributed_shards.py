@@ -245,20 +245,25 @@ def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
     assert (np.diff(timeline.folds.time_s) > 0.0).all()
 
 
-def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent(
-    tmp_path: Path, launch: Callable[..., Any]
+def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_come_back(
+    tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
 ) -> None:
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
-    running = launch(written(tmp_path, 0.005), 4, instead={3: tmp_path / "dies.py"})
+    server = waiting_server("distributed_shards", "Sharded")
+    instead = {0: server, 3: tmp_path / "dies.py"}
+    running = launch(written(tmp_path, 0.005), 4, instead=instead)
+    running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")
+    running.processes.append(running.start(3))
     codes, told = running.ended()
-    assert codes == [0, 0, 0, -9], told
-    assert "worker 1 is gone with its contribution at 1 of 2 shards; 1 left" in told[0]
+    assert codes == [0, 0, 0, -9, 0], told
+    assert "worker 1 is back; 2 at work" in told[0]
     timeline = again(running.folder())
     pieces, folds = timeline.pieces, len(timeline.folds)
     never = pieces.where(pieces.version == LOST)
     assert never.worker.tolist() == [-1]  # worker 1 begins with shard 1
     row = timeline.folded().where(timeline.folded().fold == never.fold[0])
     assert row.worker.tolist() == [1]
+    assert timeline.folded().worker.tolist().count(1) > 10
     assert len(timeline.lost()) == 0
     assert sorted(timeline.folded().first_step.tolist()) == list(range(folds))
     versions = [np.sort(pieces.version[pieces.worker == lane]).tolist() for lane in (-1, -2)]
