@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.execution.display import Display
     from harness.execution.grid import execute
     from harness.execution.run_file import load_run
+    from harness.execution.sequence_run_file import is_sequence, load_sequence
     from harness.identity import identity
     from harness.store.atomic import writable_folder
 
@@ -35,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None and arguments.seed < 0:
         raise UserError(f"--seed {arguments.seed}: allowed: a whole number from 0")
     device = resolve(arguments.device)
-    asked = load_run(arguments.file, seed=arguments.seed, device=device, progress=say)
+    load = load_sequence if is_sequence(arguments.file) else load_run
+    asked = load(arguments.file, seed=arguments.seed, device=device, progress=say)
     writable_folder(arguments.out, "--out")
     name = identity(asked.config.to_dict())
     with Display({name: arguments.file.stem}) as display:

@@ -10,6 +10,7 @@ from harness.algorithms.schedules import Constant
 from harness.errors import UserError
 from harness.execution.config import Stage
 from harness.execution.run_file import load_run
+from harness.execution.sequence_run_file import is_sequence, load_sequence
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
@@ -37,7 +38,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_documented_run_can_be_read(path: Path) -> None:
-    asked = load_run(path)
+    asked = load_sequence(path) if is_sequence(path) else load_run(path)
     assert asked.config.fingerprint == asked.corpus.fingerprint
 
 

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.acoustics.mmi import Criterion
+from harness.errors import UserError
+from harness.execution.run_file import load_run
+from harness.execution.sequence_run_file import is_sequence, load_sequence
+
+RUNS = Path(__file__).parents[3] / "docs" / "runs"
+RUN = (RUNS / "sequence.toml").read_text(encoding="utf-8")
+
+
+def written(folder: Path, old: str = "", new: str = "") -> Path:
+    assert old in RUN
+    path = folder / "run.toml"
+    text = RUN.replace(old, new, 1) if old else RUN
+    where = f"{RUNS / 'clusters' / 'two-replicas.toml'}"
+    path.write_text(text.replace("clusters/two-replicas.toml", where), encoding="utf-8")
+    return path
+
+
+def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
+    asked = load_sequence(written(tmp_path), seed=7)
+    config, corpus = asked.config, asked.corpus
+    assert (config.seed, config.start.seed) == (7, 0)
+    assert config.criterion == Criterion(numerator="sum")
+    assert config.start.cluster == config.cluster
+    assert config.start.fingerprint == config.fingerprint == corpus.fingerprint
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    assert config.timed_layers == config.start.timed_layers == (inputs, 64, corpus.n_targets)
+
+
+def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert is_sequence(path)
+    assert not is_sequence(RUNS / "async-averaged.toml")
+    with pytest.raises(UserError, match="is: not allowed; allowed: RunConfig"):
+        load_run(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("replicas = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
+        ("workers = 1", 'scale = "smoke"', "start.scale: not allowed; it follows from the rest"),
+        ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
+        ("slots = 16", "slot = 16", "key: unknown 'slot' (did you mean 'slots'?)"),
+        ("slots = 16", "slots = 0", "slots: 0; allowed: at least 1"),
+        ("slots = 16", "corpus_seed = -1", "corpus_seed: -1 is not allowed"),
+        ("hidden = [64]", "", "start.hidden: missing"),
+        ('numerator = "sum"', 'numerator = "some"', "criterion.numerator"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        load_sequence(written(tmp_path, old, new))
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_without_a_start_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('is = "SequenceConfig"\ncorpus = "parametric"\n', encoding="utf-8")
+    with pytest.raises(UserError, match="start: missing"):
+        load_sequence(path)
