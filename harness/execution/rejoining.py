@@ -17,8 +17,11 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 
-from torch.distributed import ProcessGroupGloo
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import (
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    ProcessGroupGloo,
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from harness.errors import UserError
 from harness.execution.wire import DEAD_AFTER_S, Peer
