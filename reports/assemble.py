@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.judge import Exhibit, Results, read_results, write_results
 from harness.store import Store
 from harness.store.atomic import writable_folder, write_bytes
-from reports import figures, pdf, tables
+from reports import bench, figures, pdf, tables
 from reports.document import document
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -27,7 +27,8 @@ def assemble(out: Path) -> None:
     drawn = with_files(results, out)
     if drawn != results:
         write_results(path, drawn)
-    write_bytes(out / "report.pdf", pdf.compiled(document(drawn, Store(out / "runs").runs()), out))
+    pages = {**document(drawn, Store(out / "runs").runs()), "bench": bench.page(out)}
+    write_bytes(out / "report.pdf", pdf.compiled(pages, out))
 
 
 def with_files(results: Results, out: Path) -> Results:

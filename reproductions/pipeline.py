@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import reports
+from harness.bench.baseline import KEPT, latest
 from harness.execution.display import Display
 from harness.execution.grid import execute
 from harness.identity import identity
 from harness.judge.results import Claim, Exhibit, Results, write_results
 from harness.store import Run, Store
-from harness.store.atomic import replacing
+from harness.store.atomic import replacing, write_bytes
+from reports.bench import NAME
 from reproductions.paper import Maker, Paper, Runs, Subject
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
@@ -73,8 +75,16 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         tuple(_claim(maker, subject, runs) for maker in claims),
     )
     write_results(request.out / "results.json", results)
+    _bench_page(request.out)
     reports.build(request.out)
     return results
+
+
+def _bench_page(out: Path) -> None:
+    """Give the report this machine's figures, if ``lagbench bench`` has measured them."""
+    found = latest(KEPT)
+    if found is not None:
+        write_bytes(out / NAME, found.read_bytes())
 
 
 def failed_runs(out: Path, results: Results) -> list[str]:

@@ -17,6 +17,8 @@ from harness.errors import UserError
 from harness.store.atomic import writable_folder, write_json
 
 SCHEMA = 1
+KEPT = Path("reports") / "out" / "bench"
+"""Where records go unless told otherwise."""
 PACKAGES = ("torch", "numpy", "numba", "simpy")
 
 
@@ -80,8 +82,21 @@ def _kept(each: Expected) -> dict[str, Any]:
     return {name: held for name, held in kept.items() if held}
 
 
-def record(folder: Path, measured: Mapping[str, Measured], rows: Iterable[Row]) -> Path:
+def record(
+    folder: Path,
+    measured: Mapping[str, Measured],
+    rows: Iterable[Row],
+    about: Mapping[str, Any],
+    whole: bool = True,
+) -> Path:
     """Keep a run for later: one file, named by its time (UTC).
+
+    Args:
+        folder: where records are kept.
+        measured: by benchmark.
+        rows: beside the baseline.
+        about: what the baseline says of itself; its last machine is told.
+        whole: whether all benchmarks were asked for.
 
     Raises:
         UserError: the folder cannot be written.
@@ -89,9 +104,23 @@ def record(folder: Path, measured: Mapping[str, Measured], rows: Iterable[Row]) 
     now = datetime.now(UTC)
     path = writable_folder(folder, "--out") / f"{now:%Y%m%dT%H%M%S}.json"
     held = {name: asdict(each) for name, each in measured.items()}
-    about = {"schema": SCHEMA, "time": now.isoformat(timespec="seconds"), "machine": machine()}
-    write_json(path, {**about, "measured": held, "rows": [asdict(row) for row in rows]})
+    machines = {"machine": machine(), "baseline": about["renewals"][-1]["machine"]}
+    told = {"schema": SCHEMA, "time": now.isoformat(timespec="seconds"), "whole": whole, **machines}
+    write_json(path, {**told, "measured": held, "rows": [asdict(row) for row in rows]})
     return path
+
+
+def latest(folder: Path) -> Path | None:
+    """The last record in a folder that is of all benchmarks, on a processor of this kind."""
+    return next((path for path in sorted(folder.glob("*.json"), reverse=True) if _ours(path)), None)
+
+
+def _ours(path: Path) -> bool:
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return bool(held["whole"]) and held["machine"]["processor"] == processor()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def machine() -> dict[str, Any]:

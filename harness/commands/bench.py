@@ -33,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/bench"), help="keeps every run's figures"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="enter the figures into the report there"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,6 +70,8 @@ def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
         raise UserError("--renew '': allowed: the reason for another baseline")
     if arguments.renew is not None and arguments.large:
         raise UserError("--large with --renew: allowed: one of them; the baseline has no long ones")
+    if arguments.report is not None and not (arguments.report / "results.json").is_file():
+        raise UserError(f"--report {arguments.report}: holds no results.json; allowed: a report")
     if not 1 <= arguments.runs <= 100:
         raise UserError(f"--runs {arguments.runs}: allowed: 1 to 100")
 
@@ -82,10 +87,24 @@ def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int
     now, rows = check(measure, baseline, about, partly=partly, say=_say)
     for line in table(rows):
         print(line)
-    _say(f"kept: {record(arguments.out, now, rows)}")
+    kept = record(arguments.out, now, rows, about, whole=not partly)
+    _say(f"kept: {kept}")
+    if arguments.report is not None:
+        _enter(kept, arguments.report)
     failing = [row for row in rows if row.fails]
     print(_summary(rows, failing))
     return EXIT_SLOWER if failing and arguments.check else EXIT_DONE
+
+
+def _enter(kept: Path, folder: Path) -> None:
+    """Put a record on a page of the report in a folder."""
+    import reports
+    from harness.store.atomic import write_bytes
+    from reports.bench import NAME
+
+    write_bytes(folder / NAME, kept.read_bytes())
+    reports.build(folder)
+    print(folder / "report.pdf")
 
 
 def _summary(rows: list[Row], failing: list[Row]) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.bench.baseline import load, machine, record, save
+from harness.bench.baseline import latest, load, machine, record, save
 from harness.bench.comparison import ELSEWHERE, Bound, Expected, Measured
 from harness.bench.measuring import Run, skipped
 from harness.bench.regressions import AGAIN, check, renewed
@@ -86,9 +86,25 @@ def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
 
 def test_every_run_is_kept(tmp_path):
     now, rows = checked(Machine(1.0))
-    held = json.loads(record(tmp_path / "new", now, rows).read_text())
+    about = {"renewals": [{"machine": {"processor": "the first"}}, {"machine": {"cores": 7}}]}
+    path = record(tmp_path / "new", now, rows, about)
+    held = json.loads(path.read_text())
+    assert held["baseline"] == {"cores": 7}
     assert held["measured"][NAME]["ratios"] == {"ratio": 1.0}
     assert [row["verdict"] for row in held["rows"]] == ["ok", "ok"]
+
+
+def test_the_latest_record_is_of_everything_and_of_this_processor(tmp_path):
+    now, rows = checked(Machine(1.0))
+    about = {"renewals": [{"machine": {}}]}
+    assert latest(tmp_path) is None
+    kept = record(tmp_path, now, rows, about).rename(tmp_path / "20260101T000000.json")
+    record(tmp_path, now, rows, about, whole=False)
+    elsewhere = json.loads(kept.read_text())
+    elsewhere["machine"]["processor"] = "another"
+    (tmp_path / "20990101T000000.json").write_text(json.dumps(elsewhere))
+    (tmp_path / "notes.json").write_text("none")
+    assert latest(tmp_path) == kept
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"benchmarks": {"a": {"ratios": {"b": 1}}}}'])

@@ -1,0 +1,73 @@
+"""How fast this machine is beside the one of the published baseline: a page, if there are figures.
+
+``bench.json`` in a report's folder is one of the records that ``lagbench bench`` keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.bench.comparison import Row, is_ratio
+from harness.bench.showing import short
+from harness.errors import UserError
+from reports import numbers
+
+NAME = "bench.json"
+Data = dict[str, Any]
+
+
+def page(out: Path) -> Data | None:
+    """What the page says, or None without figures in ``out``.
+
+    Raises:
+        UserError: the file cannot be read as a record of ``lagbench bench``.
+    """
+    path = out / NAME
+    if not path.is_file():
+        return None
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        rows = [Row(**row) for row in held["rows"]]
+        return {
+            "time": str(held["time"]),
+            "here": machine(held["machine"]),
+            "published": machine(held["baseline"]),
+            "rows": [_cells(row) for row in rows if _is_ratio(row)],
+            "counts": _counts(rows),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        told = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read as a record of lagbench bench ({told})") from None
+
+
+def machine(facts: Mapping[str, Any]) -> str:
+    """A machine in one line: processor, cores, how busy it was, PyTorch's version."""
+    cores, load = facts["cores"], facts["load_1_min"]
+    busy = "" if load is None else f", load {load}"
+    return f"{facts['processor']}, {cores} cores{busy}, torch {facts['versions'].get('torch', '–')}"
+
+
+def _is_ratio(row: Row) -> bool:
+    return is_ratio(row.quantity) and isinstance(row.now, float)
+
+
+def _cells(row: Row) -> list[str]:
+    change = "" if row.loss is None else f"{100.0 * row.loss:+.0f}%".replace("-", numbers.MINUS)
+    return [short(row.benchmark), row.quantity, _shown(row.now), _shown(row.baseline), change]
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else numbers.MISSING
+
+
+def _counts(rows: list[Row]) -> str:
+    """One sentence about what has to be equal everywhere."""
+    exact = [row for row in rows if row.quantity and not is_ratio(row.quantity)]
+    known = [row for row in exact if row.now is not None and row.baseline is not None]
+    wrong = [f"{short(row.benchmark)} ({row.quantity})" for row in known if row.fails]
+    if wrong:
+        return f"Of {len(known)} exact counts {len(wrong)} differ: {'; '.join(wrong)}."
+    return f"All of {len(known)} exact counts are equal."
