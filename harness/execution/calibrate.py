@@ -1,7 +1,8 @@
 """Measure this machine, and fit the costs of a cluster file to what was measured.
 
-Three costs are timed as a real run has them: training on minibatches of several sizes with
-two networks, copies of several sizes between two processes, and folds. Each is a sum of few
+Four costs are timed as a real run has them: training on minibatches of several sizes with
+two networks, copies of several sizes between two processes, all-reduces among two to four, and
+folds. Each is a sum of few
 terms, so the terms are fitted by least squares of the relative error, none below zero; the
 intervals come from fitting again to resampled repetitions.
 """
@@ -35,6 +36,8 @@ SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
 being small can be told apart."""
 MINIBATCHES = (1, 4, 16, 64, 256)
 BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
+RANKS = (2, 3, 4)
+"""How many processes average."""
 REPEATS, WARM = 15, 3
 RESAMPLES = 300
 
@@ -69,6 +72,8 @@ class Calibration:
         launch_s, seconds_per_flop, half_rate_frames: of computing; see `Device`.
         latency_s, seconds_per_byte: of copies between processes.
         fold_s, fold_seconds_per_byte: of folds.
+        message_s, message_seconds_per_byte: of the messages of an all-reduce, which gloo makes
+            as a ring; adding up what was received is not in it.
         cv: variation from one computation to the next (standard deviation over mean).
     """
 
@@ -79,11 +84,13 @@ class Calibration:
     seconds_per_byte: Fitted
     fold_s: Fitted
     fold_seconds_per_byte: Fitted
+    message_s: Fitted
+    message_seconds_per_byte: Fitted
     cv: float
 
 
 def calibrate(say: Callable[[str], None]) -> Calibration:
-    """Measure and fit; about half a minute.
+    """Measure and fit; about a minute.
 
     Args:
         say: told what is being measured.
@@ -98,15 +105,20 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
             folding = list(_folding())
         say("copies between two processes")
         copying = _copying()
+        say(f"all-reduces among {RANKS[0]} to {RANKS[-1]} processes")
+        reducing = _reducing()
     finally:
         torch.set_num_threads(threads)
     launch, small, flop = fitted(computing)
     latency, byte = fitted(copying)
     fold, fold_byte = fitted(folding)
+    message, message_byte = fitted([_messages_of(point, fold_byte.value) for point in reducing])
     half = Fitted(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
     largest = computing[-1].seconds
     cv = float(largest.std(ddof=1) / largest.mean())
-    return Calibration(launch, flop, half, latency, byte, fold, fold_byte, cv)
+    return Calibration(
+        launch, flop, half, latency, byte, fold, fold_byte, message, message_byte, cv
+    )
 
 
 def fitted(measured: Sequence[Measured]) -> list[Fitted]:
@@ -176,7 +188,7 @@ def _copying() -> list[Measured]:
         context = mp.get_context("spawn")
         other = context.Process(target=_echo, args=(meeting,), daemon=True)
         other.start()
-        _meet(meeting, 0)
+        _meet(meeting, 0, 2)
         try:
             return [Measured((1.0, size), _timed(_there_and_back(size)) / 2.0) for size in BYTES]
         finally:
@@ -184,9 +196,9 @@ def _copying() -> list[Measured]:
             dist.destroy_process_group()
 
 
-def _meet(meeting: str, rank: int) -> None:
+def _meet(meeting: str, rank: int, ranks: int) -> None:
     options: dict[str, Any] = {"init_method": meeting, "timeout": timedelta(seconds=60.0)}
-    dist.init_process_group("gloo", rank=rank, world_size=2, **options)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, **options)
 
 
 def _there_and_back(size: int) -> Callable[[], None]:
@@ -201,13 +213,62 @@ def _there_and_back(size: int) -> Callable[[], None]:
 
 def _echo(meeting: str) -> None:
     torch.set_num_threads(1)
-    _meet(meeting, 1)
+    _meet(meeting, 1, 2)
     for size in BYTES:
         message = torch.zeros(size // 4)
         for _ in range(WARM + REPEATS):
             dist.recv(message, src=0)
             dist.send(message, dst=0)
     dist.destroy_process_group()
+
+
+def _reducing() -> list[Measured]:
+    """All-reduces as a ring has them among N: terms 2 (N − 1), and so many bytes over N."""
+    ranks, sizes, repeats = RANKS, BYTES, REPEATS
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"file://{Path(folder) / 'meeting'}"
+        context = mp.get_context("spawn")
+        others = [
+            context.Process(
+                target=_reduce, args=(meeting, rank, ranks, sizes, repeats), daemon=True
+            )
+            for rank in range(1, max(ranks))
+        ]
+        for other in others:
+            other.start()
+        try:
+            return _reduce(meeting, 0, ranks, sizes, repeats)
+        finally:
+            for other in others:
+                other.join(timeout=30.0)
+
+
+def _reduce(
+    meeting: str, rank: int, counts: Sequence[int], sizes: Sequence[int], repeats: int
+) -> list[Measured]:
+    """What every process does: all all-reduces it is part of, timed."""
+    torch.set_num_threads(1)
+    _meet(meeting, rank, max(counts))
+    found: list[Measured] = []
+    for count in counts:
+        group = dist.new_group(list(range(count)))
+        for size in sizes if rank < count else ():
+            messages = 2 * (count - 1)
+            all_reduce = partial(dist.all_reduce, torch.zeros(size // 4), group=group)
+            seconds = _timed(all_reduce, repeats)
+            found.append(Measured((messages, messages * size / count), seconds))
+    dist.destroy_process_group()
+    return found
+
+
+def _messages_of(point: Measured, add_s_per_byte: float) -> Measured:
+    """An all-reduce without its additions, which the simulator charges apart.
+
+    Half of the messages of a ring are added up. At least a tenth is left: an addition from the
+    cache may be quicker than a fold.
+    """
+    adding = point.terms[1] / 2.0 * add_s_per_byte
+    return Measured(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
 
 
 def cluster_text(found: Calibration, workers: int, name: str) -> str:
@@ -231,6 +292,11 @@ def cluster_text(found: Calibration, workers: int, name: str) -> str:
         "",
         "[host]",
         _line("memory_bytes_per_s", found.fold_seconds_per_byte, inverse=True, times=3.0),
+        "",
+        "[network]",
+        "[[network.levels]]",
+        _line("bandwidth_bytes_per_s", found.message_seconds_per_byte, inverse=True),
+        _line("latency_s", found.message_s),
         "",
         "[jitter]",
         'law = "lognormal"',
