@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-LEAST_TOLERANCE = 0.2
-"""What a ratio may always lose: about what it moves from one day to another."""
+LEAST_TOLERANCE = 0.3
+"""What a ratio may always lose: what most move by between a busy machine and a very busy one,
+because two pieces of work do not lean on the caches alike."""
 REPEATS, UNREPEATED = 3, 0.5
 """With fewer runs than these there is no spread to speak of, and a ratio may lose this much."""
 SPREADS = 2.0

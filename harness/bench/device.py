@@ -65,6 +65,14 @@ SCALES = {
 """``paper`` is paper 1's network and minibatch, on a ninth of its 500 h."""
 
 
+def fitted(scale: Scale, device: str) -> Scale:
+    """The scale as a device can have it: a processor measures its ceilings on less."""
+    if device != "cpu":
+        return scale
+    product, copied = min(scale.product, 2048), min(scale.copied, 1 << 28)
+    return replace(scale, product=product, copied=copied, speech=min(scale.speech, 2_000_000))
+
+
 def ceilings(scale: Scale, device: str) -> Figures:
     """FLOP a second of one large product in each precision; bytes a second of a copy."""
     a, b = (torch.randn(scale.product, scale.product, device=device) for _ in range(2))

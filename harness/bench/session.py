@@ -21,7 +21,7 @@ import torch
 
 from harness.acoustics.denormals import denormals_flushed
 from harness.bench.baseline import machine
-from harness.bench.device import PARTS, SCALES
+from harness.bench.device import PARTS, SCALES, fitted
 from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.store.atomic import replacing, writable_folder, write_json
 
@@ -93,7 +93,7 @@ def measure(asked: Asked, say: Say) -> Figures:
             continue
         say(f"{name} …")
         with denormals_flushed():  # as runs have it
-            found = part(SCALES[asked.scale], asked.device)
+            found = part(fitted(SCALES[asked.scale], asked.device), asked.device)
         write_json(path, {**found, "measured": _now()})
     if asked.preset:
         left_s = 60.0 * asked.minutes - (time.monotonic() - began) - STARTING_S

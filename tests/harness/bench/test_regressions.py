@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.bench.baseline import latest, load, machine, record, save
-from harness.bench.comparison import ELSEWHERE, Bound, Expected, Measured
+from harness.bench.comparison import ELSEWHERE, LEAST_TOLERANCE, Bound, Expected, Measured
 from harness.bench.measuring import Run, skipped
 from harness.bench.regressions import AGAIN, check, renewed
 from harness.bench.showing import short, table
@@ -74,7 +74,7 @@ def test_on_another_processor_a_ratio_has_more_room():
 
 def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
     found = renewed(Machine(1.0, 1.2, 1.1), 3, lambda line: None)
-    assert found[NAME].ratios["ratio"] == Bound(1.1, 0.2)
+    assert found[NAME].ratios["ratio"] == Bound(1.1, LEAST_TOLERANCE)
     save(tmp_path / "baseline.json", found, "because", 3)
     again, about = load(tmp_path / "baseline.json")
     assert again == found
