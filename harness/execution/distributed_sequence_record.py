@@ -83,8 +83,10 @@ def load_told(path: Path) -> tuple[Told, Tensor]:
     """What a run was told, and the parameters ``[P]`` it started from.
 
     Raises:
-        UserError: the file is missing or another one.
+        UserError: the file is missing, as of a simulated run, or another one.
     """
+    if not path.exists():
+        raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
     try:
         arrays = load_file(path)
         return Told.of(arrays), torch.from_numpy(arrays["start"])
