@@ -55,6 +55,9 @@ def parser() -> Parser:
         default=0,
         help="with --processes: start workers that died again, so many times in all (0)",
     )
+    p.add_argument(
+        "--backend", default="gloo", help="of averages in rounds: gloo, nccl or mpi (gloo)"
+    )
     return p
 
 
@@ -67,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     if asked.seed is not None and asked.seed < 0:
         raise UserError(f"--seed {asked.seed}: allowed: a whole number from 0")
+    if asked.backend != "gloo":
+        from harness.execution.backends import check
+
+        check(asked.backend)
     if asked.processes is not None and "RANK" not in os.environ:
         if not 2 <= asked.processes <= 1000:
             raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
@@ -91,6 +98,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     """Be the server: read the file, make the corpus, train, send the workers home."""
     import torch.distributed as dist
 
+    from harness.execution.backends import device_of
     from harness.execution.display import Display
     from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
     from harness.execution.distributed_rounds import Rounds
@@ -106,9 +114,12 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.store.atomic import writable_folder
 
     if is_sequence(asked.file):
+        _only_rounds(asked, in_rounds=False)
         return serve_sequence(asked, ranks, _say, GOES_ON)
-    run = load_run(asked.file, seed=asked.seed, progress=_say)
+    device = device_of(asked.backend)
+    run = load_run(asked.file, seed=asked.seed, device=device, progress=_say)
     config = run.config
+    _only_rounds(asked, in_rounds=config.protocol is not None)
     if config.workers != ranks - config.shards:
         servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
         raise UserError(
@@ -118,6 +129,9 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     writable_folder(asked.out, "--out")
     dist.barrier()
     pace = Pace.of(config) if asked.paced else None
+    executed = {"by": "processes", "paced": asked.paced}
+    if asked.backend != "gloo":
+        executed["backend"] = asked.backend
     executors: list[Distributed | Rounds | Sharded] = []
     name = asked.file.stem
 
@@ -126,7 +140,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     ) -> Distributed | Rounds | Sharded:
         parts = config, net, model, dealing
         if config.protocol:
-            executors.append(Rounds(*parts, say=_say))
+            executors.append(Rounds(*parts, say=_say, backend=asked.backend))
         else:
             kind = Sharded if config.shards > 1 else Distributed
             executors.append(kind(*parts, pace, _say, door_of(SERVER_RANK, config.shards)))
@@ -137,7 +151,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             found = train(
                 config, run.corpus, Store(asked.out),
                 lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
-                made, {"by": "processes", "paced": asked.paced},
+                made, executed,
             )  # fmt: skip
         except NoWorkersLeft:
             _say(f"error: no worker is left; {GOES_ON}")
@@ -153,6 +167,11 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
 
 
+def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
+    if asked.backend != "gloo" and not in_rounds:
+        raise UserError(f"--backend {asked.backend}: for rounds of averaging; allowed here: gloo")
+
+
 def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     """Be a worker, or a further shard of the server, once the first one has made the corpus.
 
@@ -164,6 +183,7 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     import torch.distributed as dist
 
     from harness.acoustics.denormals import denormals_flushed
+    from harness.execution.backends import device_of, own_device
     from harness.execution.distributed import Pace, ServerGone, work
     from harness.execution.distributed_rounds import work_in_rounds
     from harness.execution.distributed_sequence_command import take_part
@@ -180,7 +200,8 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
         return EXIT_RUN_FAILED
     if is_sequence(asked.file):
         return take_part(asked, rank, _say, GOES_ON)
-    run = load_run(asked.file, seed=asked.seed)
+    own_device(asked.backend, rank)
+    run = load_run(asked.file, seed=asked.seed, device=device_of(asked.backend))
     config, shards = run.config, run.config.shards
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
     if late and (config.protocol or rank < shards):
@@ -190,7 +211,7 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
         try:
             pace = Pace.of(config) if asked.paced else None
             if config.protocol:
-                work_in_rounds(config, run.corpus, rank, pace)
+                work_in_rounds(config, run.corpus, rank, pace, asked.backend)
             elif shards == 1:
                 work(config, run.corpus, rank, pace, servers[0])
             elif rank < shards:

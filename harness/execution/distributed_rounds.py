@@ -22,6 +22,7 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.errors import UserError
+from harness.execution.backends import GLOO, staged_on
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
 from harness.execution.distributed import NoWorkersLeft, Pace, ServerGone, clock_offset
@@ -47,6 +48,7 @@ class Rounds:
         model: initial parameters ``[P]``.
         dealing: the data.
         say: told what happens to workers.
+        backend: of the workers' averages.
 
     Raises:
         UserError: overlapped rounds, which real workers do not have.
@@ -60,6 +62,7 @@ class Rounds:
         dealing: Dealing,
         *,
         say: Callable[[str], None],
+        backend: str = GLOO,
     ) -> None:
         del net
         assert config.protocol is not None
@@ -68,7 +71,7 @@ class Rounds:
         self._workers, self._every = config.workers, config.protocol.every
         self._dealing, self._say = dealing, say
         self.server = config.algorithm.start(model)
-        workers_group()
+        workers_group(backend)
         self._began = time.monotonic()
         self._offset = [
             clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
@@ -174,19 +177,29 @@ class Rounds:
         self._offset = [offset - shift for offset in self._offset]
 
 
-def workers_group() -> Any:
+def workers_group(backend: str = GLOO) -> Any:
     """The group of all ranks but the first, which the first has to ask for as well."""
-    return dist.new_group(list(range(1, dist.get_world_size())))
+    return dist.new_group(list(range(1, dist.get_world_size())), backend=backend)
 
 
-def work_in_rounds(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+def work_in_rounds(
+    config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, backend: str = GLOO
+) -> None:
     """Train in rounds until told to stop: what ranks from 1 do.
+
+    Args:
+        config: what is run.
+        corpus: what it is trained on.
+        rank: of this worker.
+        pace: slows it; None for as fast as it goes.
+        backend: of the averages.
 
     Raises:
         ServerGone: a connection closed.
+        UserError: the backend is not for this run's device.
     """
     try:
-        _Worker(config, corpus, rank, pace).run()
+        _Worker(config, corpus, rank, pace, backend).run()
     except RuntimeError as error:
         raise ServerGone from error
 
@@ -194,7 +207,9 @@ def work_in_rounds(config: RunConfig, corpus: Corpus, rank: int, pace: Pace | No
 class _Worker:
     """One worker in rounds."""
 
-    def __init__(self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, backend: str
+    ) -> None:
         inputs = corpus.dim * (2 * corpus.context + 1)
         layout = Layout((inputs, *config.hidden, corpus.n_targets))
         self.net = Dnn(layout, config.activation, config.precision)
@@ -204,7 +219,8 @@ class _Worker:
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
         self.received = torch.zeros(size)
         self.out = torch.zeros(1, size, device=config.device)
-        self.memory, self.rounds, self.group = Memory(), 0, workers_group()
+        self.memory, self.rounds, self.group = Memory(), 0, workers_group(backend)
+        self.staged_on = staged_on(backend, config.device)
 
     def run(self) -> None:
         """Answer until told to stop."""
@@ -251,7 +267,7 @@ class _Worker:
             time.sleep(max(0.0, read + paced - time.monotonic()))
         self.rounds += head.steps
         computed = time.monotonic()
-        mean = self.out.cpu()
+        mean = self.out.to(self.staged_on)
         dist.all_reduce(mean, group=self.group)
         mean /= config.workers
         with torch.no_grad():

@@ -1,0 +1,71 @@
+"""What carries an all-reduce between workers in rounds: gloo, NCCL or MPI.
+
+Everything else, models at the begin and the end and what workers tell, goes over gloo in any case.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+
+from harness.errors import UserError, unknown
+
+GLOO, NCCL, MPI = "gloo", "nccl", "mpi"
+AVAILABLE: Mapping[str, Callable[[], bool]] = {
+    GLOO: lambda: dist.is_gloo_available(),
+    NCCL: lambda: dist.is_nccl_available(),
+    MPI: lambda: dist.is_mpi_available(),
+}
+
+
+def check(backend: str) -> None:
+    """Whether this torch, on this machine, has a backend.
+
+    Raises:
+        UserError: it is unknown, torch was built without it, or it needs GPUs and there are none.
+    """
+    if backend not in AVAILABLE:
+        raise unknown("--backend", backend, AVAILABLE)
+    there = [name for name, is_available in AVAILABLE.items() if is_available()]
+    if backend not in there:
+        allowed = ", ".join(there)
+        raise UserError(f"--backend {backend}: this torch is built without it; allowed: {allowed}")
+    if backend == NCCL and not torch.cuda.is_available():
+        raise UserError(f"--backend {NCCL}: no GPU here; allowed: {GLOO}")
+
+
+def device_of(backend: str) -> str:
+    """Where the workers of a run compute: on GPUs if their averages go between GPUs."""
+    return "cuda" if backend == NCCL else "cpu"
+
+
+def own_device(backend: str, rank: int) -> None:
+    """Take this worker's own GPU, where averages go between GPUs.
+
+    Raises:
+        UserError: there are fewer GPUs here than workers.
+    """
+    if device_of(backend) != "cuda" or rank == 0:
+        return
+    # The server, which is on the first machine, needs none.
+    number = int(os.environ.get("LOCAL_RANK", rank)) - (os.environ.get("GROUP_RANK", "0") == "0")
+    if number >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise UserError(f"--backend {NCCL}: {found} GPUs here; needed: one a worker")
+    torch.cuda.set_device(number)
+
+
+def staged_on(backend: str, device: str) -> str:
+    """Where a device's tensor must lie for an all-reduce: on the GPU for NCCL, else in host memory.
+
+    Raises:
+        UserError: NCCL is to average what is computed on no GPU.
+    """
+    if backend != NCCL:
+        return "cpu"
+    if torch.device(device).type != "cuda":
+        raise UserError(f"--backend {NCCL}: not for a run on {device}; allowed: {GLOO}")
+    return device

@@ -1,0 +1,61 @@
+"""Backends of averages: what is refused, and where tensors are staged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.errors import UserError
+from harness.execution.backends import check, device_of, own_device, staged_on
+from harness.train import main
+
+
+def test_gloo_is_there_and_stages_in_host_memory_whatever_computes() -> None:
+    check("gloo")
+    assert [staged_on(b, d) for b in ("gloo", "mpi") for d in ("cpu", "cuda")] == ["cpu"] * 4
+    assert device_of("gloo") == device_of("mpi") == "cpu"
+
+
+def test_nccl_averages_where_the_gpu_has_it_and_nowhere_else() -> None:
+    assert device_of("nccl") == "cuda"
+    assert staged_on("nccl", "cuda") == "cuda"
+    with pytest.raises(UserError, match="--backend nccl: not for a run on cpu; allowed: gloo"):
+        staged_on("nccl", "cpu")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "mpi"])
+def test_a_backend_torch_is_built_without_is_refused_with_those_it_has(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, f"is_{backend}_available", lambda: False)
+    with pytest.raises(UserError, match=f"--backend {backend}: this torch is built without it"):
+        check(backend)
+
+
+def test_nccl_needs_a_gpu_for_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--backend nccl: no GPU here; allowed: gloo"):
+        check("nccl")
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for rank in range(3):
+        own_device("nccl", rank)
+    assert taken == [0, 1]
+    with pytest.raises(UserError, match="2 GPUs here; needed: one a worker"):
+        own_device("nccl", 3)
+
+
+def test_the_command_refuses_before_it_starts_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dist, "is_mpi_available", lambda: False)
+    words = [str(tmp_path / "run.toml"), "--processes", "3", "--backend"]
+    assert main([*words, "mpi"]) == 2
+    assert "--backend mpi: this torch is built without it; allowed: gloo" in capsys.readouterr().err
+    assert main([*words, "glo"]) == 2
+    assert "did you mean 'gloo'?" in capsys.readouterr().err
