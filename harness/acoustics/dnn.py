@@ -119,22 +119,19 @@ class Dnn:
             return self._backward_from(stack, x, inner, visit)
 
     def _backward_from(self, stack: Tensor, x: Tensor, inner: Inner, visit: Visit) -> Tensor:
-        layers = self.layout.views(stack)
+        views = self.layout.views(stack)
+        layers = [Affine(narrowed(weight, self.precision), bias) for weight, bias in views]
         levels = [x]
         for layer in layers[:-1]:
-            levels.append(self._activate_(_affine(layer, levels[-1], self.precision)))
-        delta = _affine(layers[-1], levels[-1], self.precision)
+            levels.append(self._activate_(_affine(layer, levels[-1])))
+        delta = _affine(layers[-1], levels[-1])
         loss = inner(delta)
         for i in range(len(layers) - 1, -1, -1):
-            back = self._product(delta, layers[i].weight) if i else delta
+            back = _product(delta, layers[i].weight) if i else delta
             below = self._differentiate_(back, levels[i]) if i else delta
             visit(i, levels[i], delta)  # may change the layer: nobody looks at it again
             delta = below
         return loss
-
-    def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        factors = narrowed(a, self.precision), narrowed(b, self.precision)
-        return torch.bmm(*factors).to(a.dtype)
 
     def _activate_(self, pre: Tensor) -> Tensor:
         return pre.sigmoid_() if self.activation == "sigmoid" else pre.relu_()
@@ -146,9 +143,13 @@ class Dnn:
         return torch.ops.aten.threshold_backward(delta, level, 0.0)
 
 
-def _affine(layer: Affine, x: Tensor, precision: Precision = "float32") -> Tensor:
+def _affine(layer: Affine, x: Tensor) -> Tensor:
     weight = layer.weight.transpose(1, 2)
-    if precision == "bf16":
-        product = torch.bmm(narrowed(x, "bf16"), narrowed(weight, "bf16"))
-        return product.to(x.dtype).add_(layer.bias.unsqueeze(1))
+    if weight.dtype != x.dtype:
+        return _product(x, weight).add_(layer.bias.unsqueeze(1))
     return torch.baddbmm(layer.bias.unsqueeze(1), x, weight)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """``a [R, B, n] b [R, n, m]``, rounded as ``b`` is and kept as ``a`` is."""
+    return torch.bmm(a.to(b.dtype), b).to(a.dtype)
