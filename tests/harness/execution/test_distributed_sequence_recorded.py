@@ -130,7 +130,7 @@ def test_what_was_told_survives_being_written(tmp_path: Path) -> None:
 
 
 def test_a_run_without_such_a_file_or_with_another_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no told.safetensors; allowed: a run on real"):
+    with pytest.raises(UserError, match=r"has no told\.safetensors; allowed: a run on real"):
         load_told(tmp_path / TOLD)
     (tmp_path / TOLD).write_bytes(b"something else")
     with pytest.raises(UserError, match="cannot be read as what decoders said"):

@@ -1,0 +1,204 @@
+"""What the server of sequence training answers, message by message, without processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.execution import distributed_sequence_server as module
+from harness.execution.distributed import NoWorkersLeft
+from harness.execution.distributed_sequence_server import Replicas, decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_wire import CLOSED, Arrival, Note, Word
+from harness.execution.sequence_setup import Setup, network
+from harness.simulator import LOST
+
+NOTHING = torch.empty(0)
+
+
+class Script:
+    """In place of a process group: what arrives is written down, so is what is sent."""
+
+    def __init__(self) -> None:
+        self.arrivals: deque[Arrival] = deque()
+        self.sent: list[tuple[int, Note, Tensor | None]] = []
+
+    def get(self) -> Arrival:
+        return self.arrivals.popleft()
+
+    def send(self, note: Note, rank: int, body: Tensor | None = None) -> None:
+        self.sent.append((rank, note, None if body is None else body.clone()))
+
+    def last(self, rank: int) -> Note:
+        return [note for to, note, _ in self.sent if to == rank][-1]
+
+
+class Played:
+    """A server, and what its replicas say to it."""
+
+    def __init__(self, server: Replicas, script: Script, told: list[str], size: int) -> None:
+        self.server, self.script, self.told, self.size = server, script, told, size
+
+    def hear(self, rank: int, note: Note | None, body: Tensor = NOTHING, why: str = "") -> bool:
+        return self.server._take_in(Arrival(rank, note, body, why), 0.5)
+
+    def decode(self, replica: int, entering: int) -> Note:
+        """A decoder asks, and its trainer takes what it gets."""
+        self.hear(decoder_rank(replica), Note(Word.ASK))
+        given = self.script.last(decoder_rank(replica))
+        taken = Note(Word.TAKEN, given.number, frames=9, entering=entering, kept=entering)
+        self.hear(trainer_rank(replica), taken)
+        return given
+
+    def read(self, replica: int, frames: int) -> Note:
+        self.hear(trainer_rank(replica), Note(Word.READ, frames=frames))
+        return self.script.last(trainer_rank(replica))
+
+    def push(self, replica: int, value: float = 1.0) -> bool:
+        gradient = torch.full((self.size,), value)
+        return self.hear(trainer_rank(replica), Note(Word.GRADIENT), gradient)
+
+
+@pytest.fixture
+def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
+    def make(**choices: object) -> Played:
+        config = sequence(**{"replicas": 2, "passes": 1, **choices})
+        script, told = Script(), list[str]()
+        monkeypatch.setattr(module, "clock_offset", lambda rank, clock: 0.0)
+        monkeypatch.setattr(module, "send", script.send)
+        monkeypatch.setattr(module, "Post", lambda ranks, body_of: script)
+        initial = torch.zeros(network(config, corpus).layout.parameters)
+        setup = Setup.of(config, corpus, initial)
+        server = Replicas(config, setup, initial, None, told.append)
+        return Played(server, script, told, setup.part.numel())
+
+    return make
+
+
+def test_everybody_is_told_the_start_and_a_decoder_gets_utterance_and_model(play) -> None:
+    game = play()
+    assert [(rank, note.word) for rank, note, _ in game.script.sent] == [
+        (rank, Word.START) for rank in (1, 2, 3, 4)
+    ]
+    first, second = game.decode(0, 3), game.decode(1, 3)
+    assert (first.word, first.number, second.number) == (Word.DECODE, 0, 1)
+    assert first.utterance != second.utterance
+
+
+def test_an_utterance_is_told_of_when_it_enters_a_minibatch_or_is_empty(play) -> None:
+    game = play()
+    game.decode(0, 0)
+    game.decode(0, 5)
+    assert [row.entering for row in game.server.told.rows] == [0]
+    model = game.read(0, 2)
+    assert (model.word, model.version, model.number) == (Word.MODEL, 0, 0)
+    assert [row.entering for row in game.server.told.rows] == [0, 5]
+    assert game.server.replicas[0].left == 3
+
+
+def test_gradients_are_folded_in_the_order_they_come_and_the_record_says_how_stale(play) -> None:
+    game = play()
+    for replica in (0, 1):
+        game.decode(replica, 4)
+        game.read(replica, 2)
+    assert game.push(1, 2.0)
+    assert game.push(0, 1.0)
+    assert game.server.model.tolist() == [-1.5] * game.size
+    timeline = game.server._recorder.segment([])
+    assert timeline.staleness().tolist() == [0, 1]
+    assert timeline.folded().worker.tolist() == [1, 0]
+    assert timeline.decodes.steps.tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        Note(Word.GRADIENT),
+        Note(Word.MODEL),
+        Note(Word.READ, frames=1),
+        Note(Word.TAKEN, 99, entering=1),
+    ],
+    ids=lambda note: note.word.name,
+)
+def test_what_makes_no_sense_now_costs_its_replica(play, note: Note) -> None:
+    game = play()
+    game.hear(trainer_rank(1), note)
+    assert game.server.replicas[1].gone
+    assert game.told[0].startswith("replica 1: its trainer sent garbage: ")
+    game.hear(trainer_rank(1), Note(Word.READ, frames=1))
+    assert game.script.last(trainer_rank(1)).word is Word.STOP
+
+
+def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
+    game = play()
+    server, mine = game.server, len(game.server.replicas[0].todo)
+    for _ in range(mine):
+        game.decode(0, 0)
+    game.hear(decoder_rank(0), Note(Word.ASK))
+    assert game.script.last(decoder_rank(0)).word is Word.PAUSE
+    lost = game.decode(1, 4)
+    game.read(1, 1)
+    open_one = game.decode(1, 4)
+    game.hear(decoder_rank(1), None, why=CLOSED)
+    assert "3 frames lost" not in game.told[0]
+    assert "4 frames lost" in game.told[0]
+    given = game.script.last(decoder_rank(0))
+    assert (given.word, given.utterance) == (Word.DECODE, open_one.utterance)
+    assert lost.utterance not in server._orphans
+    assert server._recorder.segment([]).contributions.fold.tolist() == [LOST]
+    again = 1
+    while server._orphans:
+        game.hear(trainer_rank(0), Note(Word.TAKEN, given.number))
+        game.hear(decoder_rank(0), Note(Word.ASK))
+        given, again = game.script.last(decoder_rank(0)), again + 1
+    game.hear(trainer_rank(0), Note(Word.TAKEN, given.number))
+    assert server.advance(0.5, 10**9).ended
+    assert len({row.utterance for row in server.told.rows}) == mine + again + 1
+
+
+def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -> None:
+    game = play()
+    for rank in (1, 4):
+        game.script.arrivals.append(Arrival(rank, None, NOTHING, CLOSED))
+    with pytest.raises(NoWorkersLeft):
+        game.server.advance(0.5, 10)
+    game = play()
+    game.hear(decoder_rank(0), Note(Word.ASK))
+    game.script.arrivals.append(Arrival(1, Note(Word.TAKEN, 0, trouble=2), NOTHING, ""))
+    step = game.server.advance(0.5, 10)
+    assert step.ended
+    assert step.seen[0].trouble == "not finite"
+
+
+def test_within_a_fetch_interval_a_decoder_keeps_its_model(play) -> None:
+    game = play(fetch_s=1e6)
+    assert game.decode(0, 4).word is Word.DECODE
+    game.read(0, 1)
+    game.push(0)
+    kept = game.decode(0, 4)
+    assert (kept.word, kept.version) == (Word.AGAIN, 0)
+    assert game.decode(1, 4).version == 1
+
+
+def test_a_server_that_goes_on_gives_up_what_was_in_slots_and_hands_out_the_rest(play) -> None:
+    game = play()
+    entered = game.decode(0, 4)
+    game.read(0, 1)
+    game.push(0, 3.0)
+    game.read(0, 1)
+    handed = game.decode(0, 4)
+    arrays, facts = game.server.capture()
+    later = play()
+    later.server.reinstate(arrays, facts)
+    assert later.server.model.tolist() == [-1.5] * later.size
+    assert later.server.told.lost_frames == 3
+    assert later.server.told.restarts == [2]
+    assert later.server.replicas[0].todo[0] == handed.utterance
+    assert entered.utterance not in later.server.replicas[0].todo
+    rows = later.server._recorder.segment([]).contributions
+    assert (rows.fold.tolist(), rows.first_step.tolist()) == ([LOST], [1])
+    later.decode(0, 2)
+    assert later.read(0, 2).number == 2
