@@ -54,9 +54,9 @@ is = "SequenceConfig"
 corpus = "voice-search-small"
 cluster = "cluster.toml"
 replicas = {replicas}
-slots = 16
+slots = 32
 rate = 0.0001
-evaluations = 6
+evaluations = 4
 held_out = 4
 order = 1
 test = false
@@ -64,7 +64,7 @@ decode_cost = 0.2
 {more}
 [criterion]
 numerator = "sum"
-cancel_below = 0.2
+cancel_below = 0.5
 [start]
 hidden = [16]
 activation = "relu"
