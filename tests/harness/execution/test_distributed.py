@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UserError
-from harness.execution import rejoining
 from harness.execution.replaying import Replayed, replayed, stored_run
 from harness.execution.run import TIMELINE
 from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
@@ -151,18 +149,6 @@ def test_a_worker_that_died_and_is_started_again_has_work_again(
     rows = timeline.folded()
     assert (rows.read_time_s[rows.worker == 1] > lost).sum() > 10
     again(folder)
-
-
-def test_a_number_that_is_taken_is_not_let_in(
-    tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = launch(written(tmp_path, 0.1))
-    running.wait_until_told("passes")
-    for name, value in {**running.shared, "RANK": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert rejoining.comes_late()
-    with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
-        rejoining.come_back(2, 1)
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:

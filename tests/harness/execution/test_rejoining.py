@@ -1,0 +1,81 @@
+"""A door and who knocks, in one process."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+import torch
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from harness.errors import UserError
+from harness.execution import rejoining
+from harness.execution.rejoining import Door, come_back, comes_late, door_of
+from harness.execution.wire import Head, Inbox, Kind, Peer, expect, send
+from harness.train import _free_port
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
+    """That of a first group, as the environment of rank 2 names it."""
+    port = _free_port()
+    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "2", "WORLD_SIZE": "3"}
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+
+def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(
+    store: TCPStore,
+) -> None:
+    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
+    absent = [True]
+    for shard in (1, 0):
+        Door(shard, 2).open(lambda *who: entered.put(who), lambda worker: absent[0])
+    shards = come_back(3, 2)
+    peers = dict(entered.get(timeout=20.0) for _ in shards)
+    assert list(peers) == [1]  # rank 3 of two shards and their workers is worker 1
+    inbox = Inbox([], 0, torch.float32)
+    inbox.listen(1, peers[1], torch.zeros(4))
+    which = next(s for s in shards if s.rank == peers[1].group.rank())
+    send(Head(Kind.DONE, 7), which, torch.arange(4.0))
+    arrival = inbox.get()
+    assert (arrival.worker, arrival.head) == (1, Head(Kind.DONE, 7))
+    assert arrival.body.tolist() == [0.0, 1.0, 2.0, 3.0]
+    body = torch.zeros(4)
+    wait = expect(which, body)
+    send(Head(Kind.WORK, 8), peers[1], torch.ones(4))
+    assert wait().step == 8
+    assert body.tolist() == [1.0] * 4
+    assert store.num_keys() > 0
+
+
+def test_the_number_of_a_worker_that_lives_is_not_let_in(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not comes_late()
+    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
+    entered: list[object] = []
+    Door(0, 1).open(lambda *who: entered.append(who), lambda worker: False)
+    assert comes_late()
+    with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
+        come_back(2, 1)
+    assert not entered
+    assert store.num_keys() > 0
+
+
+def test_nobody_comes_late_under_torchrun_or_without_a_group(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.set(rejoining.OPEN, "yes")
+    assert comes_late()
+    with monkeypatch.context() as patch:
+        patch.setenv("RANK", "0")
+        assert not comes_late()
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHELASTIC_RUN_ID", "x")
+        assert not comes_late()
+        assert door_of(0, 1) is None
+    monkeypatch.delenv("MASTER_PORT")
+    assert not comes_late()
