@@ -14,13 +14,10 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.errors import UserError
+from harness.execution.distributed_sequence_executor import SequenceExecutor
 from harness.execution.distributed_sequence_record import TOLD
-from harness.execution.distributed_sequence_server import (
-    Replicas,
-    SequenceExecutor,
-    pace_of,
-    send_home,
-)
+from harness.execution.distributed_sequence_replica import pace_of, send_home
+from harness.execution.distributed_sequence_server import Replicas
 from harness.execution.observe import Watch
 from harness.execution.resume import Arrays, Facts
 from harness.execution.sequence import Way, train_sequence

@@ -13,7 +13,7 @@ from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.display import Display
 from harness.execution.distributed import NoWorkersLeft, ServerGone
 from harness.execution.distributed_sequence import check, train_on_processes
-from harness.execution.distributed_sequence_server import pace_of
+from harness.execution.distributed_sequence_replica import pace_of
 from harness.execution.distributed_sequence_worker import PartnerGone, contribute
 from harness.execution.grid import Report
 from harness.execution.sequence_run_file import load_sequence

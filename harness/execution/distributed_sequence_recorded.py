@@ -20,8 +20,8 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
 from harness.errors import UserError
 from harness.execution.distributed_sequence import executed_by
+from harness.execution.distributed_sequence_executor import Step
 from harness.execution.distributed_sequence_record import TOLD, Told, load_told
-from harness.execution.distributed_sequence_server import Step
 from harness.execution.observe import Watch
 from harness.execution.recorded import between
 from harness.execution.resume import Arrays, Facts

@@ -1,9 +1,8 @@
 """Sequence training on real processes: the server, and what it knows of every replica.
 
-Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r. A decoder
-asks for one utterance after another and gets it with the newest model; what it keeps goes to its
-trainer. A trainer says which utterances enter its slots, reads, and sends gradients, which are
-folded in the order they come.
+A decoder asks for one utterance after another and gets it with the newest model; what it keeps
+goes to its trainer. A trainer says which utterances enter its slots, reads, and sends gradients,
+which are folded in the order they come.
 
 A replica is both processes: if one dies, so does the other. What was handed out and has not entered
 a minibatch goes to other replicas; frames in its slots and in its contribution are lost, counted.
@@ -14,15 +13,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.distributed import NoWorkersLeft, Pace, clock_offset
+from harness.execution.distributed_sequence_executor import Step
 from harness.execution.distributed_sequence_record import Row, SequenceRecorder, Told
+from harness.execution.distributed_sequence_replica import (
+    Handed,
+    Replica,
+    decoder_rank,
+    trainer_rank,
+)
 from harness.execution.distributed_sequence_wire import (
     CLOSED,
     Arrival,
@@ -38,130 +43,8 @@ from harness.execution.resume import Arrays, Facts
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_decoding import Seen
 from harness.execution.sequence_order import orders
-from harness.execution.sequence_setup import Setup, workload
-from harness.execution.wire import GarbageReceived, Head, Kind
-from harness.execution.wire import send as answer
-from harness.simulator import Timeline
-from harness.simulator.costs import costs_of
-
-
-class Step(NamedTuple):
-    """What an executor did.
-
-    Attributes:
-        segment: when.
-        seen: what decoders came across, in the order of telling.
-        ended: whether nothing is left to do.
-    """
-
-    segment: Timeline
-    seen: list[Seen]
-    ended: bool
-
-
-class SequenceExecutor(Protocol):
-    """The replicas and the server of one sequence training."""
-
-    told: Told
-
-    @property
-    def version(self) -> int:
-        """Folds so far."""
-        ...
-
-    @property
-    def now_s(self) -> float:
-        """Seconds on the run's clock."""
-        ...
-
-    @property
-    def model(self) -> Tensor:
-        """The server's parameters [P'] of the trained half."""
-        ...
-
-    def state(self) -> Arrays:
-        """Nothing: `capture` has it all."""
-        ...
-
-    def advance(self, rate: float, until: int) -> Step:
-        """Fold at one rate, until a fold finds so many utterances told of, or to the end."""
-        ...
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """Everything a resume needs."""
-        ...
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
-        ...
-
-
-def trainer_rank(replica: int) -> int:
-    """Of a replica's trainer."""
-    return 1 + 2 * replica
-
-
-def decoder_rank(replica: int) -> int:
-    """Of a replica's decoder."""
-    return 2 + 2 * replica
-
-
-def pace_of(config: SequenceConfig) -> Pace:
-    """The pace of the run's own cluster and workload."""
-    return Pace(costs_of(config.cluster, workload(config), config.replicas, config.seed))
-
-
-class Handed(NamedTuple):
-    """A training utterance that a decoder was given, with which model, read when."""
-
-    utterance: int
-    version: int
-    read_s: float
-
-
-@dataclass
-class Replica:
-    """A trainer and its decoder, as the server knows them.
-
-    Attributes:
-        todo: training utterances it has not been handed.
-        handed: those that have not entered a minibatch, by number of decoding.
-        taken: those of them that enter its next one.
-        version, read_s: of its decoder's model.
-        left: frames in its slots.
-        under_way: frames in its contribution.
-        work: its contribution under way.
-        reads, folds: how many.
-        waits: whether its decoder has asked and there was nothing.
-        gone: whether it is dead.
-    """
-
-    todo: deque[int]
-    handed: dict[int, Handed] = field(default_factory=dict[int, Handed])
-    taken: list[Note] = field(default_factory=list[Note])
-    version: int = 0
-    read_s: float = float("-inf")
-    left: int = 0
-    under_way: int = 0
-    work: Work | None = None
-    reads: int = 0
-    folds: int = 0
-    waits: bool = False
-    gone: bool = False
-
-    @property
-    def done(self) -> bool:
-        """Whether it has trained on all it was ever given."""
-        return not (self.todo or self.handed or self.left or self.work)
-
-    def give_up(self) -> tuple[list[int], int]:
-        """Everything it had: utterances that may be handed out again, and frames lost."""
-        utterances = [*(each.utterance for each in self.handed.values()), *self.todo]
-        lost = self.left + self.under_way
-        self.todo, self.handed, self.taken = deque(), {}, []
-        self.left = self.under_way = 0
-        self.work = None
-        return utterances, lost
+from harness.execution.sequence_setup import Setup
+from harness.execution.wire import GarbageReceived
 
 
 class Replicas:
@@ -456,9 +339,3 @@ class Replicas:
         shift = self.now_s - facts["now_s"]
         self._began += shift
         self._offset = {rank: offset - shift for rank, offset in self._offset.items()}
-
-
-def send_home(replicas: int) -> None:
-    """Tell everybody that there is nothing to do: the run is there already."""
-    for rank in range(1, 1 + 2 * replicas):
-        answer(Head(Kind.STOP), rank)

@@ -18,7 +18,7 @@ from data_synth.corpus import Corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.execution.distributed import CLOCK_ROUNDS, Pace, ServerGone
-from harness.execution.distributed_sequence_server import decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_replica import decoder_rank, trainer_rank
 from harness.execution.distributed_sequence_wire import (
     Arrival,
     BodyOf,

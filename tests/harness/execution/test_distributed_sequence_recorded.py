@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.execution.distributed_sequence_comparing import predict
 from harness.execution.distributed_sequence_record import TOLD, Row, Told, load_told
 from harness.execution.distributed_sequence_recorded import RecordedSequence
-from harness.execution.distributed_sequence_server import Handed, Replica
+from harness.execution.distributed_sequence_replica import Handed, Replica
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_order import orders
 from harness.execution.sequence_setup import Setup, network

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from harness.execution import distributed_sequence_server as module
 from harness.execution.distributed import NoWorkersLeft
-from harness.execution.distributed_sequence_server import Replicas, decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_replica import decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_server import Replicas
 from harness.execution.distributed_sequence_wire import CLOSED, Arrival, Note, Word
 from harness.execution.sequence_setup import Setup, network
 from harness.simulator import LOST
