@@ -12,7 +12,8 @@ from harness.simulator.protocols.sequence import outer_lag
 def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
     """Means and percentiles of each path's age when it is folded, in folds and in seconds.
 
-    ``outer``: since the decoder's read, frame by frame; ``inner``: since the trainer's read;
+    ``outer``: since the decoder's read, frame by frame (minibatch by minibatch where everything
+    is decoded as a pass begins); ``inner``: since the trainer's read;
     ``push``: since the contribution was computed.
     """
     if not len(timeline.folds):
@@ -21,7 +22,10 @@ def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
         "inner": (timeline.staleness(), timeline.lag_s()),
         "push": push_lag(timeline),
     }
-    if len(timeline.decodes):
+    if config.shuffling == "full":
+        if config.decode_cost or config.passes == 1:  # else nothing says where a pass begins
+            found["outer"] = pass_lag(timeline)
+    elif len(timeline.decodes):
         slots = None if config.shuffling == "on the fly" else config.slots
         found["outer"] = outer_lag(timeline, slots)
     return {
@@ -30,6 +34,20 @@ def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
         for unit, values in zip(("staleness", "lag_s"), pair, strict=True)
         for name, value in _described(values).items()
     }
+
+
+def pass_lag(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """Folds [C] and seconds [C] between the beginning of a contribution's pass and its fold.
+
+    A pass begins where the cluster stands still and decodes; if it never does, there is one pass.
+    """
+    spans, kinds, time_s = timeline.spans, timeline.kinds, timeline.folds.time_s
+    fold = timeline.folded().fold
+    if "decode" not in kinds:
+        return fold, time_s[fold]
+    began = np.unique(spans.start_s[spans.kind == kinds.index("decode")])
+    at = began[np.searchsorted(began, time_s[fold]) - 1]
+    return fold - np.searchsorted(time_s, at, "right"), time_s[fold] - at
 
 
 def push_lag(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:

@@ -41,3 +41,23 @@ def test_the_lags_of_a_run_name_every_path(unequal):
     found = lags(timeline, Config())
     assert found["inner_staleness_mean"] == pytest.approx(timeline.staleness().mean())
     assert found["outer_lag_s_p95"] > found["inner_lag_s_p95"] > found["push_lag_s_p95"] >= 0.0
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_fully_shuffled_frames_grow_old_from_the_beginning_of_their_pass(
+    passes, sequence, run_sequence
+):
+    run = run_sequence(sequence(shuffling="full", passes=passes, decode_cost=1.0))
+    timeline = Timeline.load(run.path("timeline.parquet"))
+    decode = timeline.spans.kind == timeline.kinds.index("decode")
+    begins = timeline.spans.start_s[decode].tolist()
+    assert len(begins) == passes
+    ages, seconds = [], []
+    for time in timeline.folds.time_s.tolist():
+        began = max(begin for begin in begins if begin < time)
+        ages.append(np.sum((timeline.folds.time_s > began) & (timeline.folds.time_s < time)))
+        seconds.append(time - began)
+    assert run.summary["outer_staleness_mean"] == np.mean(ages)
+    assert run.summary["outer_lag_s_mean"] == np.mean(seconds)
+    if passes == 1:
+        assert run.summary["outer_staleness_mean"] == (run.summary["folds"] - 1) / 2
