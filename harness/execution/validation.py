@@ -17,6 +17,7 @@ from harness.errors import UserError
 from harness.execution.comparing import Comparison, compare
 from harness.execution.replaying import config_of, stored_run
 from harness.execution.run import TIMELINE
+from harness.execution.run_file import load_run
 from harness.simulator import Timeline
 
 ASYNCHRONOUS = """
@@ -35,6 +36,7 @@ is = "ModelAveraging"
 is = "Constant"
 rate = 0.5
 """
+SHARDED = f"shards = 2\n{ASYNCHRONOUS}"
 REGIMES: Mapping[str, tuple[int, str, str]] = {
     "compute-bound": (
         6,
@@ -61,6 +63,22 @@ device = "paced"
 launch_s = 0.05
 [server]
 fold_s = 0.025
+[jitter]
+law = "lognormal"
+cv = 0.2
+""",
+    ),
+    "server in two shards": (
+        6,
+        SHARDED,
+        """
+[[workers]]
+count = 6
+device = "paced"
+[devices.paced]
+launch_s = 0.08
+[server]
+fold_s = 0.03
 [jitter]
 law = "lognormal"
 cv = 0.2
@@ -135,7 +153,8 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
 
 def _one(folder: Path, name: str, workers: int) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
-    options = ["--processes", str(workers + 1), "--out", str(folder / "runs")]
+    servers = load_run(folder / "run.toml").config.shards
+    options = ["--processes", str(workers + servers), "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]

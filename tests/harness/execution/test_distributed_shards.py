@@ -200,6 +200,7 @@ def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
 ) -> None:
     one = configure(shards=1).to_dict()
     assert "shards" not in one
+    assert configure(shards=2).timed == ParameterServer(shards=2)
     assert identity(configure(shards=2).to_dict()) != identity(one)
     failing = Cluster(
         "failing", unequal.devices, unequal.workers, faults=(Fault("death", mean_s=9.0),)
