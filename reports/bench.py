@@ -56,7 +56,13 @@ def _is_ratio(row: Row) -> bool:
 
 def _cells(row: Row) -> list[str]:
     change = "" if row.loss is None else f"{100.0 * row.loss:+.0f}%".replace("-", numbers.MINUS)
-    return [short(row.benchmark), row.quantity, _shown(row.now), _shown(row.baseline), change]
+    return [
+        short(row.benchmark).replace("_", " "),
+        row.quantity,
+        _shown(row.now),
+        _shown(row.baseline),
+        change,
+    ]
 
 
 def _shown(value: object) -> str:

@@ -7,11 +7,12 @@ reproduction's own folder, and after each command ``results.json`` and the archi
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,13 @@ import torch
 from harness.acoustics.denormals import denormals_flushed
 from harness.bench.baseline import machine
 from harness.bench.device import PARTS, SCALES, fitted
-from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    UserError,
+)
 from harness.store.atomic import replacing, writable_folder, write_json
 
 SCHEMA = 1
@@ -30,7 +37,7 @@ ARCHIVE = "lagbench-device.tar.gz"
 LEAST_S = {"steps": 60.0, "pass": 120.0}
 """A part of paper scale is begun with at least so much time left; others with any."""
 STARTING_S = 20.0
-"""What a reproduction needs before it can do anything, and afterwards for its report."""
+"""What a reproduction needs before it can do anything, for its report, or to stop."""
 KEPT = ("results.json", "report.pdf")
 """Of a reproduction, in the archive."""
 
@@ -96,7 +103,7 @@ def measure(asked: Asked, say: Say) -> Figures:
             found = part(fitted(SCALES[asked.scale], asked.device), asked.device)
         write_json(path, {**found, "measured": _now()})
     if asked.preset:
-        left_s = 60.0 * asked.minutes - (time.monotonic() - began) - STARTING_S
+        left_s = 60.0 * asked.minutes - (time.monotonic() - began) - 2.0 * STARTING_S
         _reproduce(asked, parts, left_s, say)
     results = gathered(asked)
     write_json(asked.out / "results.json", results)
@@ -133,11 +140,28 @@ def _reproduce(asked: Asked, parts: Path, left_s: float, say: Say) -> None:
     command = [sys.executable, "-m", "reproductions", paper, "--scale", scale]
     options = ["--device", asked.device, "--budget", f"{left_s / 60.0:.3f}"]
     folder = ["--out", str(asked.out / "reproduction")]
-    done = subprocess.run([*command, *options, *folder], check=False)
-    if done.returncode == EXIT_BAD_INPUT:  # which has said so in a line of its own
+    code = within([*command, *options, *folder], left_s + STARTING_S)
+    if code == EXIT_BAD_INPUT:  # which has said so in a line of its own
         raise UserError(f"--preset {asked.preset}: refused, as said above; allowed: paper1/gpu …")
-    if done.returncode in (EXIT_DONE, EXIT_RUN_FAILED):
-        write_json(path, {"preset": asked.preset, "exit": done.returncode, "measured": _now()})
+    if code in (EXIT_DONE, EXIT_RUN_FAILED):
+        write_json(path, {"preset": asked.preset, "exit": code, "measured": _now()})
+
+
+def within(command: Sequence[str], limit_s: float) -> int:
+    """Run a command, interrupted as by Ctrl-C if it takes longer; its exit code.
+
+    Its budget is of its runs: the corpus they need may have to be made first.
+    """
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STARTING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return EXIT_INTERRUPTED
 
 
 def gathered(asked: Asked) -> Figures:

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--preset",
-        help="the reproduction, as paper1/gpu (default with CUDA), paper1/smoke … or none",
+        help="the reproduction, as paper1/laptop (default with CUDA), paper1/gpu … or none",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="of this command (10)")
     parser.add_argument(
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown("--scale", arguments.scale, SCALES)
     device = resolve(arguments.device)
     gpu = device == "cuda"
-    preset = _preset(arguments.preset or ("paper1/gpu" if gpu else "none"))
+    preset = _preset(arguments.preset or ("paper1/laptop" if gpu else "none"))
     from harness.bench.session import ARCHIVE, Asked, measure
 
     scale = arguments.scale or ("paper" if gpu else "small")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -79,12 +79,11 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
 ):
     commands = []
 
-    def run(command, **options):
-        if "reproductions" in command:
-            commands.append(command)
-        return subprocess.CompletedProcess(command, code, stdout="")
+    def within(command, limit_s):
+        commands.append(command)
+        return code
 
-    monkeypatch.setattr(session.subprocess, "run", run)
+    monkeypatch.setattr(session, "within", within)
     first = measure(asked(tmp_path, preset="paper1/smoke"), nobody)
     measure(asked(tmp_path, preset="paper1/smoke"), nobody)
     assert first["unfinished"] == left
@@ -95,13 +94,15 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
 
 
 def test_a_reproduction_that_is_refused_is_the_users_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        session.subprocess,
-        "run",
-        lambda command, **options: subprocess.CompletedProcess(command, 2, stdout=""),
-    )
+    monkeypatch.setattr(session, "within", lambda command, limit_s: 2)
     with pytest.raises(UserError, match="--preset paper9/gpu: refused"):
         measure(asked(tmp_path, preset="paper9/gpu"), nobody)
+
+
+def test_what_takes_longer_than_it_may_is_interrupted_as_a_user_would():
+    told = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
+    assert session.within([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
+    assert session.within([sys.executable, "-c", told], 1.0) == 130
 
 
 def test_the_bare_step_does_what_a_fold_does():
