@@ -199,6 +199,8 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if is_sequence(asked.file):
+        if late:
+            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
         return take_part(asked, rank, _say, GOES_ON)
     own_device(asked.backend, rank)
     run = load_run(asked.file, seed=asked.seed, device=device_of(asked.backend))

@@ -35,6 +35,8 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
     Raises:
         UserError: a mistake in the file, or another number of processes than it needs.
     """
+    if asked.restarts:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
     run = load_sequence(asked.file, seed=asked.seed, progress=say)
     config, name = run.config, asked.file.stem
     check(config)

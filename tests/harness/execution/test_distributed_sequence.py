@@ -246,6 +246,12 @@ def test_what_cannot_be_is_one_line_and_nobody_waits(tmp_path: Path, more: str, 
         serve(asked, 3, silent, "")
 
 
+def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
+    asked = parser().parse_args([str(written(tmp_path, 0.01)), "--restarts", "2"])
+    with pytest.raises(UserError, match="--restarts 2: nobody comes back"):
+        serve(asked, 5, silent, "")
+
+
 def test_notes_survive_the_wire_and_garbage_does_not() -> None:
     note = Note(Word.TAKEN, 7, 2**50, 3, 1, 90, 12, 10, 4, 5, 2, -0.5, 1.5, 2.5, 3.5)
     assert unpacked(packed(note)) == note
