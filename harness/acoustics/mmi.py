@@ -235,7 +235,7 @@ class SequenceCriterion:
         found = competing.accuracies(said.path.targets)
         if found.log_z == -math.inf:
             return _nothing(found.gamma, "no end")
-        if not np.isfinite(found.derivative).all():
+        if not _numbers(found.log_z, found.derivative):
             return _nothing(found.gamma, "not finite")
         alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
         return self._outer(found.expected, found.derivative, np.zeros_like(alive), alive)
@@ -247,7 +247,7 @@ class SequenceCriterion:
         log_den, gamma_den = competing.occupancies(boost)
         if log_den == -math.inf:
             return _nothing(said.gamma, "no end")
-        if not np.isfinite(gamma_den).all():
+        if not _numbers(log_den, gamma_den):
             return _nothing(said.gamma, "not finite")
         said, lost = _matched(competing, words, said, log_den)
         if lost and self.criterion.lost == "skip":
@@ -299,6 +299,11 @@ def contradicted(gamma_num: np.ndarray, gamma_den: np.ndarray, below: float) -> 
     Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½: for an alignment, γ_den of its state is below ε.
     """
     return (gamma_num * (gamma_den >= below)).sum(axis=1) < 0.5
+
+
+def _numbers(log_z: float, found: np.ndarray) -> bool:
+    """Whether sums of scores that are numbers are numbers too."""
+    return math.isfinite(log_z) and bool(np.isfinite(found).all())
 
 
 def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Outer:

@@ -264,6 +264,26 @@ def test_what_cannot_be_trained_on_is_named_and_changes_nothing(kind, numerator,
         assert criterion.align(log_posteriors, said) is None
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("denominator", ["graph", "lattice"])
+@pytest.mark.parametrize("numerator", ["alignment", "sum"])
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("most", [1e308, -1e308])
+def test_scores_whose_sums_are_no_numbers_are_named_and_change_nothing(
+    kind, numerator, denominator, most
+):
+    references = random_references()
+    criterion = criterion_of(references, Criterion(kind, 1.0, denominator, numerator=numerator), 10)
+    huge = np.full((40, 10), most)
+    found = criterion.outer(huge, ("w03", "w11"))
+    # Where even the numerator or a search is beyond all numbers, that is what is told.
+    first = "not finite" if denominator == "graph" else "no end"
+    assert found.trouble == (first if most > 0 else "unreachable")
+    assert math.isnan(found.value)
+    assert not found.gradient.any()
+    assert not found.kept.any()
+
+
 def test_one_frame_is_enough_for_a_word_of_one_state():
     references = References(train([("a",), ("b",)], 1), Lexicon({"a": ((0,),), "b": ((1,),)}))
     criterion = criterion_of(references, Criterion(kappa=1.0), 2)
