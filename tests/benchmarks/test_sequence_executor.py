@@ -1,0 +1,119 @@
+"""What sequence training's executor costs beyond its arithmetic, within one run.
+
+Four replicas train one pass of a small task, asynchronously, as timed. Beside it stands a loop
+that does nothing but what training needs: every utterance's forward pass and outer gradient, and
+the gradients of as many minibatches of kept frames. Timing, reads, slots, folds and checkpoints
+are what is above 1; measuring the model is in neither.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from data_synth import load_corpus
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.mmi import Criterion
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.schedules import Constant
+from harness.execution.config import RunConfig, Stage
+from harness.execution.sequence_config import SequenceConfig
+from harness.execution.sequence_setup import Setup
+from harness.execution.sequence_streams import Streams
+from harness.simulator import load_cluster
+from harness.store import Store
+
+CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "distbelief.toml"
+HIDDEN, REPLICAS, SLOTS, UTTERANCES = (128, 128), 4, 4, 40
+ROUNDS = 5
+
+
+def small_task():
+    """Paper 3's small task, of which the first training utterances are used."""
+    corpus = load_corpus("voice-search-small", scale="smoke")
+    table = corpus.utterances
+    beyond = np.flatnonzero(table.split == "train")[UTTERANCES:]
+    split = table.split.copy()
+    split[beyond] = "rest"
+    return replace(corpus, utterances=replace(table, split=split))
+
+
+def configured(corpus):
+    cluster = load_cluster(CLUSTER)
+    named = {"corpus": "small", "scale": "smoke", "corpus_seed": 0, "fingerprint": "small"}
+    both = {**named, "cluster": cluster, "timed_layers": (429, *HIDDEN), "device": "cpu"}
+    start = RunConfig(
+        **both, hidden=HIDDEN, activation="relu", initial=None, algorithm=AsyncSgd(),
+        schedule=Constant(1e-4), stages=(Stage(100, 100),), passes=1, chunk=1.0, evaluations=1,
+        workers=1, seed=0,
+    )  # fmt: skip
+    criterion = Criterion(kappa=0.3, numerator="sum", reject_below=0.0)
+    return SequenceConfig(
+        **both, start=start, criterion=criterion, seed=0, replicas=REPLICAS, slots=SLOTS,
+        rate=1e-5, passes=1, evaluations=1, held_out=1, decode_cost=1.27, test=False,
+    )  # fmt: skip
+
+
+class Unmeasured(Streams):
+    """A training whose model nobody measures."""
+
+    def _evaluate(self) -> None:
+        self.position.measured.append(-1.0)
+
+
+def trained(config, corpus, model, folder):
+    """One pass by the executor; the training afterwards."""
+    with Store(folder).begin(config.to_dict()) as writer:
+        training = Unmeasured(config, corpus, model, writer, lambda progress: None)
+        assert training.run() == "done"
+    return training
+
+
+def bare(setup, minibatches):
+    """Every utterance's outer gradient, and the gradients of so many minibatches."""
+    every = range(len(setup.train))
+    decoded = setup.decoder.decode([setup.part] * len(every), every)
+    x = torch.cat([each.x for each in decoded])
+    outer = torch.cat([each.outer for each in decoded])
+    stack = setup.part.unsqueeze(0)
+    out = torch.empty_like(stack)
+    for k in range(minibatches):
+        rows = torch.arange(k * SLOTS, (k + 1) * SLOTS) % len(x)
+        setup.loss.gradient(stack, x[rows].unsqueeze(0), outer[rows].unsqueeze(0), out)
+
+
+def processor_s(work) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def test_a_pass_of_sequence_training_over_its_bare_arithmetic(benchmark, tmp_path):
+    torch.set_num_threads(1)
+    corpus = small_task()
+    config = configured(corpus)
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    net = Dnn(Layout((inputs, *HIDDEN, corpus.n_targets)), "relu")
+    model = random_parameters(net.layout, torch.Generator().manual_seed(0))[0]
+    setup = Setup.of(config, corpus, model)
+    first = trained(config, corpus, model, tmp_path / "first")
+    folds = first.simulation.version
+    assert first.position.decoded == UTTERANCES
+    assert first.total.kept + first.tally.kept > 0.6 * SLOTS * folds
+    bare(setup, folds)
+    pairs = [
+        (
+            processor_s(lambda: bare(setup, folds)),
+            processor_s(lambda k=k: trained(config, corpus, model, tmp_path / str(k))),
+        )
+        for k in range(ROUNDS if benchmark.enabled else 1)
+    ]
+    benchmark.extra_info["ratio"] = median(b / a for a, b in pairs)
+    benchmark.extra_info["counts"] = {"folds": folds, "utterances": UTTERANCES}
+    benchmark.pedantic(lambda: bare(setup, folds), rounds=1)
