@@ -184,10 +184,10 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
 
     from harness.acoustics.denormals import denormals_flushed
     from harness.execution.backends import device_of, own_device
-    from harness.execution.distributed import Pace, ServerGone, work
+    from harness.execution.distributed import Pace, ServerGone
     from harness.execution.distributed_rounds import work_in_rounds
     from harness.execution.distributed_sequence_command import take_part
-    from harness.execution.distributed_shards import work_in_shards
+    from harness.execution.distributed_worker import work, work_in_shards
     from harness.execution.rejoining import come_back, door_of
     from harness.execution.run_file import load_run
     from harness.execution.sequence_run_file import is_sequence

@@ -15,25 +15,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Memory
 from harness.execution import resume
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
-from harness.execution.frames import Frames
 from harness.execution.recorder import Recorder, Work
 from harness.execution.rejoining import Door
 from harness.execution.resume import Arrays, Facts
 from harness.execution.wire import (
-    SERVER_RANK,
     Address,
     Arrival,
     Head,
@@ -207,7 +202,7 @@ class Distributed:
         self._algorithm.fold(self.server, contribution, [staleness], rate)
         self._inbox.release(worker)
         if self._pace:
-            _sleep_until(self._began + begun + self._pace.fold_s(worker, count))
+            sleep_until(self._began + begun + self._pace.fold_s(worker, count))
         self._folded[worker], self._loss = count + 1, self._loss + head.loss
         fetched, computed = head.began_s + offset, head.ended_s + offset
         moments = (fetched, computed, arrived, begun, self.now_s)
@@ -307,100 +302,6 @@ def clock_offset(rank: Address, clock: Clock) -> float:
     return min(answers)[1]
 
 
-def work(
-    config: RunConfig,
-    corpus: Corpus,
-    rank: int,
-    pace: Pace | None,
-    server: Address = SERVER_RANK,
-) -> None:
-    """Contribute until the server says stop: what ranks from 1 do.
-
-    Args:
-        config: what is run.
-        corpus: what it is trained on.
-        rank: of this worker.
-        pace: slows it; None for as fast as it goes.
-        server: where the server is.
-
-    Raises:
-        ServerGone: its connection closed.
-    """
-    contributor = Contributor(config, corpus, rank - 1, pace)
-    while True:
-        head = _ordered(server, contributor.received)
-        if head.kind is Kind.STOP:
-            return
-        if head.kind is Kind.CLOCK:
-            _answer(server, Head(Kind.CLOCK, began_s=time.monotonic()))
-            continue
-        done = contributor.contribute(head)
-        _answer(server, replace(done, kind=Kind.DONE), contributor.out[0])
-
-
-class Contributor:
-    """What a worker of an asynchronous run computes with.
-
-    Args:
-        config: what is run.
-        corpus: what it is trained on.
-        worker: which worker.
-        pace: slows it; None for as fast as it goes.
-
-    Attributes:
-        received: the model it has read ``[P]``, in host memory.
-        out: its contribution ``[1, P]``.
-    """
-
-    def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None) -> None:
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.hidden, corpus.n_targets))
-        self._net = Dnn(layout, config.activation, config.precision)
-        self._dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
-        self.received = torch.zeros(self._net.layout.parameters)
-        self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)
-        self._config, self._worker, self._pace = config, worker, pace
-        self._count, self._memory = 0, Memory()
-
-    def contribute(self, head: Head) -> Head:
-        """Compute ``out`` from ``received``.
-
-        Args:
-            head: which minibatches, and the rate.
-
-        Returns:
-            The same, with when it began and ended and the loss.
-        """
-        began, dealing = time.monotonic(), self._dealing
-        if (head.stage, head.before) != (dealing.stage, dealing.before):
-            dealing.begin(head.stage, head.before)
-        steps = range(head.step, head.step + head.steps)
-        minibatches = [dealing.minibatch_of([(self._worker, step)]) for step in steps]
-        replica = self.received.to(self._config.device).unsqueeze(0)
-        with torch.no_grad():
-            losses = self._config.algorithm.contribute(
-                self._net, replica, minibatches, self.out, head.rate, self._memory
-            )
-        loss = losses.sum(dtype=torch.float64).item()
-        if self._pace:
-            _sleep_until(began + self._pace.compute_s(self._worker, self._count))
-        self._count += 1
-        return replace(head, began_s=began, ended_s=time.monotonic(), loss=loss)
-
-
-def _ordered(server: Address, received: Tensor) -> Head:
-    try:
-        return receive(server, received)
-    except RuntimeError as error:
-        raise ServerGone from error
-
-
-def _answer(server: Address, head: Head, body: Tensor | None = None) -> None:
-    try:
-        send(head, server, body)
-    except RuntimeError as error:
-        raise ServerGone from error
-
-
-def _sleep_until(moment: float) -> None:
+def sleep_until(moment: float) -> None:
+    """Wait until a moment of the monotonic clock, if it is still to come."""
     time.sleep(max(0.0, moment - time.monotonic()))

@@ -18,29 +18,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
 from harness.execution.distributed import (
-    Contributor,
     NoWorkersLeft,
     Pace,
     Returned,
-    ServerGone,
     clock_offset,
 )
 from harness.execution.recorder import Piece, Recorder, Work
 from harness.execution.rejoining import Door
 from harness.execution.resume import Arrays, Facts
-from harness.execution.server_shards import ShardedServer, edges
+from harness.execution.server_shards import ShardedServer
 from harness.execution.shard import (
     Shard,
     State,
@@ -52,13 +49,10 @@ from harness.execution.shard import (
 from harness.execution.wire import (
     Address,
     Arrival,
-    GarbageReceived,
     Head,
     Inbox,
     Kind,
     Peer,
-    expect,
-    receive,
     send,
 )
 from harness.simulator import LOST, Timeline
@@ -376,75 +370,3 @@ class Sharded:
         shift = self.now_s - facts["now_s"]
         self._began += shift
         self._offset = {rank: offset - shift for rank, offset in self._offset.items()}
-
-
-def work_in_shards(
-    config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None, shards: Sequence[Address]
-) -> None:
-    """Contribute until the first shard says stop.
-
-    Args:
-        config: what is run.
-        corpus: what it is trained on.
-        worker: which worker this is.
-        pace: slows it; None for as fast as it goes.
-        shards: where the shards of the server are.
-
-    Raises:
-        ServerGone: a connection closed.
-    """
-    try:
-        _Worker(config, corpus, worker, pace, shards).run()
-    except (RuntimeError, GarbageReceived) as error:
-        raise ServerGone from error
-
-
-class _Worker:
-    """One worker of a server in shards."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        corpus: Corpus,
-        worker: int,
-        pace: Pace | None,
-        shards: Sequence[Address],
-    ) -> None:
-        self._contributor = Contributor(config, corpus, worker, pace)
-        self._shards, self._nothing = shards, torch.zeros(0)
-        self._slices = edges(self._contributor.received.numel(), len(shards))
-        first = worker % len(shards)
-        self._order = [*range(first, len(shards)), *range(first)]
-
-    def run(self) -> None:
-        """Answer until told to stop."""
-        while True:
-            head = receive(self._shards[0], self._nothing)
-            if head.kind is Kind.STOP:
-                return
-            if head.kind is Kind.CLOCK:
-                send(Head(Kind.CLOCK, began_s=time.monotonic()), self._shards[0])
-                continue
-            self._fetch(head)
-            done = self._contributor.contribute(head)
-            self._push(done)
-
-    def _fetch(self, head: Head) -> None:
-        """Read all shards, each as it is when it is asked."""
-        received = self._contributor.received
-        coming = [
-            expect(shard, received[begin:end])
-            for shard, (begin, end) in zip(self._shards, self._slices, strict=True)
-        ]
-        for shard in self._shards:
-            send(Head(Kind.FETCH, head.step), shard)
-        for wait in coming:
-            wait()
-
-    def _push(self, done: Head) -> None:
-        """Send each shard its piece, one after the other."""
-        for shard in self._order:
-            begin, end = self._slices[shard]
-            piece = self._contributor.out[0, begin:end]
-            send(replace(done, kind=Kind.PIECE), self._shards[shard], piece)
-        send(replace(done, kind=Kind.PUSHED), self._shards[0])

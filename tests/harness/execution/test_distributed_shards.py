@@ -60,11 +60,11 @@ launch_s = {seconds}
 """
 DIES = """
 import os, signal
-from harness.execution import distributed_shards
+from harness.execution import distributed_worker
 from harness.execution.wire import Kind
 from harness.train import main
 
-send, pieces = distributed_shards.send, []
+send, pieces = distributed_worker.send, []
 
 
 def dying(head, to, body=None):
@@ -75,7 +75,7 @@ def dying(head, to, body=None):
     send(head, to, body)
 
 
-distributed_shards.send = dying
+distributed_worker.send = dying
 main()
 """
 SAVES = """
