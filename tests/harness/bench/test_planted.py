@@ -28,6 +28,19 @@ def slower(self, server, turns, rate):
 AveragedSgd.fold_turns = slower
 """
 
+SLEEP_IN_ONE_FOLD = """
+import time
+from harness.algorithms.averaged_sgd import AveragedSgd
+
+fold = AveragedSgd.fold
+
+def slower(self, server, contributions, staleness, rate):
+    time.sleep(0.01)
+    fold(self, server, contributions, staleness, rate)
+
+AveragedSgd.fold = slower
+"""
+
 COPY_IN_THE_READ = """
 from harness.execution.simulated import StaleReplay
 
@@ -44,7 +57,9 @@ StaleReplay._admit = copying
 
 
 @pytest.mark.parametrize(
-    ("planted", "found"), [(SLEEP_IN_THE_FOLD, FOLDS), (COPY_IN_THE_READ, COUNTS)]
+    ("planted", "found"),
+    [(SLEEP_IN_THE_FOLD, FOLDS), (SLEEP_IN_ONE_FOLD, FOLDS), (COPY_IN_THE_READ, COUNTS)],
+    ids=["folds in a row", "one fold", "read"],
 )
 def test_a_planted_regression_is_flagged_by_name(tmp_path, monkeypatch, planted, found):
     (tmp_path / "planted_regression.py").write_text(planted)
