@@ -118,7 +118,7 @@ def rounds_of(sizes: tuple[int, ...], frames: int, replicas: int, descend=descen
     ids=["512x3-1024", "512x3-256", "128x4-32"],
 )
 def test_sixteen_replicas_over_one_alone_a_frame(benchmark, sizes, frames):
-    rounds = 5
+    rounds = 3
     if not benchmark.enabled:
         sizes, frames, rounds = SMOKE, 16, 1
     alone, together = (rounds_of(sizes, frames, replicas) for replicas in (1, 16))
