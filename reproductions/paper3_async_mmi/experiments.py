@@ -8,7 +8,7 @@ from functools import cache
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
-from harness.acoustics.mmi import Criterion
+from harness.acoustics.mmi import Criterion, Paths
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
 from harness.execution.config import RunConfig, Stage
@@ -23,6 +23,7 @@ from reproductions.paper3_async_mmi.presets import (
     DECODE_COST,
     KAPPA,
     LARGE,
+    MOST_STATES,
     NUMERATOR,
     PRESETS,
     REPORTED,
@@ -78,7 +79,12 @@ def sequence(
         corpus_seed=subject.corpus_seed,
         fingerprint=subject.corpus.fingerprint,
         start=start(subject, seed, hidden or preset.hidden),
-        criterion=Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"]),
+        criterion=Criterion(
+            kappa=KAPPA,
+            numerator=NUMERATOR,
+            denominator=competing(subject.corpus),
+            reject_below=PAPER["reject_below"],
+        ),
         cluster=load_cluster(CLUSTER),
         timed_layers=LAYERS,
         seed=seed,
@@ -91,6 +97,12 @@ def sequence(
         held_out=preset.held_out,
         decode_cost=DECODE_COST,
     )
+
+
+def competing(corpus: Corpus) -> Paths:
+    """The denominator: lattices made on the fly, or their limit where that is the cheaper."""
+    states = sum(map(len, corpus.lexicon.values()))
+    return "graph" if states <= MOST_STATES else "lattice"
 
 
 def measured(config: SequenceConfig) -> SequenceConfig:

@@ -74,6 +74,8 @@ PRESETS = {
         held_out=750, fetch=(0.03, 0.1, 0.3), rates=(0.001, 0.002, 0.004, 0.008),
     ),
 }  # fmt: skip
+MOST_STATES = 10_000
+"""States of the words' loop up to which sums over all of it are cheaper than wide searches."""
 INTERVALS, RATES = 3, 4
 """How many of each every scale has: exhibits name them by number."""
 DECODE_COST = 1.27
