@@ -332,6 +332,8 @@ class Replicas:
             self.replicas, facts["todo"], facts["handed"], facts["reads"], strict=True
         ):
             replica.todo, replica.reads = deque([*handed, *todo]), reads
+            if replica.gone:  # since the greeting
+                self._orphans.extend(replica.give_up()[0])
         for row, oldest in zip(facts["out"], facts["oldest"], strict=True):
             self._recorder.read(work := Work(*row), oldest)
             self._recorder.lost(work)

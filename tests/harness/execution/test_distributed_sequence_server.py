@@ -18,6 +18,8 @@ from harness.execution.sequence_setup import Setup, network
 from harness.simulator import LOST
 
 NOTHING = torch.empty(0)
+WHOLE = 28
+"""Training utterances of the corpus."""
 
 
 class Script:
@@ -26,11 +28,14 @@ class Script:
     def __init__(self) -> None:
         self.arrivals: deque[Arrival] = deque()
         self.sent: list[tuple[int, Note, Tensor | None]] = []
+        self.dead: set[int] = set()
 
     def get(self) -> Arrival:
         return self.arrivals.popleft()
 
     def send(self, note: Note, rank: int, body: Tensor | None = None) -> None:
+        if rank in self.dead:
+            raise RuntimeError
         self.sent.append((rank, note, None if body is None else body.clone()))
 
     def last(self, rank: int) -> Note:
@@ -65,9 +70,10 @@ class Played:
 
 @pytest.fixture
 def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
-    def make(**choices: object) -> Played:
+    def make(dead: tuple[int, ...] = (), **choices: object) -> Played:
         config = sequence(**{"replicas": 2, "passes": 1, **choices})
         script, told = Script(), list[str]()
+        script.dead.update(dead)
         monkeypatch.setattr(module, "clock_offset", lambda rank, clock: 0.0)
         monkeypatch.setattr(module, "send", script.send)
         monkeypatch.setattr(module, "Post", lambda ranks, body_of: script)
@@ -203,3 +209,21 @@ def test_a_server_that_goes_on_gives_up_what_was_in_slots_and_hands_out_the_rest
     assert (rows.fold.tolist(), rows.first_step.tolist()) == ([LOST], [1])
     later.decode(0, 2)
     assert later.read(0, 2).number == 2
+
+
+def test_what_a_replica_had_that_died_before_a_server_goes_on_is_handed_out(play) -> None:
+    game = play()
+    entered = game.decode(1, 4)
+    game.read(1, 1)
+    arrays, facts = game.server.capture()
+    later = play(dead=(3,))
+    later.server.reinstate(arrays, facts)
+    assert later.told == [
+        f"replica 1: its trainer {CLOSED}; 0 frames lost, 14 utterances for others; 1 left"
+    ]
+    for _ in range(WHOLE - 1):
+        later.decode(0, 0)
+    assert later.server.advance(0.5, 10**9).ended
+    told = [row.utterance for row in later.server.told.rows]
+    assert sorted(told) == list(range(WHOLE))
+    assert told[0] == entered.utterance
