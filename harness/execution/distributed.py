@@ -38,6 +38,9 @@ from harness.execution.wire import (
     receive,
     send,
 )
+from harness.execution.wire import (
+    ServerGone as ServerGone,
+)
 from harness.simulator import Timeline
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 
@@ -45,10 +48,6 @@ CLOCK_ROUNDS = 20
 """Questions for a worker's clock; the quickest answer says most."""
 
 Clock = Callable[[], float]
-
-
-class ServerGone(Exception):  # noqa: N818 (what happened)
-    """The server's connection closed."""
 
 
 class NoWorkersLeft(Exception):  # noqa: N818 (what happened)

@@ -15,7 +15,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from datetime import timedelta
 from enum import IntEnum
@@ -30,6 +32,7 @@ from harness.errors import UserError
 SERVER_RANK = 0
 MAGIC = 7_105_641.0
 """First word of every head: a peer that speaks something else is found out at once."""
+CLOSED = "is gone: its connection closed"
 HEAD, BODY = 0, 1
 """Message tags."""
 DEAD_AFTER_S = 1800.0
@@ -99,16 +102,42 @@ class Head:
 
 COUNTS = 8
 """Fields of a head that are whole numbers, after its kind."""
-WORDS = 1 + len(fields(Head))
+FINITE = COUNTS + 3
+"""Fields that are finite; the loss of a run that diverges is not."""
+WORDS = 2 + len(fields(Head))
+"""Of a message before its body: the magic one, the body's bytes, the head."""
 
 
 class GarbageReceived(Exception):  # noqa: N818 (what happened)
     """A peer sent what is no message of ours."""
 
 
-def packed(head: Head) -> Tensor:
-    """A head as ``[WORDS]`` float64, in which every count up to 2⁵³ is exact."""
-    return torch.tensor([MAGIC, *map(float, astuple(head))], dtype=torch.float64)
+class ServerGone(Exception):  # noqa: N818 (what happened)
+    """The server's connection closed."""
+
+
+@contextmanager
+def talking() -> Iterator[None]:
+    """While a worker talks to its server, trouble means that the server is gone.
+
+    Raises:
+        ServerGone: the connection closed, or what came is no message.
+    """
+    try:
+        yield
+    except (RuntimeError, GarbageReceived) as error:
+        raise ServerGone from error
+
+
+def packed(head: Head, body: Tensor | None = None) -> Tensor:
+    """A head as ``[WORDS]`` float64, in which every count up to 2⁵³ is exact.
+
+    Args:
+        head: what is said.
+        body: what follows; its size in bytes is told.
+    """
+    told = 0.0 if body is None else float(size_bytes(body))
+    return torch.tensor([MAGIC, told, *map(float, astuple(head))], dtype=torch.float64)
 
 
 def unpacked(words: Tensor) -> Head:
@@ -117,12 +146,22 @@ def unpacked(words: Tensor) -> Head:
     Raises:
         GarbageReceived: they are no head.
     """
-    magic, kind, *values = words.tolist()
-    counts, times = values[:COUNTS], values[COUNTS:]
-    known = kind in {float(k) for k in Kind}
-    if magic != MAGIC or not known or not all(v >= 0 and v == math.floor(v) for v in counts):
+    magic, _, kind, *values = words.tolist()
+    counts, known = values[:COUNTS], kind in {float(k) for k in Kind}
+    finite = all(map(math.isfinite, values[:FINITE]))
+    if magic != MAGIC or not known or not finite or not all(map(is_count, counts)):
         raise GarbageReceived("not a message of lagbench")
-    return Head(Kind(int(kind)), *map(int, counts), *times)
+    return Head(Kind(int(kind)), *map(int, counts), *values[COUNTS:])
+
+
+def is_count(word: float) -> bool:
+    """Whether a word can be a whole number from 0."""
+    return math.isfinite(word) and word >= 0.0 and word == math.floor(word)
+
+
+def size_bytes(body: Tensor) -> int:
+    """Of a tensor's elements."""
+    return body.numel() * body.element_size()
 
 
 class Peer(NamedTuple):
@@ -143,7 +182,7 @@ def send(head: Head, to: Address, body: Tensor | None = None) -> None:
         RuntimeError: the peer is gone.
     """
     group, rank = _route(to)
-    group.send([packed(head)], rank, HEAD).wait()
+    group.send([packed(head, body)], rank, HEAD).wait()
     if body is not None:
         group.send([body.cpu()], rank, BODY).wait()
 
@@ -153,13 +192,17 @@ def receive(source: Address, into: Tensor) -> Head:
 
     Raises:
         RuntimeError: the peer is gone.
-        GarbageReceived: what came is no message.
+        GarbageReceived: what came is no message, or its body is of another size.
     """
     group, rank = _route(source)
     words = torch.empty(WORDS, dtype=torch.float64)
     group.recv([words], rank, HEAD).wait()
     head = unpacked(words)
     if head.kind.has_body:
+        # Gloo ends the process where more comes than fits, and is silent where less does.
+        if words[1] != size_bytes(into):
+            told, here = f"{words[1].item():.0f}", size_bytes(into)
+            raise GarbageReceived(f"{head.kind.name} with {told} bytes, where {here} are due")
         group.recv([into], rank, BODY).wait()
     return head
 
@@ -169,16 +212,16 @@ def expect(source: Address, into: Tensor) -> Callable[[], Head]:
 
     Whoever expects from several peers at once keeps none of them waiting for another.
     """
-    group, rank = _route(source)
-    words = torch.empty(WORDS, dtype=torch.float64)
-    coming = group.recv([words], rank, HEAD), group.recv([into], rank, BODY)
+    heard: Future[Head] = Future()
 
-    def wait() -> Head:
-        for each in coming:
-            each.wait()
-        return unpacked(words)
+    def hear() -> None:
+        try:
+            heard.set_result(receive(source, into))
+        except Exception as error:
+            heard.set_exception(error)
 
-    return wait
+    threading.Thread(target=hear, daemon=True).start()
+    return heard.result
 
 
 def _route(to: Address) -> Peer:
@@ -255,7 +298,9 @@ class Inbox:
         except GarbageReceived as garbage:
             trouble = f"sent garbage: {garbage}"
         except RuntimeError:
-            trouble = "is gone: its connection closed"
+            trouble = CLOSED
+        except Exception as error:  # a thread that ends in silence leaves its worker waiting
+            trouble = f"cannot be heard: {error}"
         if self._read[worker] is read:  # else it has come back meanwhile
             self._arrivals.put(Arrival(worker, None, body, trouble))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +205,9 @@ def test_heads_survive_the_wire_and_garbage_does_not() -> None:
     for words in (torch.rand(len(packed(head)), dtype=torch.float64), packed(head) * 2.0):
         with pytest.raises(GarbageReceived):
             unpacked(words)
-    half = packed(head)
-    half[2] = 0.5
-    with pytest.raises(GarbageReceived):
-        unpacked(half)
+    for place, word in ((3, 0.5), (3, -1.0), (3, math.inf), (12, math.nan)):
+        spoilt = packed(head)
+        spoilt[place] = word
+        with pytest.raises(GarbageReceived):
+            unpacked(spoilt)
+    assert unpacked(packed(replace(head, loss=math.inf))).loss == math.inf

@@ -11,7 +11,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from harness.errors import UserError
 from harness.execution import rejoining
 from harness.execution.rejoining import Door, come_back, comes_late, door_of
-from harness.execution.wire import Head, Inbox, Kind, Peer, expect, send
+from harness.execution.wire import HEAD, Head, Inbox, Kind, Peer, expect, packed, send
 from harness.train import _free_port
 
 
@@ -48,7 +48,23 @@ def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(
     send(Head(Kind.WORK, 8), peers[1], torch.ones(4))
     assert wait().step == 8
     assert body.tolist() == [1.0] * 4
-    assert store.num_keys() > 0
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_body_of_another_size_is_garbage_and_not_the_end_of_the_process(
+    store: TCPStore, count: int
+) -> None:
+    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
+    Door(0, 1).open(lambda *who: entered.put(who))
+    (server,) = come_back(1, 1)
+    _, peer = entered.get(timeout=20.0)
+    inbox, kept = Inbox([], 0, torch.float32), torch.zeros(4)
+    inbox.listen(0, peer, kept)
+    server.group.send([packed(Head(Kind.DONE), torch.ones(count))], server.rank, HEAD).wait()
+    arrival = inbox.get()
+    assert arrival.head is None
+    assert arrival.trouble == f"sent garbage: DONE with {4 * count} bytes, where 16 are due"
+    assert kept.tolist() == [0.0] * 4
 
 
 def test_the_number_of_a_worker_that_lives_is_not_let_in(
