@@ -70,10 +70,10 @@ def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> i
     with denormals_flushed():
         try:
             contribute(run.config, run.corpus, rank, pace_of(run.config) if asked.paced else None)
-        except ServerGone:
-            say(f"error: {who}: the server is gone; {goes_on}")
+        except ServerGone as gone:
+            say(f"error: {who}: the server {str(gone) or 'is gone'}; {goes_on}")
             return EXIT_RUN_FAILED
-        except PartnerGone:
-            say(f"error: {who}: the other half of the replica is gone")
+        except PartnerGone as gone:
+            say(f"error: {who}: the other half of the replica {str(gone) or 'is gone'}")
             return EXIT_RUN_FAILED
     return EXIT_DONE

@@ -6,6 +6,7 @@ Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decode
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_setup import workload
 from harness.execution.wire import Head, Kind
 from harness.execution.wire import send as answer
+from harness.identity import identity
 from harness.simulator.costs import costs_of
 
 
@@ -32,6 +34,11 @@ def decoder_rank(replica: int) -> int:
 def pace_of(config: SequenceConfig) -> Pace:
     """The pace of the run's own cluster and workload."""
     return Pace(costs_of(config.cluster, workload(config), config.replicas, config.seed))
+
+
+def sign_of(config: SequenceConfig, *, paced: bool) -> int:
+    """What a server and its replicas compare, so that all execute the same: 48 bits."""
+    return int(identity({**config.to_dict(), "paced": paced})[:12], 16)
 
 
 class Handed(NamedTuple):
@@ -90,4 +97,5 @@ class Replica:
 def send_home(replicas: int) -> None:
     """Tell everybody that there is nothing to do: the run is there already."""
     for rank in range(1, 1 + 2 * replicas):
-        answer(Head(Kind.STOP), rank)
+        with suppress(RuntimeError):  # it is gone already
+            answer(Head(Kind.STOP), rank)

@@ -26,6 +26,7 @@ from harness.execution.distributed_sequence_replica import (
     Handed,
     Replica,
     decoder_rank,
+    sign_of,
     trainer_rank,
 )
 from harness.execution.distributed_sequence_wire import (
@@ -37,6 +38,7 @@ from harness.execution.distributed_sequence_wire import (
     send,
     vectors,
     wait_until,
+    why_silent,
 )
 from harness.execution.recorder import Work
 from harness.execution.resume import Arrays, Facts
@@ -81,7 +83,7 @@ class Replicas:
         ranks = list(range(1, 1 + 2 * config.replicas))
         self._offset: dict[int, float] = {}
         for rank in ranks:
-            self._greet(rank, initial)
+            self._greet(rank, Note(Word.START, sign_of(config, paced=pace is not None)), initial)
         self._post = Post(ranks, vectors(setup.part.numel()))
 
     @property
@@ -103,13 +105,13 @@ class Replicas:
         """See `SequenceExecutor`."""
         return {}
 
-    def _greet(self, rank: int, initial: Tensor) -> None:
+    def _greet(self, rank: int, start: Note, initial: Tensor) -> None:
         """Ask for a process's clock and tell it the model that training starts from."""
         try:
             self._offset[rank] = clock_offset(rank, lambda: self.now_s)
-            send(Note(Word.START), rank, initial)
-        except RuntimeError:
-            self._lose((rank - 1) // 2, rank, CLOSED)
+            send(start, rank, initial)
+        except (RuntimeError, GarbageReceived) as error:
+            self._lose((rank - 1) // 2, rank, why_silent(error))
 
     # -- the way through a run ----------------------------------------------------------
 

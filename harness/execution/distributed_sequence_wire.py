@@ -1,8 +1,10 @@
 """Messages of sequence training between a server, trainers and their decoders.
 
 A message is a note of fixed size, and for some words one tensor after it: parameters, a gradient,
-or the kept frames of an utterance, whose number the note gives. Whoever may hear from somebody at
-any time listens to him in a thread of its own.
+or the kept frames of an utterance, whose number the note gives. A note says how large its tensor
+is, and one of another size is not received: gloo ends a process whose buffer is too small, and
+fills a part of one that is too large. Whoever may hear from somebody at any time listens to him in
+a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -79,7 +81,8 @@ class Note:
         entering: frames of an utterance that enter minibatches.
         kept, rejected, cancelled: frames of an utterance.
         trouble: 0, or 1 more than its place in `TROUBLES`.
-        value: the criterion.
+        body_bytes: size of the tensor that follows; `send` sets it.
+        value: the criterion; of an utterance with a trouble it may be no number.
         read_s: when the model was read, on the server's clock.
         began_s, ended_s: when the sender began and ended its work, on its own clock.
     """
@@ -95,10 +98,16 @@ class Note:
     rejected: int = 0
     cancelled: int = 0
     trouble: int = 0
+    body_bytes: int = 0
     value: float = 0.0
     read_s: float = 0.0
     began_s: float = 0.0
     ended_s: float = 0.0
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a tensor follows."""
+        return self.word.has_body and (self.word is not Word.DECODED or self.entering > 0)
 
     def seen(self) -> Seen:
         """How the decoding went."""
@@ -107,7 +116,7 @@ class Note:
         return Seen(self.frames, self.value, *counts, trouble)
 
 
-COUNTS = 10
+COUNTS = 11
 """Fields of a note that are whole numbers, after its word."""
 WORDS = 1 + len(fields(Note))
 
@@ -131,12 +140,19 @@ def unpacked(words: Tensor) -> Note:
     magic, word, *values = words.tolist()
     counts, rest = values[:COUNTS], values[COUNTS:]
     known = word in {float(w) for w in Word}
-    if magic != MAGIC or not known or not all(v >= 0 and v == math.floor(v) for v in counts):
+    if magic != MAGIC or not known or not all(map(_is_count, counts)):
         raise GarbageReceived("not a message of lagbench")
     note = Note(Word(int(word)), *map(int, counts), *rest)
     if note.trouble > len(TROUBLES):
         raise GarbageReceived("a trouble nobody knows")
+    value, *times = rest
+    if not all(map(math.isfinite, times)) or not (note.trouble or math.isfinite(value)):
+        raise GarbageReceived("a time or a value that is no number")
     return note
+
+
+def _is_count(value: float) -> bool:
+    return math.isfinite(value) and value >= 0.0 and value == math.floor(value)
 
 
 def send(note: Note, rank: int, body: Tensor | None = None) -> None:
@@ -145,6 +161,7 @@ def send(note: Note, rank: int, body: Tensor | None = None) -> None:
     Raises:
         RuntimeError: the peer is gone.
     """
+    note = replace(note, body_bytes=0 if body is None else body.nbytes)
     dist.send(packed(note), dst=rank, tag=HEAD)
     if body is not None:
         dist.send(body.contiguous(), dst=rank, tag=BODY)
@@ -164,20 +181,40 @@ def receive(rank: int, body_of: BodyOf) -> tuple[Note, Tensor]:
 
     Raises:
         RuntimeError: the peer is gone.
-        GarbageReceived: what came is no message.
+        GarbageReceived: what came is no message, or its tensor is of another size.
     """
     words = torch.empty(WORDS, dtype=torch.float64)
     dist.recv(words, src=rank, tag=HEAD)
     note = unpacked(words)
-    body = torch.empty(0)
-    if note.word.has_body and (note.word is not Word.DECODED or note.entering):
-        dist.recv(body := body_of(note), src=rank, tag=BODY)
+    body = body_of(note) if note.has_body else torch.empty(0)
+    if body.nbytes != note.body_bytes:
+        raise GarbageReceived(f"a tensor of {note.body_bytes} bytes; needed: {body.nbytes}")
+    if note.has_body:
+        dist.recv(body, src=rank, tag=BODY)
     return note, body
 
 
 def vectors(size: int) -> BodyOf:
     """Fresh vectors of parameters."""
     return lambda note: torch.empty(size)
+
+
+def frames_of(longest: int, width: int) -> BodyOf:
+    """Fresh rows for kept frames ``[F, width]`` of an utterance, which has ``longest`` at most."""
+
+    def rows(note: Note) -> Tensor:
+        if note.entering > longest:
+            raise GarbageReceived(f"{note.entering} frames of an utterance; allowed: {longest}")
+        return torch.empty(note.entering, width)
+
+    return rows
+
+
+def why_silent(error: Exception) -> str:
+    """Why nothing more is heard from a peer."""
+    if isinstance(error, GarbageReceived):
+        return f"sent garbage: {error}"
+    return CLOSED if isinstance(error, RuntimeError) else f"cannot be heard: {error!r}"
 
 
 class Arrival(NamedTuple):
@@ -217,11 +254,8 @@ class Post:
             return None
 
     def _listen(self, rank: int) -> None:
-        nothing = torch.empty(0)
         try:
             while True:
                 self._arrivals.put(Arrival(rank, *receive(rank, self._body_of), ""))
-        except GarbageReceived as garbage:
-            self._arrivals.put(Arrival(rank, None, nothing, f"sent garbage: {garbage}"))
-        except RuntimeError:
-            self._arrivals.put(Arrival(rank, None, nothing, CLOSED))
+        except Exception as error:  # a thread that ends unheard is waited for for ever
+            self._arrivals.put(Arrival(rank, None, torch.empty(0), why_silent(error)))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -17,31 +19,37 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
+from harness.errors import UserError
 from harness.execution.distributed import CLOCK_ROUNDS, Pace, ServerGone
-from harness.execution.distributed_sequence_replica import decoder_rank, trainer_rank
+from harness.execution.distributed_sequence_replica import decoder_rank, sign_of, trainer_rank
 from harness.execution.distributed_sequence_wire import (
     Arrival,
     BodyOf,
     Note,
     Post,
     Word,
+    frames_of,
     receive,
     send,
     trouble_of,
     vectors,
     wait_until,
+    why_silent,
 )
 from harness.execution.sequence_batcher import Batcher, Frame, Kept, filled
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_decoding import Decoded, Halves
 from harness.execution.sequence_setup import Setup, inner_loss, network
-from harness.execution.wire import SERVER_RANK, Head, Kind
+from harness.execution.wire import SERVER_RANK, GarbageReceived, Head, Kind
 from harness.execution.wire import receive as hear
 from harness.execution.wire import send as answer
 
+TO_DECODERS = (Word.DECODE, Word.AGAIN, Word.PAUSE, Word.STOP)
+"""What a server says to a decoder that has asked."""
+
 
 class PartnerGone(Exception):  # noqa: N818 (what happened)
-    """The other process of this replica is dead, and the replica with it."""
+    """The other process of this replica is dead, and the replica with it; says why."""
 
 
 def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
@@ -50,12 +58,22 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | N
     Raises:
         ServerGone: its connection closed.
         PartnerGone: the other process of the replica is dead.
+        UserError: the server executes another configuration.
     """
     if not _clock_is_set():
         return
     size = network(config, corpus).layout.parameters
-    _, initial = _hear(vectors(size))
-    replica = (rank - 1) // 2
+    replica, sign = (rank - 1) // 2, sign_of(config, paced=pace is not None)
+
+    def same(note: Note) -> Tensor:
+        if note.number != sign:
+            raise UserError(
+                f"replica {replica}: the server executes something else; needed: the same run file,"
+                " --seed and --paced everywhere"
+            )
+        return torch.empty(size)
+
+    _, initial = _hear(same, Word.START)
     if rank == trainer_rank(replica):
         Trainer(config, corpus, initial, replica, pace).train()
     else:
@@ -73,10 +91,10 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace | None
     into, model = vectors(setup.part.numel()), setup.part
     while True:
         _say(Note(Word.ASK))
-        note, body = _hear(into)
+        note, body = _hear(into, *TO_DECODERS)
         while note.word is Word.PAUSE:
             _pass_on(note, trainer)
-            note, body = _hear(into)
+            note, body = _hear(into, *TO_DECODERS)
         if note.word is Word.STOP:
             _pass_on(note, trainer)
             return
@@ -119,7 +137,7 @@ class Room:
     """
 
     def __init__(self, places: int, trainer: int) -> None:
-        self._free, self._gone = threading.Semaphore(places), False
+        self._free, self._trouble = threading.Semaphore(places), ""
         threading.Thread(target=self._listen, args=(trainer,), daemon=True, name="room").start()
 
     def take(self) -> None:
@@ -129,16 +147,17 @@ class Room:
             PartnerGone: there will be none.
         """
         self._free.acquire()
-        if self._gone:
-            raise PartnerGone
+        if self._trouble:
+            raise PartnerGone(self._trouble)
 
     def _listen(self, trainer: int) -> None:
         try:
             while True:
-                receive(trainer, vectors(0))
+                note, _ = receive(trainer, vectors(0))
+                _expect(note, Word.ROOM)
                 self._free.release()
-        except RuntimeError:
-            self._gone = True
+        except Exception as error:  # else the decoder may wait for ever
+            self._trouble = why_silent(error)
             self._free.release()
 
 
@@ -168,7 +187,8 @@ class Trainer:
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
         width = self._inputs + outputs
-        self._decoded = Post([decoder_rank(replica)], lambda n: torch.empty(n.entering, width))
+        longest = int(corpus.split("train").frames.max())
+        self._decoded = Post([decoder_rank(replica)], frames_of(longest, width))
         self._versions: dict[int, int] = {}
         self._paused = self._stopped = False
 
@@ -183,7 +203,7 @@ class Trainer:
         while frames := self._gathered():
             oldest = min(self._versions[kept.utterance] for kept, _ in frames)
             _say(Note(Word.READ, version=oldest, frames=len(frames)))
-            note, model = _hear(self._into)
+            note, model = _hear(self._into, Word.MODEL, Word.STOP)
             if note.word is Word.STOP:
                 raise PartnerGone
             self._contribute(note, model, frames, count)
@@ -220,7 +240,9 @@ class Trainer:
         """
         note = arrival.note
         if note is None:
-            raise PartnerGone
+            raise PartnerGone(arrival.trouble)
+        if note.word not in (Word.DECODED, Word.PAUSE, Word.STOP):
+            raise PartnerGone(f"sent garbage: {note.word.name} at the wrong time")
         self._paused, self._stopped = note.word is Word.PAUSE, note.word is Word.STOP
         if note.word is not Word.DECODED:
             return
@@ -234,28 +256,24 @@ class Trainer:
 
 def _clock_is_set() -> bool:
     """Tell the server the time as often as it asks; False if there is nothing to do."""
-    try:
+    with _of_server():
         for _ in range(CLOCK_ROUNDS):
             if hear(SERVER_RANK, torch.zeros(0)).kind is Kind.STOP:
                 return False
             answer(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
-    except RuntimeError as error:
-        raise ServerGone from error
     return True
 
 
-def _hear(body_of: BodyOf) -> tuple[Note, Tensor]:
-    try:
-        return receive(SERVER_RANK, body_of)
-    except RuntimeError as error:
-        raise ServerGone from error
+def _hear(body_of: BodyOf, *expected: Word) -> tuple[Note, Tensor]:
+    with _of_server():
+        note, body = receive(SERVER_RANK, body_of)
+        _expect(note, *expected)
+        return note, body
 
 
 def _say(note: Note, body: Tensor | None = None) -> None:
-    try:
+    with _of_server():
         send(note, SERVER_RANK, body)
-    except RuntimeError as error:
-        raise ServerGone from error
 
 
 def _pass_on(note: Note, rank: int, body: Tensor | None = None) -> None:
@@ -263,4 +281,23 @@ def _pass_on(note: Note, rank: int, body: Tensor | None = None) -> None:
     try:
         send(note, rank, body)
     except RuntimeError as error:
-        raise PartnerGone from error
+        raise PartnerGone(why_silent(error)) from error
+
+
+def _expect(note: Note, *words: Word) -> None:
+    """Refuse a message that means nothing here.
+
+    Raises:
+        GarbageReceived: it is none of these.
+    """
+    if note.word not in words:
+        raise GarbageReceived(f"{note.word.name} at the wrong time")
+
+
+@contextmanager
+def _of_server() -> Generator[None]:
+    """The server's end and its garbage are one: there is nobody to work for."""
+    try:
+        yield
+    except (RuntimeError, GarbageReceived) as error:
+        raise ServerGone(why_silent(error)) from error

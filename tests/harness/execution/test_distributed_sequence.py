@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -262,13 +263,19 @@ def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
 
 
 def test_notes_survive_the_wire_and_garbage_does_not() -> None:
-    note = Note(Word.TAKEN, 7, 2**50, 3, 1, 90, 12, 10, 4, 5, 2, -0.5, 1.5, 2.5, 3.5)
+    note = Note(Word.TAKEN, 7, 2**50, 3, 1, 90, 12, 10, 4, 5, 0, 64, -0.5, 1.5, 2.5, 3.5)
     assert unpacked(packed(note)) == note
     for words in (torch.rand(len(packed(note)), dtype=torch.float64), packed(note) * 2.0):
         with pytest.raises(GarbageReceived):
             unpacked(words)
-    for place, value in ((2, 0.5), (3, -1.0), (11, 99.0)):
+    for place, value in ((2, 0.5), (3, -1.0), (4, math.inf), (11, 99.0), (14, math.nan)):
         words = packed(note)
         words[place] = value
         with pytest.raises(GarbageReceived):
             unpacked(words)
+
+
+def test_a_value_is_no_number_where_an_utterance_has_a_trouble_and_only_there() -> None:
+    assert math.isnan(unpacked(packed(Note(Word.TAKEN, trouble=2, value=math.nan))).value)
+    with pytest.raises(GarbageReceived, match="no number"):
+        unpacked(packed(Note(Word.TAKEN, value=math.nan)))
