@@ -75,7 +75,7 @@ class Replicas:
         todo = passes if config.passes else passes[:, :0]
         self.replicas = [Replica(deque(row[row >= 0].tolist())) for row in todo]
         self._orphans: deque[int] = deque()
-        self._seen: list[Seen] = []
+        self._frames, self._seen = setup.train.frames, list[Seen]()
         self._decodings = self._steps = 0
         self._left_s: float | None = None
         self._broken = False
@@ -173,19 +173,39 @@ class Replicas:
         Raises:
             GarbageReceived: it makes no sense now, or not from there.
         """
-        replica, trains = self.replicas[worker], rank == trainer_rank(worker)
-        if note.word is Word.ASK and not trains:
-            self._hand_out(worker)
-        elif note.word is Word.TAKEN and trains and note.number in replica.handed:
-            self._taken(worker, note)
-        elif note.word is Word.READ and trains and replica.work is None:
-            self._read(worker, note)
-        elif note.word is Word.GRADIENT and trains and replica.work is not None:
-            self._fold(worker, note, body, rate)
-            return True
-        else:
+        if not self._sensible(worker, rank, note):
             raise GarbageReceived(f"{note.word.name} at the wrong time")
-        return False
+        if note.word is Word.ASK:
+            self._hand_out(worker)
+        elif note.word is Word.TAKEN:
+            self._taken(worker, note)
+        elif note.word is Word.READ:
+            self._read(worker, note)
+        else:
+            self._fold(worker, note, body, rate)
+        return note.word is Word.GRADIENT
+
+    def _sensible(self, worker: int, rank: int, note: Note) -> bool:
+        """Whether a note may come now, and from there, and may say what it says."""
+        replica = self.replicas[worker]
+        if rank != trainer_rank(worker):
+            return note.word is Word.ASK
+        if note.word is Word.TAKEN:
+            handed = replica.handed.get(note.number)
+            new = all(note.number != taken.number for taken in replica.taken)
+            return handed is not None and new and self._fits(note, handed)
+        if note.word is Word.READ:
+            there = replica.left + sum(taken.entering for taken in replica.taken)
+            enough = 0 < note.frames <= min(there, self._config.slots)
+            return replica.work is None and enough and note.version <= self.version
+        work = replica.work
+        return note.word is Word.GRADIENT and work is not None and note.number == work.step
+
+    def _fits(self, note: Note, handed: Handed) -> bool:
+        """Whether this is what can be said of an utterance that was handed out."""
+        same = (note.utterance, note.version) == (handed.utterance, handed.version)
+        frames = int(self._frames[handed.utterance])
+        return same and note.entering <= frames and note.slot < self._config.slots
 
     def _hand_out(self, worker: int) -> None:
         """Give a decoder its next utterance, or one that a dead replica left, or none."""
@@ -242,8 +262,6 @@ class Replicas:
             self._count(worker, taken)
             replica.left += taken.entering
         replica.taken = []
-        if not 0 < note.frames <= replica.left:
-            raise GarbageReceived(f"{note.frames} frames of {replica.left}")
         replica.left, replica.under_way = replica.left - note.frames, note.frames
         replica.work = work = Work(worker, self._steps, 1, self.version, self.now_s)
         replica.reads, self._steps = replica.reads + 1, self._steps + 1

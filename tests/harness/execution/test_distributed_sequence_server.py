@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,12 @@ from harness.simulator import LOST
 NOTHING = torch.empty(0)
 WHOLE = 28
 """Training utterances of the corpus."""
+
+
+def taken(given: Note, entering: int = 0, **more: int) -> Note:
+    """What a trainer says of an utterance that its decoder was given."""
+    said = {"word": Word.TAKEN, "frames": 9, "entering": entering, "kept": entering, **more}
+    return replace(given, **said)
 
 
 class Script:
@@ -55,8 +62,7 @@ class Played:
         """A decoder asks, and its trainer takes what it gets."""
         self.hear(decoder_rank(replica), Note(Word.ASK))
         given = self.script.last(decoder_rank(replica))
-        taken = Note(Word.TAKEN, given.number, frames=9, entering=entering, kept=entering)
-        self.hear(trainer_rank(replica), taken)
+        self.hear(trainer_rank(replica), taken(given, entering))
         return given
 
     def read(self, replica: int, frames: int) -> Note:
@@ -65,7 +71,8 @@ class Played:
 
     def push(self, replica: int, value: float = 1.0) -> bool:
         gradient = torch.full((self.size,), value)
-        return self.hear(trainer_rank(replica), Note(Word.GRADIENT), gradient)
+        asked = self.script.last(trainer_rank(replica)).number
+        return self.hear(trainer_rank(replica), Note(Word.GRADIENT, asked), gradient)
 
 
 @pytest.fixture
@@ -139,6 +146,52 @@ def test_what_makes_no_sense_now_costs_its_replica(play, note: Note) -> None:
     assert game.script.last(trainer_rank(1)).word is Word.STOP
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"utterance": 99}, {"version": 1}, {"slot": 2}, {"entering": 23}, {"number": 1}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_cannot_be_said_of_an_utterance_costs_its_replica(play, wrong: dict[str, int]) -> None:
+    game = play()
+    game.hear(decoder_rank(0), Note(Word.ASK))
+    game.hear(trainer_rank(0), taken(game.script.last(decoder_rank(0)), **wrong))
+    assert game.told[0].startswith("replica 0: its trainer sent garbage: TAKEN")
+    assert not game.server.told.rows
+
+
+def test_an_utterance_that_is_taken_twice_costs_its_replica(play) -> None:
+    game = play()
+    game.hear(trainer_rank(0), taken(game.decode(0, 4), 4))
+    assert game.told[0].startswith("replica 0: its trainer sent garbage: TAKEN")
+    assert len(game.server._orphans) == WHOLE // 2
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        Note(Word.READ),
+        Note(Word.READ, frames=3),
+        Note(Word.READ, frames=1, version=1),
+    ],
+    ids=["no frames", "more than slots", "of the future"],
+)
+def test_a_read_that_cannot_be_costs_its_replica(play, note: Note) -> None:
+    game = play()
+    game.decode(0, 8)
+    game.hear(trainer_rank(0), note)
+    assert game.told[0].startswith("replica 0: its trainer sent garbage: READ")
+    assert not len(game.server._recorder.segment([]).decodes)
+
+
+def test_a_gradient_of_another_minibatch_costs_its_replica(play) -> None:
+    game = play()
+    game.decode(0, 8)
+    game.read(0, 2)
+    assert not game.hear(trainer_rank(0), Note(Word.GRADIENT, 1), torch.ones(game.size))
+    assert game.told[0].startswith("replica 0: its trainer sent garbage: GRADIENT")
+    assert not game.server.model.any()
+
+
 def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
     game = play()
     server, mine = game.server, len(game.server.replicas[0].todo)
@@ -158,10 +211,10 @@ def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
     assert server._recorder.segment([]).contributions.fold.tolist() == [LOST]
     again = 1
     while server._orphans:
-        game.hear(trainer_rank(0), Note(Word.TAKEN, given.number))
+        game.hear(trainer_rank(0), taken(given))
         game.hear(decoder_rank(0), Note(Word.ASK))
         given, again = game.script.last(decoder_rank(0)), again + 1
-    game.hear(trainer_rank(0), Note(Word.TAKEN, given.number))
+    game.hear(trainer_rank(0), taken(given))
     assert server.advance(0.5, 10**9).ended
     assert len({row.utterance for row in server.told.rows}) == mine + again + 1
 
@@ -174,7 +227,8 @@ def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -
         game.server.advance(0.5, 10)
     game = play()
     game.hear(decoder_rank(0), Note(Word.ASK))
-    game.script.arrivals.append(Arrival(1, Note(Word.TAKEN, 0, trouble=2), NOTHING, ""))
+    spoilt = taken(game.script.last(decoder_rank(0)), trouble=2)
+    game.script.arrivals.append(Arrival(1, spoilt, NOTHING, ""))
     step = game.server.advance(0.5, 10)
     assert step.ended
     assert step.seen[0].trouble == "not finite"
