@@ -7,6 +7,7 @@ training; when something happens is up to real processes, or to their record.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.distributed_sequence_executor import SequenceExecutor
 from harness.execution.distributed_sequence_record import TOLD
-from harness.execution.distributed_sequence_replica import pace_of, send_home
+from harness.execution.distributed_sequence_replica import kept_waiting, pace_of, send_home
 from harness.execution.distributed_sequence_server import Replicas
 from harness.execution.observe import Watch
 from harness.execution.resume import Arrays, Facts
@@ -124,13 +125,15 @@ def train_on_processes(
     servers: list[Replicas] = []
 
     def made_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
+        waiting.close()
         server = Replicas(config, setup, initial, pace_of(config) if paced else None, say)
         servers.append(server)
         return server
 
-    way = executed_by(made_by)
     executed = {"by": "processes", "paced": paced}
-    run = train_sequence(config, corpus, store, watch, way, executed)
+    with ExitStack() as waiting:
+        waiting.enter_context(kept_waiting(config.replicas))
+        run = train_sequence(config, corpus, store, watch, executed_by(made_by), executed)
     for server in servers:
         server.close()
     if not servers:

@@ -46,7 +46,11 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
             f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
         )
     writable_folder(asked.out, "--out")
-    dist.barrier()
+    try:
+        dist.barrier()
+    except RuntimeError:
+        say(f"error: a process died before the run began; {goes_on}")
+        return EXIT_RUN_FAILED
     with Display({name: name}) as display:
         try:
             found = train_on_processes(

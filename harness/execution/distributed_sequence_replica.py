@@ -5,8 +5,10 @@ Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decode
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +21,9 @@ from harness.execution.wire import Head, Kind
 from harness.execution.wire import send as answer
 from harness.identity import identity
 from harness.simulator.costs import costs_of
+
+SIGN_EVERY_S = 60.0
+"""How often a server that is not ready yet says so: well within the patience of a message."""
 
 
 def trainer_rank(replica: int) -> int:
@@ -92,6 +97,29 @@ class Replica:
         self.left = self.under_way = 0
         self.work = None
         return utterances, lost
+
+
+@contextmanager
+def kept_waiting(replicas: int) -> Generator[None]:
+    """Give everybody a sign of life now and then, which needs no answer.
+
+    While a server trains the run it starts from, replicas wait for its first message.
+    """
+    ended = threading.Event()
+
+    def give() -> None:
+        while not ended.wait(SIGN_EVERY_S):
+            for rank in range(1, 1 + 2 * replicas):
+                with suppress(RuntimeError):  # it is gone, as greeting it will find
+                    answer(Head(Kind.CLOCK, rounds=1), rank)
+
+    thread = threading.Thread(target=give, daemon=True, name="signs of life")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def send_home(replicas: int) -> None:

@@ -257,10 +257,14 @@ class Trainer:
 def _clock_is_set() -> bool:
     """Tell the server the time as often as it asks; False if there is nothing to do."""
     with _of_server():
-        for _ in range(CLOCK_ROUNDS):
-            if hear(SERVER_RANK, torch.zeros(0)).kind is Kind.STOP:
+        answers = 0
+        while answers < CLOCK_ROUNDS:
+            asked = hear(SERVER_RANK, torch.zeros(0))
+            if asked.kind is Kind.STOP:
                 return False
-            answer(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
+            if not asked.rounds:  # else a sign of life: it is not ready yet
+                answer(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
+                answers += 1
     return True
 
 

@@ -33,13 +33,22 @@ UTTERANCES = 300
 FETCH_S = 0.5
 LAUNCH = """
 import json, math, os, sys
-from harness.execution import distributed_sequence_command, sequence_training
+import torch.distributed as dist
+from harness.execution import distributed_sequence_command, distributed_sequence_replica
+from harness.execution import sequence_training
 from harness.train import main
 sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
-folder, size, *words = sys.argv[1:]
+distributed_sequence_replica.SIGN_EVERY_S = 0.05
+folder, size, when, who, *words = sys.argv[1:]
+def dies(*told, **asked):
+    os._exit(9)
 def begun(rank):
     pid = os.fork()
     if pid == 0:
+        if rank == int(who) and when == "joined":
+            dist.barrier = dies
+        if rank == int(who) and when == "loading":
+            distributed_sequence_command.load_sequence = dies
         os.environ["RANK"] = str(rank)
         with open(f"{folder}/{rank}.told", "w") as told:
             os.dup2(told.fileno(), 2)
@@ -95,12 +104,13 @@ def written(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> 
 
 
 class Group:
-    """A server, and a trainer and a decoder for each replica, each a process."""
+    """A server, and a trainer and a decoder for each replica, each a process; who may die when."""
 
-    def __init__(self, run: Path, size: int) -> None:
+    def __init__(self, run: Path, size: int, when: str = "", who: int = -1) -> None:
         self.folder, self.store = run.parent, run.parent / "s"
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        words = [str(self.folder), str(size), str(run), "--out", str(self.store), "--paced"]
+        words = [str(self.folder), str(size), when, str(who), str(run)]
+        words += ["--out", str(self.store), "--paced"]
         self.launcher = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, *words],
             env={**os.environ, **shared, "WORLD_SIZE": str(size)},
@@ -235,6 +245,29 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list
     times = timeline.folds.time_s
     assert (times[1:] > times[:-1]).all()
     again(run)
+    group.append(finished := Group(run_file, 3))
+    assert finished.ended() == ([0, 0, 0], [""] * 3)
+
+
+def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    group.append(running := Group(written(tmp_path, 0.001), 5, "loading", 3))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0, 9, 3], told
+    assert "replica 1: its trainer is gone: its connection closed; 0 frames lost" in told[0]
+    timeline, _ = record(the_run(running.store))
+    assert set(timeline.folded().worker.tolist()) == {0}
+
+
+def test_a_process_that_dies_before_the_run_begins_ends_it_in_one_line(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    group.append(running := Group(written(tmp_path, 0.001, replicas=1), 3, "joined", 2))
+    codes, told = running.ended()
+    assert codes == [3, 3, 9], told
+    assert told[0].splitlines()[-1].startswith("error: a process died before the run began; the")
+    assert "Traceback" not in told[0] + told[1]
 
 
 def _folded(timeline: Timeline) -> list[tuple[int, int]]:
