@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from harness.execution.distributed_rounds import Rounds
     from harness.execution.distributed_shards import Sharded
 
+SEQUENCE = "sequence"
+"""Said in place of an identity: sequence training begins in its own way."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 
@@ -85,19 +87,18 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     import torch
 
     from harness.execution.rejoining import comes_late
-    from harness.execution.wire import SERVER_RANK, join
+    from harness.execution.rendezvous import join, whole
+    from harness.execution.wire import SERVER_RANK
 
     torch.set_num_threads(1)
     if comes_late():
-        return _work(asked, int(os.environ["RANK"]), late=True)
+        return _work(asked, whole("RANK"), late=True)
     rank, ranks = join()
     return _serve(asked, ranks) if rank == SERVER_RANK else _work(asked, rank)
 
 
 def _serve(asked: argparse.Namespace, ranks: int) -> int:
     """Be the server: read the file, make the corpus, train, send the workers home."""
-    import torch.distributed as dist
-
     from harness.execution.backends import device_of
     from harness.execution.display import Display
     from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
@@ -106,6 +107,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.distributed_shards import Sharded, ShardGone
     from harness.execution.grid import Report
     from harness.execution.rejoining import door_of
+    from harness.execution.rendezvous import DONE, begin
     from harness.execution.run import train
     from harness.execution.run_file import load_run
     from harness.execution.sequence_run_file import is_sequence
@@ -115,11 +117,14 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
 
     if is_sequence(asked.file):
         _only_rounds(asked, in_rounds=False)
+        begin(SEQUENCE)
         return serve_sequence(asked, ranks, _say, GOES_ON)
     device = device_of(asked.backend)
     run = load_run(asked.file, seed=asked.seed, device=device, progress=_say)
     config = run.config
     _only_rounds(asked, in_rounds=config.protocol is not None)
+    if asked.restarts and config.protocol:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
     if config.workers != ranks - config.shards:
         servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
         raise UserError(
@@ -127,17 +132,15 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
         )
     writable_folder(asked.out, "--out")
-    dist.barrier()
     pace = Pace.of(config) if asked.paced else None
-    executed = {"by": "processes", "paced": asked.paced}
-    if asked.backend != "gloo":
-        executed["backend"] = asked.backend
+    executed = _executed(asked)
     executors: list[Distributed | Rounds | Sharded] = []
     name = asked.file.stem
 
     def made(
         config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing
     ) -> Distributed | Rounds | Sharded:
+        begin(_identity(config, asked))
         parts = config, net, model, dealing
         if config.protocol:
             executors.append(Rounds(*parts, say=_say, backend=asked.backend))
@@ -161,10 +164,26 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             return EXIT_RUN_FAILED
     for executor in executors:
         executor.close()
+    if not executors:  # the store had the run
+        begin(DONE)
     for key in ("folds", "virtual_s"):
         print(f"{key:32} {found.summary[key]:.6g}")
     print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
     return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+
+
+def _executed(asked: argparse.Namespace) -> dict[str, object]:
+    """What sets the record apart from a simulated run, as part of its identity."""
+    executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
+    return executed | ({} if asked.backend == "gloo" else {"backend": asked.backend})
+
+
+def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
+    """What all processes of a run have to agree on."""
+    from harness.execution.run import EXECUTED
+    from harness.identity import identity
+
+    return identity(config.to_dict() | {EXECUTED: _executed(asked)})
 
 
 def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
@@ -189,28 +208,32 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     from harness.execution.distributed_sequence_command import take_part
     from harness.execution.distributed_worker import work, work_in_shards
     from harness.execution.rejoining import come_back, door_of
+    from harness.execution.rendezvous import DONE, agree, begun
     from harness.execution.run_file import load_run
-    from harness.execution.sequence_run_file import is_sequence
     from harness.execution.shard import serve
 
     try:
-        if not late:
+        at_work = begun()
+        if at_work == SEQUENCE and late:
+            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
+        if at_work == SEQUENCE:
             dist.barrier()
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
-    if is_sequence(asked.file):
-        if late:
-            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
+    if at_work == DONE:
+        return EXIT_DONE
+    if at_work == SEQUENCE:
         return take_part(asked, rank, _say, GOES_ON)
     own_device(asked.backend, rank)
     run = load_run(asked.file, seed=asked.seed, device=device_of(asked.backend))
     config, shards = run.config, run.config.shards
+    agree(at_work, _identity(config, asked), asked.file)
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
     if late and (config.protocol or rank < shards):
         raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
-    servers = come_back(rank, shards) if late else range(shards)
     with denormals_flushed():
         try:
+            servers = come_back(rank, shards) if late else range(shards)
             pace = Pace.of(config) if asked.paced else None
             if config.protocol:
                 work_in_rounds(config, run.corpus, rank, pace, asked.backend)

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 from harness.errors import UserError, unknown
 
+LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
+"""Where torchrun and Slurm say which process on its machine this is, and on which machine."""
 GLOO, NCCL, MPI = "gloo", "nccl", "mpi"
 AVAILABLE: Mapping[str, Callable[[], bool]] = {
     GLOO: lambda: dist.is_gloo_available(),
@@ -50,12 +52,18 @@ def own_device(backend: str, rank: int) -> None:
     """
     if device_of(backend) != "cuda" or rank == 0:
         return
-    # The server, which is on the first machine, needs none.
-    number = int(os.environ.get("LOCAL_RANK", rank)) - (os.environ.get("GROUP_RANK", "0") == "0")
+    # Under torchrun and under srun ranks are counted on each machine; the server, which is on
+    # the first one, needs no GPU.
+    local, machine = (_first_of(*names) for names in LOCAL_NAMES)
+    number = int(local or rank) - (int(machine or 0) == 0)
     if number >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise UserError(f"--backend {NCCL}: {found} GPUs here; needed: one a worker")
     torch.cuda.set_device(number)
+
+
+def _first_of(*names: str) -> str | None:
+    return next((os.environ[name] for name in names if name in os.environ), None)
 
 
 def staged_on(backend: str, device: str) -> str:

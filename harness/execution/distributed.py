@@ -29,8 +29,10 @@ from harness.execution.recorder import Recorder, Work
 from harness.execution.rejoining import Door
 from harness.execution.resume import Arrays, Facts
 from harness.execution.wire import (
+    CLOSED,
     Address,
     Arrival,
+    GarbageReceived,
     Head,
     Inbox,
     Kind,
@@ -107,11 +109,11 @@ class Distributed:
         self._algorithm, self._dealing, self._pace, self._say = config.algorithm, dealing, pace, say
         self.server = config.algorithm.start(model)
         self._began = time.monotonic()
-        self._offset = [
-            clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
-        ]
+        self._offset = [0.0] * config.workers
         self._address: list[Address] = [1 + w for w in range(config.workers)]
-        self._inbox = Inbox(self._address, model.numel(), self.server.model.dtype)
+        self._inbox = Inbox([], 0, self.server.model.dtype)
+        for worker in range(config.workers):
+            self._meet(worker)
         self._absent: set[int] = set()
         self._back: dict[int, Returned] = {}
         self._free = deque(range(config.workers))
@@ -123,7 +125,21 @@ class Distributed:
         self._recorder = Recorder()
         self._left_s: float | None = None
         if door is not None:
-            door.open(self._enters, lambda worker: worker in self._absent)
+            door.open(self._enters, self._is_absent)
+
+    def _meet(self, worker: int) -> None:
+        """Ask a worker for its clock, and listen to it; it may have died before it began."""
+        body = torch.zeros_like(self.server.model, device="cpu")
+        try:
+            self._offset[worker] = clock_offset(self._address[worker], lambda: self.now_s)
+        except (RuntimeError, GarbageReceived):
+            self._inbox.put(Arrival(worker, None, body, CLOSED))
+        else:
+            self._inbox.listen(worker, self._address[worker], body)
+
+    def _is_absent(self, worker: int) -> bool:
+        """Whether a worker is gone and has not come back; on the thread of the door."""
+        return worker in self._absent and worker not in self._back
 
     @property
     def now_s(self) -> float:
@@ -182,7 +198,7 @@ class Distributed:
         try:
             send(head, self._address[worker], self.server.model)
         except RuntimeError:
-            self._lose(worker, "is gone: its connection closed")
+            self._lose(worker, CLOSED)
 
     def _take_in(self, rate: float) -> None:
         """Wait for the next arrival, and fold it."""
@@ -191,10 +207,14 @@ class Distributed:
         if head is None:
             self._lose(worker, trouble)
             return
-        if head.kind is Kind.BACK and worker in self._back:
+        if head.kind is Kind.BACK:
             self._take_back(worker)
             return
-        work, offset = self._out.pop(worker), self._offset[worker]
+        work, offset = self._out.get(worker), self._offset[worker]
+        if work is None or (head.kind, head.step) != (Kind.DONE, work.step):
+            self._lose(worker, f"sent garbage: {head.kind.name} {head.step}, not asked for")
+            return
+        del self._out[worker]
         begun, count = self.now_s, self._folded[worker]
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
@@ -227,15 +247,19 @@ class Distributed:
         offset = clock_offset(address, time.monotonic)
         body = torch.zeros_like(self.server.model, device="cpu")
         self._back[worker] = Returned(address, offset)
-        self._inbox.listen(worker, address, body)
         self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+        self._inbox.listen(worker, address, body)
 
     def _take_back(self, worker: int) -> None:
         """Give a worker that has come back work like the others."""
-        returned = self._back.pop(worker)
+        if worker not in self._back:
+            return
+        returned = self._back[worker]
         self._address[worker] = returned.address
         self._offset[worker] = returned.offset_s - self._began
+        # In this order: in between, the door must not take it for one that is gone.
         self._absent.discard(worker)
+        del self._back[worker]
         self._free.append(worker)
         self._say(f"worker {worker} is back; {len(self._free) + len(self._out)} at work")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,19 +23,20 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.errors import UserError
-from harness.execution.backends import GLOO, staged_on
+from harness.execution.backends import GLOO, MPI, staged_on
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
-from harness.execution.distributed import NoWorkersLeft, Pace, ServerGone, clock_offset
+from harness.execution.distributed import NoWorkersLeft, Pace, clock_offset
 from harness.execution.frames import Frames
 from harness.execution.recorder import Recorder, Work
 from harness.execution.resume import Arrays, Facts, part
 from harness.execution.server_shards import states
-from harness.execution.wire import SERVER_RANK, Head, Kind, receive, send
+from harness.execution.wire import SERVER_RANK, GarbageReceived, Head, Kind, receive, send, talking
 from harness.simulator import Timeline
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
 """What a worker tells of each round: three moments on its clock, and its summed loss."""
+NEEDED = "a worker is gone, and a round needs everybody"
 TIMES = 2
 """Message tag of what workers tell."""
 
@@ -71,11 +73,16 @@ class Rounds:
         self._workers, self._every = config.workers, config.protocol.every
         self._dealing, self._say = dealing, say
         self.server = config.algorithm.start(model)
-        workers_group(backend)
         self._began = time.monotonic()
-        self._offset = [
-            clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
-        ]
+        try:
+            if backend == MPI:
+                workers_group(backend)
+            self._offset = [
+                clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
+            ]
+        except (RuntimeError, GarbageReceived) as error:
+            self._say(NEEDED)
+            raise NoWorkersLeft from error
         self._next, self._loss, self._left_s = 0, 0.0, 0.0
         self._recorder = Recorder()
         self._told = False
@@ -99,8 +106,8 @@ class Rounds:
         del drain, handing_out
         try:
             return self._advance(folds, rate)
-        except RuntimeError as error:
-            self._say("a worker is gone, and a round needs everybody")
+        except (RuntimeError, GarbageReceived) as error:
+            self._say(NEEDED)
             raise NoWorkersLeft from error
 
     def _advance(self, folds: int, rate: float) -> Timeline:
@@ -117,8 +124,10 @@ class Rounds:
                     send(Head(Kind.STATE, version=self.server.version), rank, tensor)
             send(head, rank)
         told = [self._heard(1 + worker, folds) for worker in range(self._workers)]
+        staged = torch.zeros_like(self.server.model, device="cpu")
         for tensor in states(self.server):
-            receive(1, tensor)
+            receive(1, staged)
+            tensor.copy_(staged)
         for k in range(folds):
             self._record(self.server.version + k, first + k * steps, [t[k] for t in told])
         self._loss += sum(t[:, LOSS].sum().item() for t in told)
@@ -152,7 +161,8 @@ class Rounds:
     def close(self) -> None:
         """Send the workers home."""
         for rank in range(1, 1 + self._workers):
-            send(Head(Kind.STOP), rank)
+            with suppress(RuntimeError):  # it is gone, and needed no more
+                send(Head(Kind.STOP), rank)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what workers remember from round to round is not kept."""
@@ -178,8 +188,9 @@ class Rounds:
 
 
 def workers_group(backend: str = GLOO) -> Any:
-    """The group of all ranks but the first, which the first has to ask for as well."""
-    return dist.new_group(list(range(1, dist.get_world_size())), backend=backend)
+    """The group of all ranks but the first, which only for MPI has to ask for it as well."""
+    ranks = list(range(1, dist.get_world_size()))
+    return dist.new_group(ranks, backend=backend, use_local_synchronization=backend != MPI)
 
 
 def work_in_rounds(
@@ -198,10 +209,7 @@ def work_in_rounds(
         ServerGone: a connection closed.
         UserError: the backend is not for this run's device.
     """
-    try:
-        _Worker(config, corpus, rank, pace, backend).run()
-    except RuntimeError as error:
-        raise ServerGone from error
+    _Worker(config, corpus, rank, pace, backend).run()
 
 
 class _Worker:
@@ -219,17 +227,20 @@ class _Worker:
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
         self.received = torch.zeros(size)
         self.out = torch.zeros(1, size, device=config.device)
-        self.memory, self.rounds, self.group = Memory(), 0, workers_group(backend)
+        self.memory, self.rounds = Memory(), 0
         self.staged_on = staged_on(backend, config.device)
+        with talking():
+            self.group = workers_group(backend)
 
     def run(self) -> None:
         """Answer until told to stop."""
         states_heard = 0
         while True:
-            head = receive(SERVER_RANK, self.received)
-            if head.kind is Kind.CLOCK:
-                send(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
-                continue
+            with talking():
+                head = receive(SERVER_RANK, self.received)
+                if head.kind is Kind.CLOCK:
+                    send(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
+                    continue
             if head.kind is Kind.STOP:
                 return
             if head.kind is Kind.STATE:
@@ -246,9 +257,9 @@ class _Worker:
         times = torch.zeros(head.rounds, 4, dtype=torch.float64)
         for k in range(head.rounds):
             times[k] = self._round(head.step + k * head.steps, head)
-        dist.send(times, dst=SERVER_RANK, tag=TIMES)
-        if self.rank == 1:
-            for tensor in states(self.server):
+        with talking():
+            dist.send(times, dst=SERVER_RANK, tag=TIMES)
+            for tensor in states(self.server) if self.rank == 1 else ():
                 send(Head(Kind.STATE, version=self.server.version), SERVER_RANK, tensor)
 
     def _round(self, first: int, head: Head) -> Tensor:
@@ -268,7 +279,8 @@ class _Worker:
         self.rounds += head.steps
         computed = time.monotonic()
         mean = self.out.to(self.staged_on)
-        dist.all_reduce(mean, group=self.group)
+        with talking():
+            dist.all_reduce(mean, group=self.group)
         mean /= config.workers
         with torch.no_grad():
             config.algorithm.fold(self.server, mean.to(self.out.device), [0], head.rate)

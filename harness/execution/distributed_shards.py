@@ -47,8 +47,10 @@ from harness.execution.shard import (
     tell_state,
 )
 from harness.execution.wire import (
+    CLOSED,
     Address,
     Arrival,
+    GarbageReceived,
     Head,
     Inbox,
     Kind,
@@ -108,10 +110,7 @@ class Sharded:
         self._sharded = ShardedServer(config.algorithm.start(model), config.shards)
         self.server = self._sharded.whole
         self._began = time.monotonic()
-        self._offset = {
-            rank: clock_offset(rank, lambda: self.now_s)
-            for rank in range(1, config.shards + config.workers)
-        }
+        self._offset = dict.fromkeys(range(1, config.shards + config.workers), 0.0)
         self._address: list[Address] = [config.shards + w for w in range(config.workers)]
         self._inbox = self._listening()
         self._shard = Shard(
@@ -127,16 +126,35 @@ class Sharded:
         self._loss, self._left_s = 0.0, None
         self._recorder, self._scattered = Recorder(), False
         if door is not None:
-            door.open(self._enters, lambda worker: worker in self._absent)
+            door.open(self._enters, self._is_absent)
 
     def _listening(self) -> Inbox:
-        """Workers by their numbers, and after them the other shards."""
-        parts = [part.model for part in self._sharded.parts]
-        inbox = Inbox(self._address, len(parts[0]), parts[0].dtype)
+        """Workers by their numbers, and after them the other shards.
+
+        Raises:
+            ShardGone: a shard died before it began; a worker that did is given up.
+        """
+        parts = [torch.zeros_like(part.model, device="cpu") for part in self._sharded.parts]
+        inbox = Inbox([], 0, parts[0].dtype)
         for shard in range(1, self._shards):
-            body = torch.zeros(len(parts[shard]), dtype=parts[shard].dtype)
-            inbox.listen(self._workers + shard, shard, body)
+            try:
+                self._offset[shard] = clock_offset(shard, lambda: self.now_s)
+            except (RuntimeError, GarbageReceived) as error:
+                raise ShardGone(shard) from error
+            inbox.listen(self._workers + shard, shard, parts[shard])
+        for worker, address in enumerate(self._address):
+            body = torch.zeros_like(parts[0])
+            try:
+                self._offset[self._shards + worker] = clock_offset(address, lambda: self.now_s)
+            except (RuntimeError, GarbageReceived):
+                inbox.put(Arrival(worker, None, body, CLOSED))
+            else:
+                inbox.listen(worker, address, body)
         return inbox
+
+    def _is_absent(self, worker: int) -> bool:
+        """Whether a worker is gone and has not come back; on the thread of the door."""
+        return worker in self._absent and worker not in self._back
 
     @property
     def now_s(self) -> float:
@@ -249,7 +267,7 @@ class Sharded:
             self._told(worker - self._workers, head)
         elif head is not None and head.kind is Kind.PUSHED:
             self._pushed(worker, head)
-        elif head is not None and head.kind is Kind.BACK and worker in self._back:
+        elif head is not None and head.kind is Kind.BACK:
             self._take_back(worker)
         else:
             if head is None and "garbage" in trouble:
@@ -280,8 +298,11 @@ class Sharded:
         """A shard has folded a piece, or given up a worker."""
         worker = head.worker
         if head.kind is Kind.FOLDED:
+            found = self._out.get(worker)
+            if found is None or found.work.step != head.step:
+                raise ShardGone(shard)  # it has folded what nobody asked for
             piece = Piece(head.read_version, head.version, head.began_s, head.ended_s)
-            self._out[worker].pieces[shard] = piece
+            found.pieces[shard] = piece
         elif head.kind is Kind.GONE:
             if worker not in self._gone:
                 self._dismiss(worker)
@@ -341,15 +362,19 @@ class Sharded:
         offset = clock_offset(address, time.monotonic)
         body = torch.zeros_like(self._sharded.parts[0].model, device="cpu")
         self._back[worker] = Returned(address, offset)
-        self._inbox.listen(worker, address, body)
         self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+        self._inbox.listen(worker, address, body)
 
     def _take_back(self, worker: int) -> None:
         """Give a worker that has come back work like the others."""
-        returned = self._back.pop(worker)
+        if worker not in self._back:
+            return
+        returned = self._back[worker]
         self._address[worker] = returned.address
         self._offset[self._shards + worker] = returned.offset_s - self._began
+        # In this order: in between, the door must not take it for one that is gone.
         self._absent.discard(worker)
+        del self._back[worker]
         del self._gone[worker]
         self._shard.take_back(worker)
         self._free.append(worker)

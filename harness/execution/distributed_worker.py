@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
@@ -15,18 +14,18 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
-from harness.execution.distributed import Pace, ServerGone, sleep_until
+from harness.execution.distributed import Pace, sleep_until
 from harness.execution.frames import Frames
 from harness.execution.server_shards import edges
 from harness.execution.wire import (
     SERVER_RANK,
     Address,
-    GarbageReceived,
     Head,
     Kind,
     expect,
     receive,
     send,
+    talking,
 )
 
 
@@ -51,14 +50,17 @@ def work(
     """
     contributor = Contributor(config, corpus, rank - 1, pace)
     while True:
-        head = _ordered(server, contributor.received)
+        with talking():
+            head = receive(server, contributor.received)
         if head.kind is Kind.STOP:
             return
         if head.kind is Kind.CLOCK:
-            _answer(server, Head(Kind.CLOCK, began_s=time.monotonic()))
+            with talking():
+                send(Head(Kind.CLOCK, began_s=time.monotonic()), server)
             continue
         done = contributor.contribute(head)
-        _answer(server, replace(done, kind=Kind.DONE), contributor.out[0])
+        with talking():
+            send(replace(done, kind=Kind.DONE), server, contributor.out[0])
 
 
 class Contributor:
@@ -111,20 +113,6 @@ class Contributor:
         return replace(head, began_s=began, ended_s=time.monotonic(), loss=loss)
 
 
-def _ordered(server: Address, received: Tensor) -> Head:
-    try:
-        return receive(server, received)
-    except RuntimeError as error:
-        raise ServerGone from error
-
-
-def _answer(server: Address, head: Head, body: Tensor | None = None) -> None:
-    try:
-        send(head, server, body)
-    except RuntimeError as error:
-        raise ServerGone from error
-
-
 def work_in_shards(
     config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None, shards: Sequence[Address]
 ) -> None:
@@ -140,10 +128,7 @@ def work_in_shards(
     Raises:
         ServerGone: a connection closed.
     """
-    try:
-        _Worker(config, corpus, worker, pace, shards).run()
-    except (RuntimeError, GarbageReceived) as error:
-        raise ServerGone from error
+    _Worker(config, corpus, worker, pace, shards).run()
 
 
 class _Worker:
@@ -166,15 +151,18 @@ class _Worker:
     def run(self) -> None:
         """Answer until told to stop."""
         while True:
-            head = receive(self._shards[0], self._nothing)
+            with talking():
+                head = receive(self._shards[0], self._nothing)
             if head.kind is Kind.STOP:
                 return
-            if head.kind is Kind.CLOCK:
-                send(Head(Kind.CLOCK, began_s=time.monotonic()), self._shards[0])
-                continue
-            self._fetch(head)
+            with talking():
+                if head.kind is Kind.CLOCK:
+                    send(Head(Kind.CLOCK, began_s=time.monotonic()), self._shards[0])
+                    continue
+                self._fetch(head)
             done = self._contributor.contribute(head)
-            self._push(done)
+            with talking():
+                self._push(done)
 
     def _fetch(self, head: Head) -> None:
         """Read all shards, each as it is when it is asked."""

@@ -22,10 +22,21 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Algorithm, Server
 from harness.execution.config import RunConfig
-from harness.execution.distributed import Pace, ServerGone
+from harness.execution.distributed import Pace
 from harness.execution.rejoining import Door
 from harness.execution.server_shards import edges, states
-from harness.execution.wire import SERVER_RANK, Address, Arrival, Head, Inbox, Kind, Peer, send
+from harness.execution.wire import (
+    SERVER_RANK,
+    Address,
+    Arrival,
+    Head,
+    Inbox,
+    Kind,
+    Peer,
+    ServerGone,
+    send,
+    talking,
+)
 
 
 class _Waiting(NamedTuple):
@@ -62,6 +73,7 @@ class Shard:
         self._fold_s = fold_s
         self._waiting: deque[_Waiting] = deque()
         self._read: dict[int, tuple[int, int]] = {}
+        self._reading: set[int] = set()
         self._gone: set[int] = set()
         self._queued: defaultdict[int, int] = defaultdict(int)
         self._busy_until_s = self._folded_at_s = 0.0
@@ -79,10 +91,14 @@ class Shard:
             self.drop(worker)
         elif head.kind is Kind.FETCH:
             self._read[worker] = head.step, self.server.version
+            self._reading.add(worker)
             answer = Head(Kind.SLICE, head.step, version=self.server.version)
             with suppress(RuntimeError):  # that it is gone will be heard
                 send(answer, address, self.server.model)
+        elif worker not in self._reading or head.step != self._read[worker][0]:
+            self.drop(worker)  # a piece of what it has not read
         else:
+            self._reading.discard(worker)
             seconds = self._fold_s(worker, self._queued[worker])
             self._queued[worker] += 1
             self._wait(worker, head, body, seconds)
@@ -91,6 +107,7 @@ class Shard:
         """Hear nothing more of a worker, and say so when what it sent is folded."""
         if worker not in self._gone:
             self._gone.add(worker)
+            self._reading.discard(worker)
             self._wait(worker, None, None, 0.0)
 
     def take_back(self, worker: int) -> None:
@@ -227,8 +244,8 @@ class _Serving:
         """A worker has come back; on the thread of the door."""
         body = torch.zeros_like(self._server.model, device="cpu")
         self._workers[worker] = address
-        self._inbox.listen(worker, address, body)
         self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
+        self._inbox.listen(worker, address, body)
 
     def run(self) -> None:
         """Answer until told to stop."""
@@ -262,14 +279,10 @@ class _Serving:
             if head.kind.has_body:
                 self._inbox.release(self._first)
         elif head.kind is Kind.GATHER:
-            try:
+            with talking():
                 tell_state(self._server, SERVER_RANK)
-            except RuntimeError as error:
-                raise ServerGone from error
         return head.kind is not Kind.STOP
 
     def _answer(self, head: Head) -> None:
-        try:
+        with talking():
             send(head, SERVER_RANK)
-        except RuntimeError as error:
-            raise ServerGone from error

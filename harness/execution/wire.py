@@ -11,7 +11,6 @@ A peer is the number of a rank; who came later, into a group of its own, is a `P
 from __future__ import annotations
 
 import math
-import os
 import queue
 import threading
 import time
@@ -19,15 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
-from datetime import timedelta
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from harness.errors import UserError
 
 SERVER_RANK = 0
 MAGIC = 7_105_641.0
@@ -303,27 +299,3 @@ class Inbox:
             trouble = f"cannot be heard: {error}"
         if self._read[worker] is read:  # else it has come back meanwhile
             self._arrivals.put(Arrival(worker, None, body, trouble))
-
-
-def join() -> tuple[int, int]:
-    """Enter the process group that ``torchrun`` (or Slurm) describes; returns (rank, ranks).
-
-    Listens on the loopback interface unless ``GLOO_SOCKET_IFNAME`` names another.
-
-    Raises:
-        UserError: the process was not started as one of a group, or nobody answers.
-    """
-    missing = [
-        name
-        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if name not in os.environ
-    ]
-    if missing:
-        raise UserError(f"environment: {missing[0]} is missing; start with torchrun")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=DEAD_AFTER_S))
-    except (RuntimeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"torch.distributed: cannot form the group: {first}") from error
-    return dist.get_rank(), dist.get_world_size()
