@@ -16,6 +16,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", type=Path, help="a finished run of the same settings: when its folds are done"
     )
+    parser.add_argument(
+        "--kept",
+        type=float,
+        help="share of frames that decoders keep, in sequence training;"
+        " that of the target, else 0.15, if not given",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,12 +29,24 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.errors import EXIT_DONE, UserError
     from harness.execution.foreseeing import foreseen
     from harness.execution.run_file import load_run
+    from harness.execution.sequence_foreseeing import foreseen_sequence
+    from harness.execution.sequence_run_file import is_sequence, load_sequence
     from harness.simulator import load_cluster
 
     if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
-    asked = load_run(arguments.file)
+    if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
+        raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
+    sequence = is_sequence(arguments.file)
+    if arguments.kept is not None and not sequence:
+        raise UserError(f"--kept {arguments.kept}: for sequence training; {arguments.file} is none")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    for line in foreseen(asked, cluster, arguments.workers, arguments.target):
+    options = cluster, arguments.workers, arguments.target
+    lines = (
+        foreseen_sequence(load_sequence(arguments.file), *options, arguments.kept)
+        if sequence
+        else foreseen(load_run(arguments.file), *options)
+    )
+    for line in lines:
         print(line)
     return EXIT_DONE

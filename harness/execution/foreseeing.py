@@ -14,6 +14,7 @@ from harness.execution.frames import Frames
 from harness.execution.replaying import stored_run
 from harness.execution.run_file import RunFile
 from harness.simulator import Cluster, Simulation, Timeline
+from harness.store import Run
 
 SAMPLE = 2000
 """Folds that are simulated."""
@@ -53,7 +54,7 @@ def foreseen(
     passes, whole_s = config.passes, config.passes * folds / per_s
     yield f"{'all passes, at most':28} {passes} passes, {whole_s:.5g} s"
     if target is not None:
-        yield from _targets(target, per_s)
+        yield from reached(stored_run(target), per_s)
 
 
 def _simulated(workers: int, config: RunConfig) -> Timeline:
@@ -68,8 +69,8 @@ def _rate(timeline: Timeline) -> float:
     return float(len(times) / times[-1]) if times[-1] > 0.0 else float("inf")
 
 
-def _targets(folder: Path, per_s: float) -> Iterator[str]:
-    run = stored_run(folder)
+def reached(run: Run, per_s: float) -> Iterator[str]:
+    """Lines that say when a cluster of so many folds a second would have had a run's errors."""
     metrics = run.metrics
     for name in ("dev_frame_error/average", "dev_frame_error/iterate"):
         rows = np.flatnonzero(np.array(metrics["name"]) == name)
