@@ -60,6 +60,9 @@ def parser() -> Parser:
     p.add_argument(
         "--backend", default="gloo", help="of averages in rounds: gloo, nccl or mpi (gloo)"
     )
+    p.add_argument(
+        "--device", help="where processes compute: auto, cpu or cuda (cpu; cuda with nccl)"
+    )
     return p
 
 
@@ -76,6 +79,10 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
         from harness.execution.backends import check
 
         check(asked.backend)
+    if asked.device is not None:
+        from harness.execution.backends import device_of
+
+        asked.device = device_of(asked.backend, asked.device)
     if asked.processes is not None and "RANK" not in os.environ:
         if not 2 <= asked.processes <= 1000:
             raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
@@ -117,9 +124,11 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
 
     if is_sequence(asked.file):
         _only_rounds(asked, in_rounds=False)
+        if asked.device not in (None, "cpu"):
+            raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
         begin(SEQUENCE)
         return serve_sequence(asked, ranks, _say, GOES_ON)
-    device = device_of(asked.backend)
+    device = asked.device or device_of(asked.backend)
     run = load_run(asked.file, seed=asked.seed, device=device, progress=_say)
     config = run.config
     _only_rounds(asked, in_rounds=config.protocol is not None)
@@ -224,8 +233,9 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
         return EXIT_DONE
     if at_work == SEQUENCE:
         return take_part(asked, rank, _say, GOES_ON)
-    own_device(asked.backend, rank)
-    run = load_run(asked.file, seed=asked.seed, device=device_of(asked.backend))
+    device = asked.device or device_of(asked.backend)
+    own_device(device, asked.backend, rank)
+    run = load_run(asked.file, seed=asked.seed, device=device)
     config, shards = run.config, run.config.shards
     agree(at_work, _identity(config, asked), asked.file)
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"

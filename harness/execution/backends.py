@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from harness.errors import UserError, unknown
+from harness.execution.device import resolve
 
 LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
 """Where torchrun and Slurm say which process on its machine this is, and on which machine."""
@@ -39,27 +40,38 @@ def check(backend: str) -> None:
         raise UserError(f"--backend {NCCL}: no GPU here; allowed: {GLOO}")
 
 
-def device_of(backend: str) -> str:
-    """Where the workers of a run compute: on GPUs if their averages go between GPUs."""
-    return "cuda" if backend == NCCL else "cpu"
+def device_of(backend: str, asked: str | None = None) -> str:
+    """Where the processes of a run compute: on GPUs if their averages go between GPUs.
 
-
-def own_device(backend: str, rank: int) -> None:
-    """Take this worker's own GPU, where averages go between GPUs.
+    Args:
+        backend: of averages.
+        asked: ``auto``, ``cpu`` or ``cuda``; None for what the backend needs.
 
     Raises:
-        UserError: there are fewer GPUs here than workers.
+        UserError: it is not here, or not for this backend.
     """
-    if device_of(backend) != "cuda" or rank == 0:
+    if asked is None:
+        return "cuda" if backend == NCCL else "cpu"
+    staged_on(backend, device := resolve(asked))
+    return device
+
+
+def own_device(device: str, backend: str, rank: int) -> None:
+    """Take this process's own GPU, or its share of one unless averages go between GPUs.
+
+    Raises:
+        UserError: NCCL finds fewer GPUs here than workers.
+    """
+    if device != "cuda" or rank == 0:
         return
     # Under torchrun and under srun ranks are counted on each machine; the server, which is on
     # the first one, needs no GPU.
     local, machine = (_first_of(*names) for names in LOCAL_NAMES)
     number = int(local or rank) - (int(machine or 0) == 0)
-    if number >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
+    found = torch.cuda.device_count()
+    if backend == NCCL and number >= found:
         raise UserError(f"--backend {NCCL}: {found} GPUs here; needed: one a worker")
-    torch.cuda.set_device(number)
+    torch.cuda.set_device(number % found)
 
 
 def _first_of(*names: str) -> str | None:

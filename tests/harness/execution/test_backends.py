@@ -44,10 +44,39 @@ def test_nccl_needs_a_gpu_for_every_worker(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     for rank in range(3):
-        own_device("nccl", rank)
+        own_device("cuda", "nccl", rank)
     assert taken == [0, 1]
     with pytest.raises(UserError, match="2 GPUs here; needed: one a worker"):
-        own_device("nccl", 3)
+        own_device("cuda", "nccl", 3)
+    own_device("cuda", "gloo", 3)  # GPUs are shared where averages go through host memory
+    assert taken == [0, 1, 0]
+
+
+def test_under_srun_a_worker_takes_the_gpu_of_its_place_on_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for rank, node, place in ((1, 0, 1), (2, 0, 2), (3, 1, 0), (4, 1, 1)):
+        monkeypatch.setenv("SLURM_NODEID", str(node))
+        monkeypatch.setenv("SLURM_LOCALID", str(place))
+        own_device("cuda", "nccl", rank)
+    assert taken == [0, 1, 0, 1]
+
+
+def test_a_device_that_is_not_here_or_not_for_the_backend_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("gloo", "auto") == device_of("gloo", "cpu") == "cpu"
+    with pytest.raises(UserError, match="--backend nccl: not for a run on cpu"):
+        device_of("nccl", "cpu")
+    assert main([str(tmp_path / "run.toml"), "--processes", "3", "--device", "cuda"]) == 2
+    assert "--device: cuda asked for, but PyTorch sees no CUDA" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_of("gloo", "cuda") == "cuda"
 
 
 def test_the_command_refuses_before_it_starts_anything(
