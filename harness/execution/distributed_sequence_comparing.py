@@ -103,6 +103,8 @@ def predict(
 
 def awake(timeline: Timeline) -> Timeline:
     """A timeline without the pauses of its server: what came after one comes so much earlier."""
+    if PAUSE not in timeline.kinds:
+        return timeline
     spans = timeline.spans
     rests = spans.kind == timeline.kinds.index(PAUSE)
     start_s, end_s = spans.start_s[rests], spans.end_s[rests]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness import cli
 from harness.errors import UserError
 from harness.execution.distributed_sequence_command import serve
 from harness.execution.distributed_sequence_comparing import compare_sequence
@@ -182,7 +183,7 @@ def again(run: Run) -> None:
 
 
 def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_predicted(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, group: list[Group], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_file = written(tmp_path, 0.002, more=f'fetch_s = {FETCH_S}\nlayers = "last"')
     group.append(running := Group(run_file, 5))
@@ -205,7 +206,11 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
         (epochs, values, _), (repeated, theirs, _) = run.curve(name), second.curve(name)
         assert (epochs.tolist(), values.tolist()) == (repeated.tolist(), theirs.tolist())
     found = compare_sequence(config, corpus.split("train"), timeline, told)
-    assert len(found.recorded.outer) == len(found.predicted.outer)
+    assert found.recorded.outer.mean() == pytest.approx(run.summary["outer_staleness_mean"])
+    assert found.recorded.push.mean() == pytest.approx(run.summary["push_staleness_mean"])
+    assert cli.main(["compare", str(run.dir)]) == 0
+    line = f"mean outer staleness{'':4}{found.recorded.outer.mean():12.4g}"
+    assert line in capsys.readouterr().out
 
 
 def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
 from harness.errors import UserError
-from harness.execution.distributed_sequence_comparing import predict
+from harness.execution.distributed_sequence_comparing import (
+    awake,
+    compare_sequence,
+    predict,
+    shown_sequence,
+)
 from harness.execution.distributed_sequence_record import TOLD, Row, Told, load_told
 from harness.execution.distributed_sequence_recorded import RecordedSequence
 from harness.execution.distributed_sequence_replica import Handed, Replica
+from harness.execution.recorder import PAUSE
 from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_order import orders
 from harness.execution.sequence_setup import Setup, network
 from harness.execution.sequence_streams import Streams
-from harness.simulator import Simulation, Timeline, concat
+from harness.simulator import LOST, Simulation, Timeline, concat
+from harness.simulator.timeline import Spans
 from harness.store import Store
 
 WAYS = {
@@ -102,6 +111,109 @@ def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
     _, timeline, told = simulated(config, beginning(config))
     predicted = predict(config, corpus.split("train"), told)
     assert predicted.sha256() == timeline.sha256()
+
+
+PAUSES = ((0.02, 5.0), (0.05, 0.25))
+"""After so many seconds at work the server rests for so many."""
+
+
+def rested(timeline: Timeline) -> Timeline:
+    """A timeline as a server would have recorded it that rests now and then."""
+
+    def later(time_s: np.ndarray) -> np.ndarray:
+        return time_s + sum((time_s > at) * rest for at, rest in PAUSES)
+
+    spans, rows, decodes = timeline.spans, timeline.contributions, timeline.decodes
+    start_s = np.array([at for at, _ in PAUSES])
+    end_s = later(start_s) + [rest for _, rest in PAUSES]
+    pauses = Spans(
+        np.full(2, -1, np.int32), np.full(2, len(timeline.kinds), np.int32), later(start_s), end_s
+    )
+    moved = replace(spans, start_s=later(spans.start_s), end_s=later(spans.end_s))
+    return replace(
+        timeline,
+        kinds=(*timeline.kinds, PAUSE),
+        folds=replace(timeline.folds, time_s=later(timeline.folds.time_s)),
+        contributions=replace(rows, read_time_s=later(rows.read_time_s)),
+        spans=Spans(*map(np.concatenate, zip(astuple(moved), astuple(pauses), strict=True))),
+        decodes=replace(decodes, decode_time_s=later(decodes.decode_time_s)),
+    )
+
+
+def test_without_its_pauses_a_record_is_as_if_the_server_had_never_rested(
+    sequence, corpus, beginning, simulated
+) -> None:
+    config = sequence(test=False)
+    _, timeline, _ = simulated(config, beginning(config))
+    (found, kinds), there = _times(awake(rested(timeline))), _times(timeline)[0]
+    assert PAUSE not in kinds
+    for name, time_s in there.items():
+        np.testing.assert_allclose(found[name], time_s, rtol=0.0, atol=1e-12, err_msg=name)
+    assert timeline.folds.time_s[-1] > PAUSES[-1][0]
+
+
+def _times(timeline: Timeline) -> tuple[dict[str, np.ndarray], set[str]]:
+    spans = timeline.spans
+    times = {
+        "folds": timeline.folds.time_s,
+        "reads": timeline.contributions.read_time_s,
+        "starts": spans.start_s,
+        "ends": spans.end_s,
+        "decodes": timeline.decodes.decode_time_s,
+    }
+    return times, {timeline.kinds[kind] for kind in spans.kind.tolist()}
+
+
+def test_a_record_with_pauses_is_compared_with_its_own_simulation(
+    sequence, corpus, beginning, simulated
+) -> None:
+    config = sequence(test=False, passes=3)
+    _, timeline, told = simulated(config, beginning(config))
+    train = corpus.split("train")
+    found = compare_sequence(config, train, rested(timeline), told)
+    there, ours = found.recorded, found.predicted
+    assert there.inner.throughput_per_s == pytest.approx(ours.inner.throughput_per_s, rel=1e-9)
+    for name in ("outer", "push"):
+        assert getattr(there, name).tolist() == getattr(ours, name).tolist()
+    np.testing.assert_allclose(there.outer_s, ours.outer_s, rtol=0.0, atol=1e-12)
+    lines = list(shown_sequence(found))
+    assert [line[:24].strip() for line in lines[-5:]] == [
+        "mean outer staleness", "mean push staleness", "mean outer lag, s",
+        "outer, KS distance", "push, KS distance",
+    ]  # fmt: skip
+    assert lines[-5].split()[-3:] == [f"{ours.outer.mean():.4g}"] * 2 + ["+0.0%"]
+    assert [float(line.split()[-1]) for line in lines[-2:]] == [0.0, 0.0]
+    assert ours.outer.mean() > 1.0
+
+
+def test_a_cluster_twice_as_fast_is_predicted_to_be(sequence, corpus, beginning, simulated) -> None:
+    config = sequence(test=False, passes=3, decode_cost=0.0)
+    _, timeline, told = simulated(config, beginning(config))
+    ((name, card),) = config.cluster.devices.items()
+    fast = replace(
+        config.cluster,
+        devices={name: replace(card, achieved_flops_per_s=2.0 * card.achieved_flops_per_s)},
+        link=replace(config.cluster.link, bandwidth_bytes_per_s=2e7),
+        server=replace(config.cluster.server, fold_s=0.00005),
+    )
+    found = compare_sequence(config, corpus.split("train"), timeline, told, fast)
+    ratio = found.predicted.inner.throughput_per_s / found.recorded.inner.throughput_per_s
+    assert ratio == pytest.approx(2.0, rel=0.02)
+    line = next(line for line in shown_sequence(found) if line.startswith("folds a second"))
+    assert line.split()[-1] == f"{ratio - 1.0:+.1%}"
+
+
+def test_a_record_in_which_somebody_died_is_not_compared(
+    sequence, corpus, beginning, simulated
+) -> None:
+    config = sequence(test=False)
+    _, timeline, told = simulated(config, beginning(config))
+    rows = timeline.contributions
+    fold = np.where(rows.fold == 3, LOST, rows.fold)
+    lost = replace(timeline, contributions=replace(rows, fold=fold))
+    for record, said in ((timeline, replace(told, restarts=[5])), (lost, told)):
+        with pytest.raises(UserError, match="somebody died in this run"):
+            compare_sequence(config, corpus.split("train"), record, said)
 
 
 def test_a_record_of_other_arithmetic_is_refused(sequence, corpus, beginning, simulated) -> None:
