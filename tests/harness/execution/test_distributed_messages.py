@@ -1,0 +1,156 @@
+"""The asynchronous server on real processes, whose workers are messages of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Server
+from harness.execution import distributed, distributed_shards
+from harness.execution.config import RunConfig
+from harness.execution.distributed import Distributed
+from harness.execution.distributed_shards import Sharded
+from harness.execution.shard import Shard
+from harness.execution.wire import (
+    CLOSED,
+    Arrival,
+    GarbageReceived,
+    Head,
+    Inbox,
+    Kind,
+    Peer,
+    ServerGone,
+    talking,
+)
+
+NET = Dnn(Layout((9, 6, 5)))
+SIZE = NET.layout.parameters
+GONE_AND_BACK = [
+    "worker 0 is gone: its connection closed; 2 left",
+    "worker 0 is back; 3 at work",
+]
+GONE_AND_BACK_OF_SHARDS = ["worker 0 is gone; 2 left", "worker 0 is back; 3 at work"]
+
+
+@pytest.fixture
+def config(configure: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """Of three workers nobody has to be there for."""
+    for module in (distributed, distributed_shards):
+        monkeypatch.setattr(module, "clock_offset", lambda address, clock: 0.0)
+        monkeypatch.setattr(module, "send", lambda head, address, body=None: None)
+    monkeypatch.setattr(Inbox, "listen", lambda self, worker, source, body: None)
+    monkeypatch.setattr(Inbox, "release", lambda self, worker: None)
+    return configure(algorithm=AsyncSgd())
+
+
+class Talk:
+    """A server, and what it says.
+
+    Args:
+        config: what is run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.told: list[str] = []
+        dealing: Any = SimpleNamespace(stage=0, before=0)
+        self.server = Distributed(config, NET, torch.zeros(SIZE), dealing, None, self.told.append)
+
+    def says(self, worker: int, head: Head | None) -> None:
+        """A message of a worker comes in, or its connection closes."""
+        body, trouble = torch.ones(SIZE), "" if head else CLOSED
+        self.server._inbox.put(Arrival(worker, head, body, trouble))
+
+    def works(self, *done: tuple[int, int]) -> Any:
+        """Workers hand in minibatches; the timeline of their folds."""
+        for worker, step in done:
+            self.says(worker, Head(Kind.DONE, step))
+        return self.server.advance(3, drain=True, handing_out=None, rate=1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Head(Kind.PIECE, 0), Head(Kind.DONE, 7), Head(Kind.CLOCK)],
+    ids=lambda head: head.kind.name,
+)
+def test_what_nobody_asked_a_worker_for_is_not_folded_and_its_work_goes_to_another(
+    config: RunConfig, wrong: Head
+) -> None:
+    talk = Talk(config)
+    talk.says(0, wrong)
+    timeline = talk.works((0, 0), (1, 1), (2, 2), (1, 0))
+    said = f"worker 0 sent garbage: {wrong.kind.name} {wrong.step}, not asked for; 2 left"
+    assert talk.told == [said]
+    assert sorted(timeline.folded().first_step.tolist()) == [0, 1, 2]
+    assert set(timeline.folded().worker.tolist()) == {1, 2}
+    assert talk.server.server.model.tolist() == [-3.0] * SIZE
+
+
+def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
+    config: RunConfig,
+) -> None:
+    talk = Talk(config)
+    talk.says(0, None)
+    talk.works((1, 1), (2, 2), (1, 0))
+    assert talk.server._is_absent(0)
+    talk.server._enters(0, Peer(None, 1))
+    assert not talk.server._is_absent(0)  # so the door refuses a second one
+    talk.says(0, Head(Kind.BACK))
+    timeline = talk.works((2, 3), (1, 4), (0, 5))
+    assert talk.told == GONE_AND_BACK
+    assert sorted(timeline.folded().worker.tolist()) == [0, 1, 2]
+
+
+def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -> None:
+    told: list[Head] = []
+    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, lambda w: None, lambda w, n: 0.0)
+
+    def pieces(worker: int, *steps: int) -> None:
+        for step in steps:
+            shard.hear(worker, Head(Kind.PIECE, step, rate=1.0), torch.ones(4), Peer(None, 1))
+            while shard.due_s < float("inf"):
+                shard.go_on()
+
+    for worker in range(3):
+        shard._read[worker] = (5, 0)
+    shard._reading |= {0, 1}
+    pieces(0, 6)  # it has read for another minibatch
+    pieces(1, 5, 5)  # one too many
+    pieces(2, 5)  # it reads no more
+    assert [(head.kind, head.worker) for head in told] == [
+        (Kind.GONE, 0), (Kind.FOLDED, 1), (Kind.GONE, 1), (Kind.GONE, 2),
+    ]  # fmt: skip
+    assert shard.server.model.tolist() == [-1.0] * 4
+
+
+def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
+    config: RunConfig,
+) -> None:
+    told: list[str] = []
+    dealing: Any = SimpleNamespace(stage=0, before=0)
+    sharded = Sharded(replace(config, shards=2), NET, torch.zeros(SIZE), dealing, None, told.append)
+    body = torch.zeros(SIZE)
+    sharded._take_in(Arrival(0, None, body, CLOSED))
+    sharded._shard.go_on()
+    assert not sharded._is_absent(0)  # the other shard has not given it up yet
+    sharded._take_in(Arrival(3 + 1, Head(Kind.GONE, worker=0), body, ""))
+    assert sharded._is_absent(0)
+    sharded._enters(0, Peer(None, 2))
+    assert not sharded._is_absent(0)
+    for _ in range(2):
+        sharded._take_in(Arrival(0, Head(Kind.BACK), body, ""))
+    assert told == GONE_AND_BACK_OF_SHARDS
+    assert list(sharded._free) == [1, 2, 0]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("closed"), GarbageReceived("no message")])
+def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> None:
+    with pytest.raises(ServerGone), talking():
+        raise error
