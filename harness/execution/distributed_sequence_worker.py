@@ -98,6 +98,8 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace | None
         if note.word is Word.STOP:
             _pass_on(note, trainer)
             return
+        if note.utterance >= len(setup.train):
+            raise ServerGone(f"sent garbage: utterance {note.utterance} of {len(setup.train)}")
         model = body if note.word is Word.DECODE else model
         began = time.monotonic()
         (found,) = setup.decoder.decode([model], [note.utterance])

@@ -16,7 +16,7 @@ from harness.execution import distributed_sequence_worker as module
 from harness.execution.distributed import CLOCK_ROUNDS, ServerGone
 from harness.execution.distributed_sequence_replica import kept_waiting, sign_of
 from harness.execution.distributed_sequence_wire import CLOSED, Note, Word
-from harness.execution.sequence_setup import network
+from harness.execution.sequence_setup import Setup, network
 from harness.execution.wire import GarbageReceived, Head, Kind
 
 SIGN, QUESTION = Head(Kind.CLOCK, rounds=1), Head(Kind.CLOCK)
@@ -110,3 +110,16 @@ def test_what_is_compared_differs_between_a_paced_run_and_another(sequence) -> N
     signs = {sign_of(sequence(), paced=paced) for paced in (False, True)}
     assert len(signs) == 2
     assert max(signs) < 2**48
+
+
+def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
+    sequence, corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = sequence()
+    setup = Setup.of(config, corpus, torch.zeros(network(config, corpus).layout.parameters))
+    monkeypatch.setattr(module, "Room", lambda places, trainer: None)
+    monkeypatch.setattr(module, "send", lambda note, rank, body: None)
+    given = Note(Word.DECODE, utterance=28), setup.part
+    monkeypatch.setattr(module, "receive", lambda rank, into: given)
+    with pytest.raises(ServerGone, match="sent garbage: utterance 28 of 28"):
+        module.decode(config, setup, 0, None)
