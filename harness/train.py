@@ -114,7 +114,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.distributed_shards import Sharded, ShardGone
     from harness.execution.grid import Report
     from harness.execution.rejoining import door_of
-    from harness.execution.rendezvous import DONE, begin
+    from harness.execution.rendezvous import begin, dismiss
     from harness.execution.run import train
     from harness.execution.run_file import load_run
     from harness.execution.sequence_run_file import is_sequence
@@ -174,7 +174,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     for executor in executors:
         executor.close()
     if not executors:  # the store had the run
-        begin(DONE)
+        dismiss(ranks)
     for key in ("folds", "virtual_s"):
         print(f"{key:32} {found.summary[key]:.6g}")
     print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")

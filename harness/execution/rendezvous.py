@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +25,7 @@ DONE = "done"
 """Said in place of a run's identity where there is nothing to do."""
 LONG = timedelta(days=1000)
 """A server may make a corpus or pretrain, and its end is noticed by that of its store."""
+HEARD_WITHIN = timedelta(seconds=10)
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -90,9 +92,21 @@ def begin(run: str) -> None:
     """Say that a run begins, to those in `begun`; the server does.
 
     Args:
-        run: its identity, or `DONE`.
+        run: its identity.
     """
     connected().set(_key(), run)
+
+
+def dismiss(ranks: int) -> None:
+    """Say that there is nothing to do, and let those who listen hear it before the store ends.
+
+    Args:
+        ranks: how many processes there are.
+    """
+    store = connected()
+    store.set(_key(), DONE)
+    with suppress(RuntimeError):  # somebody is gone: so be it
+        store.wait([_heard(str(rank)) for rank in range(1, ranks)], HEARD_WITHIN)
 
 
 def begun() -> str:
@@ -103,7 +117,9 @@ def begun() -> str:
     """
     store = connected()
     store.wait([_key()], LONG)
-    return store.get(_key()).decode()
+    run = store.get(_key()).decode()
+    store.set(_heard(os.environ["RANK"]), "yes")
+    return run
 
 
 def agree(at_work: str, own: str, file: Path) -> None:
@@ -117,6 +133,10 @@ def agree(at_work: str, own: str, file: Path) -> None:
             f"{file}: run {own} is not allowed; allowed: {at_work}, as the server has it"
             " (the same file, corpus and options for every process)"
         )
+
+
+def _heard(rank: str) -> str:
+    return f"{_key()}/{rank}"
 
 
 def _served() -> TCPStore:

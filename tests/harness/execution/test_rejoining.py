@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from harness.errors import UserError
 from harness.execution import rejoining
 from harness.execution.rejoining import Door, come_back, comes_late, door_of
-from harness.execution.wire import HEAD, Head, Inbox, Kind, Peer, expect, packed, send
+from harness.execution.wire import HEAD, Head, Inbox, Kind, Peer, ServerGone, expect, packed, send
 from harness.train import _free_port
 
 
@@ -76,6 +77,48 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in(
     with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
         come_back(2, 1)
     assert not entered
+
+
+def test_what_is_no_number_at_the_door_is_refused_and_the_next_one_is_let_in(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
+    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
+    Door(0, 1).open(lambda *who: entered.put(who), lambda worker: worker == 1)
+    store.set(f"lagbench/{store.add(rejoining.TICKETS, 1)}/worker", "a stranger")
+    come_back(2, 1)
+    assert entered.get(timeout=20.0)[0] == 1
+    assert entered.empty()
+
+
+def test_who_comes_back_while_it_is_taken_in_waits_at_the_door_and_is_not_let_in_twice(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
+    entering, go_on = threading.Event(), threading.Event()
+
+    def enters(worker: int, peer: Peer) -> None:
+        entering.set()
+        go_on.wait(20.0)
+
+    Door(0, 1).open(enters)
+    come_back(2, 1)
+    assert entering.wait(20.0)
+    with pytest.raises(UserError, match="worker 1 is not allowed"):
+        come_back(2, 1)
+    go_on.set()
+    assert store.get("lagbench/1/answer").decode() == rejoining.YES
+
+
+def test_who_comes_back_to_a_server_that_is_gone_hears_so(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> TCPStore:
+        raise RuntimeError("closed")
+
+    monkeypatch.setattr(rejoining, "connected", gone)
+    with pytest.raises(ServerGone):
+        come_back(2, 1)
 
 
 def test_nobody_comes_late_under_torchrun_or_without_a_group(
