@@ -123,13 +123,13 @@ class Group:
 
     def ended(self) -> tuple[list[int], list[str]]:
         """Exit codes, and what each wrote to stderr."""
-        written, _ = self.launcher.communicate(timeout=120)
+        written, _ = self.launcher.communicate(timeout=400)
         codes = json.loads(written.splitlines()[-1])
         told = [(self.folder / f"{rank}.told").read_text() for rank in range(len(codes))]
         return codes, told
 
     def wait_for_checkpoint(self) -> None:
-        end = time.monotonic() + 90.0
+        end = time.monotonic() + 300.0
         while not any(self.store.glob("*/checkpoint/checkpoint.safetensors")):
             assert time.monotonic() < end, "no checkpoint"
             time.sleep(0.02)
