@@ -19,6 +19,12 @@ from harness.execution.run import TIMELINE
 from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
 from harness.simulator import LOST, Timeline
 
+OTHER_SEED = """
+import os, sys
+from harness.train import main
+
+os._exit(main([*sys.argv[1:], "--seed", "5"]))
+"""
 Launch = Callable[..., Any]
 RUN = """
 corpus = "parametric"
@@ -153,6 +159,20 @@ def test_a_worker_that_died_and_is_started_again_has_work_again(
     again(folder)
 
 
+def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_goes_on(
+    tmp_path: Path, launch: Launch
+) -> None:
+    (tmp_path / "other.py").write_text(OTHER_SEED, encoding="utf-8")
+    running = launch(written(tmp_path, 0.001), instead={2: tmp_path / "other.py"})
+    codes, told = running.ended()
+    assert codes == [0, 0, 2], told
+    assert "(the same file, corpus and options for every process)" in told[2]
+    assert "worker 1 is gone: its connection closed; 1 left" in told[0]
+    timeline = Timeline.load(running.folder() / TIMELINE)
+    assert set(timeline.folded().worker.tolist()) == {0}
+    each_step_once(timeline)
+
+
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:
     killed = launch(written(tmp_path, 0.1))
     killed.wait_for("*/checkpoint/*")
@@ -186,6 +206,25 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     assert timeline.staleness().max() == 0
     assert (timeline.lag_s() >= 0.005).all()
     again(folder)
+    once_more = launch(tmp_path / "run.toml")
+    codes, told = once_more.ended()
+    assert codes == [0, 0, 0], told
+    assert once_more.folder() == folder
+
+
+def test_a_worker_that_is_killed_in_rounds_ends_them_in_one_line(
+    tmp_path: Path, launch: Launch
+) -> None:
+    written(tmp_path, 0.02)
+    (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
+    running = launch(tmp_path / "run.toml")
+    running.wait_until_told("passes")
+    running.kill(2)
+    codes, told = running.ended()
+    assert codes == [3, 3, -9], told
+    assert "a worker is gone, and a round needs everybody" in told[0]
+    assert "error: no worker is left; the same command goes on" in told[0]
+    assert "error: worker 0: the server is gone; the same command goes on" in told[1]
 
 
 def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
