@@ -48,6 +48,8 @@ def begun(rank):
     if pid == 0:
         if rank == int(who) and when == "joined":
             dist.barrier = dies
+        if rank == int(who) and when == "of another seed":
+            words.extend(["--seed", "5"])
         if rank == int(who) and when == "loading":
             distributed_sequence_command.load_sequence = dies
         os.environ["RANK"] = str(rank)
@@ -105,7 +107,7 @@ def written(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> 
 
 
 class Group:
-    """A server, and a trainer and a decoder for each replica, each a process; who may die when."""
+    """A server, and a trainer and a decoder for each replica, each a process; one is special."""
 
     def __init__(self, run: Path, size: int, when: str = "", who: int = -1) -> None:
         self.folder, self.store = run.parent, run.parent / "s"
@@ -263,6 +265,18 @@ def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
     assert "replica 1: its trainer is gone: its connection closed; 0 frames lost" in told[0]
     timeline, _ = record(the_run(running.store))
     assert set(timeline.folded().worker.tolist()) == {0}
+
+
+def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
+    tmp_path: Path, group: list[Group]
+) -> None:
+    run_file = written(tmp_path, 0.001, replicas=1)
+    group.append(running := Group(run_file, 3, "of another seed", 1))
+    codes, told = running.ended()
+    assert codes == [3, 2, 3], told
+    assert told[1].startswith("error: replica 0: the server executes something else; needed: the")
+    assert "error: no replica is left; " in told[0]
+    assert not any("Traceback" in each for each in told)
 
 
 def test_a_process_that_dies_before_the_run_begins_ends_it_in_one_line(
