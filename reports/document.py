@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.identity import SHORT
@@ -11,7 +11,7 @@ from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.store import Run
 from reports import numbers, tables
-from reports.provenance import BAD, wall_time, where_from
+from reports.provenance import BAD, settings_of, wall_time, where_from
 
 CAUTION = {
     "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
@@ -43,7 +43,9 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
         "facts": _halves(what_was_run(results, len(cited))),
         "caution": CAUTION.get(results.scale, ""),
         "smoke": results.scale == "smoke",
-        "failures": _failures([run for run in runs if run.status in BAD]),
+        "failures": _failures(
+            [run for run in runs if run.status in BAD], results.provenance.get("settings", {})
+        ),
         "claims-title": "Verdicts",
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
         "tally": _tally(results.claims),
@@ -127,11 +129,14 @@ def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
     return [(verdict, counts[verdict]) for verdict in VERDICTS]
 
 
-def _failures(bad: Sequence[Run]) -> str:
+def _failures(bad: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> str:
+    """Which runs did not end well, by setting where one is known, else by hash."""
     if not bad:
         return ""
-    told = ", ".join(f"{run.hash[:SHORT]} {run.status}" for run in bad)
-    return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well: {told}."
+    names = settings_of(settings)
+    counts = Counter((names.get(run.hash, run.hash[:SHORT]), run.status) for run in bad)
+    told = "; ".join(f"{name}: {count} {status}" for (name, status), count in counts.items())
+    return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well. {told}."
 
 
 def _halves(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:

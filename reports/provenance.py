@@ -12,7 +12,7 @@ from reports import differences, numbers
 
 BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-256"}
-ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s")
+ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "divergence_asked_of")
 """Entries of provenance that are not printed as a line of their own."""
 MOST = 5
 """Keys told of one setting, the run's own first; the rest is in its ``config.json``."""
