@@ -14,10 +14,10 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
-from harness.execution import distributed, distributed_shards
+from harness.execution import distributed, distributed_rounds, distributed_shards
 from harness.execution.config import RunConfig
-from harness.execution.distributed import Distributed
-from harness.execution.distributed_shards import Sharded
+from harness.execution.distributed import Distributed, NoWorkersLeft
+from harness.execution.distributed_shards import Sharded, ShardGone
 from harness.execution.shard import Shard
 from harness.execution.wire import (
     CLOSED,
@@ -154,3 +154,54 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
 def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> None:
     with pytest.raises(ServerGone), talking():
         raise error
+
+
+def dead(rank: int) -> Callable[..., float]:
+    """What asks for clocks, where one rank has died before it was asked."""
+
+    def clock_offset(address: int, clock: object) -> float:
+        if address == rank:
+            raise RuntimeError("connection closed")
+        return 0.0
+
+    return clock_offset
+
+
+def test_a_worker_that_died_before_the_server_was_ready_is_done_without(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "clock_offset", dead(1))
+    talk = Talk(config)
+    timeline = talk.works((1, 1), (2, 2), (1, 0))
+    assert talk.told == GONE_AND_BACK[:1]
+    assert sorted(timeline.folded().first_step.tolist()) == [0, 1, 2]
+
+
+def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_does_not(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    dealing: Any = SimpleNamespace(stage=0, before=0)
+    parts = replace(config, shards=2), NET, torch.zeros(SIZE), dealing, None, told.append
+    monkeypatch.setattr(distributed_shards, "clock_offset", dead(1))
+    with pytest.raises(ShardGone, match="1"):
+        Sharded(*parts)
+    monkeypatch.setattr(distributed_shards, "clock_offset", dead(2))
+    sharded = Sharded(*parts)
+    sharded._go_on()
+    sharded._go_on()
+    sharded._take_in(Arrival(3 + 1, Head(Kind.GONE, worker=0), torch.zeros(0), ""))
+    assert told == GONE_AND_BACK_OF_SHARDS[:1]
+
+
+def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    protocol: Any = SimpleNamespace(overlap=False, every=5)
+    rounds: Any = SimpleNamespace(workers=3, protocol=protocol, algorithm=config.algorithm)
+    dealing: Any = SimpleNamespace(stage=0, before=0)
+    monkeypatch.setattr(distributed_rounds, "clock_offset", dead(2))
+    with pytest.raises(NoWorkersLeft):
+        distributed_rounds.Rounds(rounds, NET, torch.zeros(SIZE), dealing, say=told.append)
+    assert told == ["a worker is gone, and a round needs everybody"]
