@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.experiments import competing
+from reproductions.paper3_async_mmi.experiments import criterion
 from reproductions.paper3_async_mmi.presets import KAPPA, NUMERATOR, PRESETS, REPORTED
 
 DENOMINATORS = {
@@ -34,7 +34,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "stable goes by rate times stale frames, and that by slots, kept frames and replicas"),
         ("passes of MMI", "many, rate divided by 10 at a plateau",
          f"{preset.passes}, one rate: no plateau is reached"),
-        ("denominator", "lattices made on the fly", DENOMINATORS[competing(corpus)]),
+        ("denominator", "lattices made on the fly", DENOMINATORS[criterion(corpus).denominator]),
         ("numerator", "not said", f"{NUMERATOR} over all alignments"),
         ("acoustic scale", "not said", f"{KAPPA:g}"),
         ("re-aligned control", "forced alignments", "forced alignments, no frame left out"),

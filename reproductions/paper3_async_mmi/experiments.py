@@ -8,7 +8,7 @@ from functools import cache
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
-from harness.acoustics.mmi import Criterion, Paths
+from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
 from harness.execution.config import RunConfig, Stage
@@ -23,6 +23,7 @@ from reproductions.paper3_async_mmi.presets import (
     DECODE_COST,
     KAPPA,
     LARGE,
+    LATTICES,
     MOST_STATES,
     NUMERATOR,
     PRESETS,
@@ -79,12 +80,7 @@ def sequence(
         corpus_seed=subject.corpus_seed,
         fingerprint=subject.corpus.fingerprint,
         start=start(subject, seed, hidden or preset.hidden),
-        criterion=Criterion(
-            kappa=KAPPA,
-            numerator=NUMERATOR,
-            denominator=competing(subject.corpus),
-            reject_below=PAPER["reject_below"],
-        ),
+        criterion=criterion(subject.corpus),
         cluster=load_cluster(CLUSTER),
         timed_layers=LAYERS,
         seed=seed,
@@ -99,10 +95,11 @@ def sequence(
     )
 
 
-def competing(corpus: Corpus) -> Paths:
-    """The denominator: lattices made on the fly, or their limit where that is the cheaper."""
+def criterion(corpus: Corpus) -> Criterion:
+    """MMI over lattices made on the fly, or over their limit where that is the cheaper."""
+    whole = Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"])
     states = sum(map(len, corpus.lexicon.values()))
-    return "graph" if states <= MOST_STATES else "lattice"
+    return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
 
 
 def measured(config: SequenceConfig) -> SequenceConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,7 +274,7 @@ def test_every_exhibit_and_claim_needs_settings_that_every_scale_has():
     makers = (*PAPER.exhibits, *PAPER.claims)
     needed = {name for maker in makers for name in maker.needs}
     corpus = SimpleNamespace(
-        name="other", fingerprint="f", frames_of=lambda split: 1000, tests=("test",)
+        name="other", fingerprint="f", frames_of=lambda split: 1000, tests=("test",), lexicon={}
     )
     for scale in PRESETS:
         subject: Any = SimpleNamespace(scale=scale, corpus=corpus, corpus_seed=11, device="cpu")
@@ -293,3 +294,11 @@ def test_ids_are_those_of_the_list():
         "replicas-as-good", "staleness-50", "async-rate", "fetch-tolerance", "fetch-all-layers",
         "fetch-no-silence", "cancel", "step-cost", "all-layers", "tangent",
     ]  # fmt: skip
+
+
+def test_a_large_loop_of_words_is_searched_and_a_small_one_summed():
+    """1,000 words of ten states have all paths summed; one word more is too much."""
+    few, many = ({str(i): (0,) * 10 for i in range(n)} for n in (1000, 1001))
+    small, large = (experiments.criterion(SimpleNamespace(lexicon=words)) for words in (few, many))
+    assert (small.denominator, large.denominator) == ("graph", "lattice")
+    assert small == replace(large, denominator="graph", beam=small.beam)
