@@ -38,6 +38,10 @@ class WholeGraph:
         """Expected state accuracy against ``targets`` [T]."""
         return accuracies(self.graph, self.scores, targets)
 
+    def at(self, scores: np.ndarray) -> WholeGraph:
+        """The same paths with other ``scores`` [T, K]."""
+        return WholeGraph(self.graph, scores)
+
 
 @dataclass(frozen=True, eq=False)
 class OnTheFly:
@@ -58,6 +62,11 @@ class OnTheFly:
     def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K] of the paths that say ``words``; -inf where none does."""
         return reference_posteriors(self.lattice, words, self.n_targets)
+
+    def at(self, scores: np.ndarray) -> OnTheFly:
+        """The same paths, none searched for anew, with other ``scores`` [T, K]."""
+        weighed = replace(self.lattice, score=self.lattice.graph.weight[self.lattice.arc])
+        return replace(self, lattice=boosted(weighed, scores))
 
 
 Denominator = WholeGraph | OnTheFly

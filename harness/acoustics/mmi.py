@@ -181,6 +181,7 @@ class SequenceCriterion:
         log_posteriors: np.ndarray,
         reference: Sequence[str],
         alignment: Alignment | None = None,
+        paths: Denominator | None = None,
     ) -> Outer:
         """Value and outer gradient of one utterance; whatever is wrong with it is named.
 
@@ -188,6 +189,7 @@ class SequenceCriterion:
             log_posteriors: float [T, K], log p(s|x_t).
             reference: what was said.
             alignment: the numerator's path, where it is not to be found anew.
+            paths: the denominator's, of any scores, where they are not to be found anew.
         """
         scores, words = self.scores(log_posteriors), tuple(reference)
         trouble = self._unusable(scores, words)
@@ -201,11 +203,18 @@ class SequenceCriterion:
         if self.criterion.kind == "numerator":
             kept = np.ones(len(scores), np.bool_)
             return Outer(said.log_z, self.criterion.kappa * said.gamma, kept)
-        beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
-        competing = denominator(self.graph, scores, beam, shares)
+        competing = paths.at(scores) if paths else self._competing(scores, shares)
         if self.criterion.kind == "smbr":
             return self._risk(competing, said)
         return self._information(competing, words, said)
+
+    def competing(self, log_posteriors: np.ndarray) -> Denominator:
+        """The denominator of one utterance's ``log_posteriors``, float [T, K]."""
+        return self._competing(self.scores(log_posteriors), None)
+
+    def _competing(self, scores: np.ndarray, shares: Shares | None) -> Denominator:
+        beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
+        return denominator(self.graph, scores, beam, shares)
 
     def _unusable(self, scores: np.ndarray, words: Words) -> Trouble | None:
         if not len(scores):

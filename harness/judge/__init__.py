@@ -17,6 +17,7 @@ from harness.judge.reading import read_results
 from harness.judge.results import Claim, Exhibit, Part, Results, Row, write_results
 from harness.judge.statistics import (
     Interval,
+    bounded_difference_ci,
     mean_ci,
     paired_difference_ci,
     rank_correlation_ci,
@@ -40,6 +41,7 @@ __all__ = [
     "Verdict",
     "all_of",
     "bootstrap_rate_ci",
+    "bounded_difference_ci",
     "judge_direction",
     "judge_prediction",
     "judge_size",

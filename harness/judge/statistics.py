@@ -23,6 +23,7 @@ EXACT_RANKS = 7  # up to this many points, the null distribution of ranks is enu
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 Array = npt.NDArray[np.float64]
+Bounds = tuple[Values, Values]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,30 @@ def paired_difference_ci(a: Values, b: Values) -> Interval:
     x, y = _pairs(a, b)
     with np.errstate(invalid="ignore"):  # inf - inf is nan, which mean_ci handles
         return mean_ci(x - y)
+
+
+def bounded_difference_ci(a: Bounds, b: Bounds) -> Interval:
+    """Mean of ``a - b``, paired by seed, of values known only to lie between bounds.
+
+    Below it ends where the interval of the smallest possible differences does, above where that of
+    the largest does: so it holds the mean with 95% wherever the values lie within their bounds
+    (partial identification: Horowitz and Manski, 2000). Its estimate is the middle of what the
+    bounds allow. An open bound leaves its side open; where bounds meet it is
+    ``paired_difference_ci``.
+
+    Args:
+        a: lowest and highest possible value of each seed, two of [S].
+        b: the same seeds in the same order.
+
+    Raises:
+        ValueError: the lengths differ or are zero, or a highest lies below a lowest.
+    """
+    for low, high in (a, b):
+        if not all(x <= y for x, y in zip(low, high, strict=True)):
+            raise ValueError(f"bounds {low} and {high} cross")
+    least, most = paired_difference_ci(a[0], b[1]), paired_difference_ci(a[1], b[0])
+    middle = (least.estimate + most.estimate) / 2
+    return Interval(middle if math.isfinite(middle) else math.nan, least.low, most.high)
 
 
 def ratio_ci(a: Values, b: Values) -> Interval:

@@ -369,6 +369,41 @@ def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(exact, 
     assert along == pytest.approx(float((tangent.slope() * direction).sum()), abs=1e-8)
 
 
+@pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
+@pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
+def test_paths_found_before_are_summed_with_the_scores_of_now(exact, kind):
+    references = random_references()
+    said = ("w03", "w11", "w07")
+    criterion = criterion_of(references, replace(exact, kind=kind, kappa=0.5), 10)
+    before, now = (spoken(references, said, seed=seed) for seed in (0, 1))
+    held = criterion.outer(now, said, paths=criterion.competing(before))
+    anew = criterion.outer(now, said)
+    # Of all paths, which are the same wherever they were found.
+    assert held.value == pytest.approx(anew.value, abs=1e-9)
+    np.testing.assert_allclose(held.gradient, anew.gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["mmi", "bmmi", "smbr"])
+def test_over_the_paths_it_was_made_from_a_narrow_lattices_gradient_is_the_values_slope(kind):
+    """Searched for anew at each point, the sum jumps where a path enters or leaves."""
+    references = random_references()
+    said = ("w03", "w11")
+    narrow = Criterion(kind, 0.5, "lattice", Beam(5.0, 60, 2.0), "sum", 0.0, 0.0)
+    criterion = criterion_of(references, narrow, 10)
+    here = spoken(references, said, noise=2.0)
+    paths, outer = criterion.competing(here), criterion.outer(here, said)
+    assert criterion.outer(here, said, paths=paths).value == outer.value
+    direction = stream(0, "direction").normal(size=here.shape)
+
+    def value(step, held):
+        return criterion.outer(here + step * direction, said, paths=held).value
+
+    along = float((outer.gradient * direction).sum())
+    slope = (value(1e-5, paths) - value(-1e-5, paths)) / 2e-5
+    assert slope == pytest.approx(along, abs=1e-7)
+    assert abs(value(0.5, None) - value(0.5, paths)) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("kind", "mmie"), ("denominator", "latice"), ("numerator", "best"), ("lost", "drop"),

@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.acoustics.decoder import Beam
+from harness.acoustics.mmi import Criterion
 from harness.execution.line import POINTS, LineConfig, along_line
 from harness.store import Store
 
@@ -19,6 +21,16 @@ def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(line):
     slope = line.summary["criterion_slope"]
     assert slope != 0
     assert line.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-5)
+
+
+def test_over_a_narrow_lattice_it_touches_what_the_lattice_sums(sequence, corpus, tmp_path):
+    narrow = Criterion("mmi", 0.5, "lattice", Beam(12.0, 40, 8.0), "sum", 0.0, 0.0)
+    config = LineConfig(sequence(passes=1, criterion=narrow), utterances=8, points=())
+    run = along_line(config, corpus, Store(tmp_path), lambda progress: None)
+    assert run.summary["auxiliary_at_0"] == run.summary["criterion_at_0"]
+    slope = run.summary["criterion_slope"]
+    assert slope != 0
+    assert run.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-5)
 
 
 def test_away_from_where_they_touch_they_part(line):

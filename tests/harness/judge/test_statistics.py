@@ -11,6 +11,7 @@ from scipy import stats
 
 from harness.judge import (
     Interval,
+    bounded_difference_ci,
     mean_ci,
     paired_difference_ci,
     rank_correlation_ci,
@@ -29,6 +30,52 @@ def test_the_interval_of_a_mean_is_the_t_test_turned_around(values):
     half = stats.t.ppf(0.975, len(values) - 1) * error
     assert found.low == pytest.approx(np.mean(values) - half, rel=1e-9, abs=1e-9)
     assert found.high == pytest.approx(np.mean(values) + half, rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=8))
+def test_bounds_that_meet_are_the_paired_difference(pairs):
+    a, b = zip(*pairs, strict=True)
+    found, known = bounded_difference_ci((a, a), (b, b)), paired_difference_ci(a, b)
+    assert (found.estimate, *found.ci95) == (known.estimate, *known.ci95)
+
+
+@given(st.lists(st.tuples(*[st.floats(-100, 100)] * 3), min_size=2, max_size=8))
+def test_wherever_the_values_lie_within_their_bounds_their_interval_ends_do(triples):
+    ends = np.sort(np.array(triples), axis=1)
+    low, middle, high = ends.T
+    zero = np.zeros(len(ends))
+    found = bounded_difference_ci((low, high), (zero, zero))
+    assert found.low == mean_ci(low).low
+    assert found.high == mean_ci(high).high
+    assert found.low <= middle.mean() + 1e-9
+    assert found.high >= middle.mean() - 1e-9
+
+
+def test_values_known_up_to_a_step_of_a_grid_are_covered_as_often_as_it_says():
+    """Normal values, told only by the steps of a coarse grid that ends within their range."""
+    edges = np.array([-math.inf, -1.0, -0.5, 0.0, 0.5, 1.0, math.inf])
+    draws = np.random.default_rng(3).normal(0.3, 1.0, (2000, 6))
+    step = np.searchsorted(edges, draws)
+    zero = np.zeros(6)
+    held = 0
+    for low, high in zip(edges[step - 1], edges[step], strict=True):
+        found = bounded_difference_ci((low, high), (zero, zero))
+        held += found.low <= 0.3 <= found.high
+    assert held / len(draws) > 0.95
+
+
+def test_an_open_bound_leaves_its_side_open():
+    found = bounded_difference_ci(([1, 1, 2], [1, 1, math.inf]), ([0, 0, -math.inf], [0, 0, 1]))
+    assert math.isnan(found.estimate)
+    assert found.low == paired_difference_ci([1, 1, 2], [0, 0, 1]).low
+    assert found.high == math.inf
+    below = bounded_difference_ci(([0, -math.inf], [0, 1]), ([2, 2], [2, 2]))
+    assert (below.low, below.high) == (-math.inf, paired_difference_ci([0, 1], [2, 2]).high)
+
+
+def test_bounds_that_cross_are_refused():
+    with pytest.raises(ValueError, match="cross"):
+        bounded_difference_ci(([1, 2], [1, 1]), ([0, 0], [0, 0]))
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, math.inf], [0.5, math.nan, 0.4]])
