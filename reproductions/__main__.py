@@ -20,8 +20,6 @@ PAPERS = {
 }
 """The module that declares each paper as its ``PAPER``."""
 
-FIRST_SEED = 11
-"""Of the seeds a verdict rests on; 0 to 10 and 100 served development (decision 3)."""
 CORPUS_SEED = 11
 """Synthetic corpora of seed 0 served development: their recipes were tuned on all their sets."""
 
@@ -76,7 +74,7 @@ def _main(asked: argparse.Namespace) -> int:
     paper.chosen(only, scale)
     out = asked.out or Path("reports/out") / asked.paper / scale
     request = Request(
-        seeds=tuple(range(FIRST_SEED, FIRST_SEED + (asked.seeds or paper.seeds[scale]))),
+        seeds=paper.first_seeds(asked.seeds or paper.seeds[scale]),
         only=only,
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,

@@ -68,6 +68,7 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
+        first_seed: of those a verdict rests on; 0 to 10 and 100 served development (decision 3).
     """
 
     id: str
@@ -78,6 +79,11 @@ class Paper:
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Exhibit], ...]
     claims: tuple[Maker[Claim], ...]
+    first_seed: int = 11
+
+    def first_seeds(self, count: int) -> tuple[int, ...]:
+        """So many seeds, from the first."""
+        return tuple(range(self.first_seed, self.first_seed + count))
 
     def chosen(
         self, only: Sequence[str], scale: str

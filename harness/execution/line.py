@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.auxiliary import Auxiliary
+from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import SequenceCriterion
@@ -24,6 +25,8 @@ from harness.execution.sequence import started, train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.store import Run, RunWriter, Store
 
+FORMAT = 2
+"""Grows when the same configuration would no longer give the same bytes."""
 POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
 STEP = 1e-4
 """Of the central difference, as a share of the line from 0 to 1."""
@@ -42,11 +45,17 @@ class LineConfig:
     training: SequenceConfig
     utterances: int = 40
     points: tuple[float, ...] = POINTS
+    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         plain = {"utterances": self.utterances, "points": list(self.points)}
-        return {"is": "LineConfig", "training": self.training.to_dict(), **plain}
+        return {
+            "is": "LineConfig",
+            "training": self.training.to_dict(),
+            **plain,
+            "format": self.format,
+        }
 
 
 def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
@@ -75,7 +84,10 @@ def _measure(
         value, touching = line.values(point, tangents)
         writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
-    (here, there), ahead, behind = (line.values(p, tangents) for p in (0.0, STEP, -STEP))
+    # A lattice searched for anew drops paths and finds others, by whole steps in the sum: what the
+    # auxiliary function touches is the criterion over the paths that its gradient was made from.
+    held = line.competing()
+    (here, there), ahead, behind = (line.values(p, tangents, held) for p in (0.0, STEP, -STEP))
     slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True)]
     summary = {"criterion_at_0": here, "auxiliary_at_0": there}
     writer.finish("done", {**summary, "criterion_slope": slopes[0], "auxiliary_slope": slopes[1]})
@@ -111,12 +123,19 @@ class _Line:
         outers = [self.criterion.outer(p, w) for p, w in zip(here, self.part.words, strict=True)]
         return [Auxiliary(outer, p) for outer, p in zip(outers, here, strict=True)]
 
-    def values(self, point: float, tangents: list[Auxiliary]) -> tuple[float, float]:
-        """Criterion and auxiliary function, a frame."""
-        there = self.posteriors(point)
+    def competing(self) -> list[Denominator]:
+        """The denominators' paths of the utterances at 0."""
+        return [self.criterion.competing(p) for p in self.posteriors(0.0)]
+
+    def values(
+        self, point: float, tangents: list[Auxiliary], held: list[Denominator] | None = None
+    ) -> tuple[float, float]:
+        """Criterion, over paths ``held`` or found anew, and auxiliary function, a frame."""
+        there, words = self.posteriors(point), self.part.words
+        paths = held or [None] * len(there)
         usable = [i for i, tangent in enumerate(tangents) if np.isfinite(tangent.outer.value)]
         frames = sum(len(there[i]) for i in usable)
-        value = sum(self.criterion.outer(there[i], self.part.words[i]).value for i in usable)
+        value = sum(self.criterion.outer(there[i], words[i], paths=paths[i]).value for i in usable)
         touching = sum(tangents[i].value(there[i]) for i in usable)
         return value / frames, touching / frames
 

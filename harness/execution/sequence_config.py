@@ -10,7 +10,7 @@ from harness.errors import UserError, unknown
 from harness.execution.config import RunConfig, plain
 from harness.simulator import Cluster
 
-FORMAT = 1
+FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
 
 SHUFFLINGS = ("none", "on the fly", "full")

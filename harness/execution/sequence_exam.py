@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -107,11 +107,14 @@ class SequenceExaminer:
     def tests(self, model: Tensor, order: int) -> dict[str, Tested]:
         """``model [P]`` on every test set, decoded with a language model of some order.
 
-        The acoustic scale and the insertion penalty are tuned on the held-out utterances.
+        The acoustic scale is the criterion's; the insertion penalty is tuned on the held-out
+        utterances.
         """
         graph = _test_graph(self.corpus, order)
         thinned = replace(self.corpus, utterances=self._held_out)
-        best = tune(thinned, lambda part: self._scores(model, part), graph, beam=BEAM).best
+        scale = (self.criterion.criterion.kappa,)
+        scores_of = partial(self._scores, model)
+        best = tune(thinned, scores_of, graph, scales=scale, beam=BEAM).best
         found: dict[str, Tested] = {}
         for test in self.corpus.tests:
             part, wrong = self.corpus.split(test), 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from harness.judge.results import Exhibit, Row
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import Interval, mean_ci
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES, REPORTED
-from reproductions.paper3_async_mmi.quantities import CRITERION, gain
+from reproductions.paper3_async_mmi.quantities import CRITERION, fetch_losses, gain, percent
 from reproductions.readings import hashes
 
 
@@ -68,20 +66,20 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
     intervals = PRESETS[subject.scale].fetch
     rows: list[Row] = []
     for sweep, label in SWEEPS.items():
-        base = [gain(run) for run in runs[fetch_name(sweep, 0)]]
-        for i in range(1, INTERVALS + 1):
+        losses = fetch_losses(subject, runs, sweep)
+        for i, loss in enumerate(losses, start=1):
             group = runs[fetch_name(sweep, i)]
-            shares = [100.0 * gain(run) / b for run, b in zip(group, base, strict=True)]
-            mean = mean_ci([x if math.isfinite(x) else 0.0 for x in shares])
+            left = percent(Interval(1 - loss.estimate, 1 - loss.high, 1 - loss.low))
             seconds = group[0].config["fetch_s"]
             column = f"every {seconds / 60:.3g} min ({intervals[i - 1]:g})"
-            rows.append(Row(label, column, None, mean.estimate, mean.ci95, hashes(group)))
+            rows.append(Row(label, column, None, left.estimate, left.ci95, hashes(group)))
     return Exhibit(
         "p3.fetching", "table",
         "Gain of the criterion (%) by fetch interval, of the gain when fetching at each utterance",
         tuple(rows), paper_label="Beyond the paper",
-        note="In brackets the interval in passes over the corpus, had each utterance kept the "
-        "paper's 15%. A run that diverged gains nothing.",
+        note="In brackets the interval in passes over the corpus. Each decoder fetches as its next "
+        "utterance begins after the common moment. A run that diverged or ended below its start "
+        "gained nothing.",
     )  # fmt: skip
 
 

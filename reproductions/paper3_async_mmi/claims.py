@@ -21,34 +21,22 @@ from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ra
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
-from reproductions.paper3_async_mmi.experiments import (
-    SWEEPS,
-    fetch_name,
-    map_name,
-)
 from reproductions.paper3_async_mmi.presets import (
     DECODE_COST,
-    INTERVALS,
-    PRESETS,
-    RATES,
     REPORTED,
     SMALL,
 )
 from reproductions.paper3_async_mmi.quantities import (
-    COSTS_NOTHING,
     CRITERION,
     REACHED,
-    fetch_losses,
     first_test,
     gain,
-    largest_stable,
     last,
     line,
     test_errors,
     time_to_gain,
-    tolerated,
-    updates_per_pass,
 )
+from reproductions.paper3_async_mmi.staleness import STALENESS
 from reproductions.readings import hashes
 
 FIGURES = REPORTED["claims"]
@@ -165,81 +153,6 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
-def staleness_50(subject: Subject, runs: Runs) -> Claim:
-    """Age of the outer gradients with fifty replicas, in seconds and in updates."""
-    group = runs["timing 50"]
-    lag = mean_ci([run.summary["outer_lag_s_mean"] for run in group])
-    updates = mean_ci([run.summary["outer_staleness_mean"] for run in group])
-    parts: list[Quantity] = [
-        ("seconds", FIGURES["lag_s"], lag, judge_size(lag, (30.0, 120.0))),
-        ("updates", "a few hundred", updates, judge_size(updates, (200.0, 900.0))),
-    ]
-    return claim_of(
-        "p3.staleness-50", "With 50 replicas outer gradients are about a minute old",
-        "Section 3.2", "simulated mean age of outer gradients; 30 to 120 s, 200 to 900 updates",
-        parts, hashes(group),
-        "The paper names no machine. Updates follow from slots and kept frames alone, whatever "
-        "the machine; seconds are updates times the assumed machine's step.",
-    )  # fmt: skip
-
-
-def async_rate(subject: Subject, runs: Runs) -> Claim:
-    """The largest stable rate with one replica above that with fifty."""
-    stable = {
-        n: np.array([largest_stable(subject, each, n) for each in _by_seed(runs)]) for n in (1, 50)
-    }
-    top = PRESETS[subject.scale].rates[-1]
-    parts = [_direction("log2 of the largest stable rate, 1 − 50 replicas",
-                        np.log2(stable[1]), np.log2(stable[50]), "above")]  # fmt: skip
-    told = "; ".join(f"{n} replicas: {_listed(rates)}" for n, rates in stable.items())
-    limit = " A rate at the map's edge may not be the largest." if top in stable[1] else ""
-    return claim_of(
-        "p3.async-rate", "One replica is stable at larger rates than fifty",
-        "Section 4.2, SGD vs. ASGD", "rates of the stability map at which no run diverged", parts,
-        hashes(*(runs[name] for name in _map(1, 50))), f"Seed by seed, {told}.{limit}",
-    )  # fmt: skip
-
-
-def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
-    """Up to some interval T* nothing is lost, beyond it something is."""
-    losses = np.array([fetch_losses(each, "last") for each in _by_seed(runs)])
-    parts: list[Quantity] = []
-    for i, judged in ((0, "short"), (-1, "long")):
-        loss = mean_ci(losses[:, i])
-        label = f"loss of gain, every {PRESETS[subject.scale].fetch[i]:g} passes"
-        if judged == "short":
-            verdict = judge_size(loss, (-math.inf, COSTS_NOTHING))
-            parts.append((label, "nothing", loss, verdict))
-        else:
-            beyond = _shifted(loss, -COSTS_NOTHING)
-            parts.append((label, "some", loss, judge_direction(beyond, "above")))
-    base = runs[fetch_name("last", 0)]
-    stars = [tolerated(subject, each, "last") * updates_per_pass(base) for each in _by_seed(runs)]
-    return claim_of(
-        "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
-        "Section 4.2, Figure 5",
-        f"share of the criterion's gain that is lost; up to {COSTS_NOTHING:.0%} counts as nothing",
-        parts, hashes(*(runs[name] for name in _sweep("last"))),
-        f"T* in updates, seed by seed: {_listed(stars)} (the paper: 15 minutes of ten replicas).",
-    )  # fmt: skip
-
-
-def fetch_all_layers(subject: Subject, runs: Runs) -> Claim:
-    """T* where all layers are updated over T* where the last one is."""
-    return _tolerances(
-        subject, runs, "p3.fetch-all-layers", "all", "fetch_all_layers", (0.3, 0.8),
-        "Updating all layers halves the largest fetch interval",
-    )  # fmt: skip
-
-
-def fetch_no_silence(subject: Subject, runs: Runs) -> Claim:
-    """T* where silence is not updated over T* where it is."""
-    return _tolerances(
-        subject, runs, "p3.fetch-no-silence", "no silence", "fetch_no_silence", (1.3, 3.0),
-        "Not updating the silence model doubles the largest fetch interval",
-    )  # fmt: skip
-
-
 def cancel(subject: Subject, runs: Runs) -> Claim:
     """The share of frames whose numerator and denominator cancel."""
     share = mean_ci([run.summary["cancelled_frames"] for run in runs["ten"]])
@@ -293,7 +206,7 @@ def all_layers(subject: Subject, runs: Runs) -> Claim:
 
 def tangent(subject: Subject, runs: Runs) -> Claim:
     """The auxiliary function has the criterion's value and slope where it touches."""
-    found = [line(subject, run) for run in runs["one"]]
+    found = [line(subject, run, points=()) for run in runs["one"]]
     values = [run.summary["auxiliary_at_0"] - run.summary["criterion_at_0"] for run in found]
     slopes = [run.summary["auxiliary_slope"] / run.summary["criterion_slope"] - 1 for run in found]
     parts: list[Quantity] = []
@@ -308,33 +221,6 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
         "largest deviation over the seeds; the slope by central differences in double precision",
         parts, hashes(runs["one"], found),
     )  # fmt: skip
-
-
-def _tolerances(
-    subject: Subject, runs: Runs, id_: str, sweep: str, figure: str, band: Band, statement: str
-) -> Claim:
-    """T* of a sweep over that of the last layer."""
-    seeds = _by_seed(runs)
-    stars = {s: np.array([tolerated(subject, each, s) for each in seeds]) for s in (sweep, "last")}
-    logs = paired_difference_ci(np.log(stars[sweep]), np.log(stars["last"]))
-    ratio = Interval(*(math.exp(x) for x in (logs.estimate, logs.low, logs.high)))
-    told = "; ".join(f"{SWEEPS[s]}: {_listed(t)}" for s, t in stars.items())
-    return claim_of(
-        id_, statement, "Section 4.2, Fetch interval",
-        f"T* over T* of the last layer, geometric mean; {band[0]:g} to {band[1]:g}",
-        [("", FIGURES[figure], ratio, judge_size(ratio, band))],
-        hashes(*(runs[name] for s in (sweep, "last") for name in _sweep(s))),
-        f"T* in passes over the corpus, seed by seed; {told} (nan: not within the sweep).",
-    )  # fmt: skip
-
-
-def _by_seed(runs: Runs) -> list[dict[str, Run]]:
-    count = len(next(iter(runs.values())))
-    return [{name: group[i] for name, group in runs.items()} for i in range(count)]
-
-
-def _sweep(sweep: str) -> tuple[str, ...]:
-    return tuple(fetch_name(sweep, i) for i in range(INTERVALS + 1))
 
 
 def _ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
@@ -352,18 +238,6 @@ def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity
     return label, f"{side} 0", difference, judge_direction(difference, side)
 
 
-def _shifted(interval: Interval, by: float) -> Interval:
-    return Interval(*(x + by for x in (interval.estimate, interval.low, interval.high)))
-
-
-def _listed(values: Sequence[float] | np.ndarray) -> str:
-    return ", ".join(f"{x:.3g}" for x in values)
-
-
-def _map(*replicas: int) -> tuple[str, ...]:
-    return tuple(map_name(n, i) for n in replicas for i in range(RATES))
-
-
 STEPS = tuple(f"step {which}{name}" for which in ("mmi", "ce") for name in (" alone", ""))
 CLAIMS = (
     Maker("p3.mmi-gain", ("ce", "ten", "large ce", "large"), mmi_gain),
@@ -372,16 +246,7 @@ CLAIMS = (
     Maker("p3.shuffle-order", ("unshuffled", "ten", "full"), shuffle_order),
     Maker("p3.replicas-faster", ("one", "ten", "fifty"), replicas_faster),
     Maker("p3.replicas-as-good", ("one", "ten", "fifty"), replicas_as_good),
-    Maker("p3.staleness-50", ("timing 50",), staleness_50),
-    Maker("p3.async-rate", _map(1, 50), async_rate, divergence=True),
-    Maker("p3.fetch-tolerance", _sweep("last"), fetch_tolerance, divergence=True),
-    Maker("p3.fetch-all-layers", _sweep("last") + _sweep("all"), fetch_all_layers, divergence=True),
-    Maker(
-        "p3.fetch-no-silence",
-        _sweep("last") + _sweep("no silence"),
-        fetch_no_silence,
-        divergence=True,
-    ),
+    *STALENESS,
     Maker("p3.cancel", ("ten",), cancel),
     Maker("p3.step-cost", STEPS, step_cost),
     Maker("p3.all-layers", ("ten", "last"), all_layers),

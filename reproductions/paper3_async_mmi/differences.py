@@ -33,7 +33,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          f"{preset.rate_one} and {preset.rate_many}, both of sums over a minibatch: what is "
          "stable goes by rate times stale frames, and that by slots, kept frames and replicas"),
         ("passes of MMI", "many, rate divided by 10 at a plateau",
-         f"{preset.passes}, one rate: no plateau is reached"),
+         f"{preset.passes}, {'the same' if preset.passes > 1 else 'one rate'}"),
         ("denominator", "lattices made on the fly", DENOMINATORS[criterion(corpus).denominator]),
         ("numerator", "not said", f"{NUMERATOR} over all alignments"),
         ("acoustic scale", "not said", f"{KAPPA:g}"),
@@ -41,8 +41,13 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("shuffling compared", "trained from scratch, replicas not said",
          "from the same cross-entropy start, ten replicas"),
         ("test language model", "trigram", "trigram of the corpus's text"),
-        ("fetch intervals", "minutes",
-         "the same share of a pass: " + ", ".join(f"{x:g}" for x in preset.fetch)),
+        ("fetch intervals", "minutes, at the rate of ten replicas; all decoders at once",
+         "passes: " + ", ".join(f"{x:g}" for x in preset.fetch)
+         + f"; at rate {preset.rate_one}, where old gradients tell within a pass; each decoder as "
+         "its next utterance begins"),
+        ("server", "in shards", "one shard: on the assumed network its time is not the limit"),
+        ("evaluators", "machines of their own", "cost no time; measured at shares of a pass"),
+        ("start", "not said", "all replicas at once"),
         ("large task", "3,000 h English, 8 layers, 14,000 states",
          "voice-search-large, 8 layers" if corpus.name == "voice-search-small" else "none"),
         ("time", "measured", "simulated for the paper's network on assumed machines"),

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from harness.execution.line import LineConfig, along_line
-from harness.judge.statistics import Interval
+from harness.execution.line import POINTS, LineConfig, along_line
+from harness.judge.statistics import Interval, ratio_ci
 from harness.store import Run, Store
-from reproductions.paper import Subject
+from reproductions.paper import Runs, Subject
 from reproductions.paper3_async_mmi.experiments import fetch_name, map_name, sequence
-from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS
+from reproductions.paper3_async_mmi.presets import PRESETS
 from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
 CRITERION = "held_out_criterion"
 FRAME_ERROR, WORD_ERROR = "dev_frame_error/iterate", "dev_word_error/iterate"
+Bounds = tuple[float, float]
+"""Lowest and highest value that something may have."""
 COSTS_NOTHING = 0.05
 """The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
 REACHED = 0.9
@@ -62,47 +65,67 @@ def time_to_gain(run: Run, wanted: float) -> float:
     return float(time_s[i - 1] + share * (time_s[i] - time_s[i - 1]))
 
 
-def largest_stable(subject: Subject, runs: dict[str, Run], replicas: int) -> float:
-    """The largest rate of the map at which one seed's run did not diverge; NaN if none."""
+def largest_stable(subject: Subject, runs: dict[str, Run], replicas: int) -> Bounds:
+    """Between what the largest rate lies at which one seed's run does not diverge.
+
+    From the last rate of the map before the first that diverged, up to that one.
+    """
     rates = PRESETS[subject.scale].rates
     done = [runs[map_name(replicas, i)].status == "done" for i in range(len(rates))]
-    return max((rate for rate, stable in zip(rates, done, strict=True) if stable), default=math.nan)
+    edges = (0.0, *rates, math.inf)
+    first = [*done, False].index(False)
+    return edges[first], edges[first + 1]
 
 
-def fetch_losses(runs: dict[str, Run], sweep: str) -> list[float]:
-    """Of one seed: the share of the gain of always fetching that each interval costs.
+def fetch_losses(subject: Subject, runs: Runs, sweep: str) -> list[Interval]:
+    """The share of the gain of always fetching that each interval costs, mean over mean.
 
-    All of it where a run diverged.
+    All of it where a run diverged or ended below its start.
     """
-    base = gain(runs[fetch_name(sweep, 0)])
-    gains = [gain(runs[fetch_name(sweep, i)]) for i in range(1, INTERVALS + 1)]
-    return [1.0 if math.isnan(each) else 1.0 - each / base for each in gains]
+    found: list[Interval] = []
+    base = _kept_gains(runs[fetch_name(sweep, 0)])
+    for i in range(1, len(PRESETS[subject.scale].fetch) + 1):
+        left = ratio_ci(_kept_gains(runs[fetch_name(sweep, i)]), base)
+        found.append(Interval(1 - left.estimate, 1 - left.high, 1 - left.low))
+    return found
 
 
-def tolerated(subject: Subject, runs: dict[str, Run], sweep: str) -> float:
-    """T* of one seed in passes: where the loss, linear in log T, crosses what counts as nothing.
+def _kept_gains(runs: Sequence[Run]) -> list[float]:
+    return [g if (g := gain(run)) > 0 else 0.0 for run in runs]
 
-    NaN where no interval of the sweep costs anything, or the shortest already does.
+
+def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
+    """T* in passes: from the longest interval that surely costs nothing to the shortest that does.
+
+    Its estimate is where the loss, linear in log T, first crosses what counts as nothing.
     """
-    intervals, losses = PRESETS[subject.scale].fetch, fetch_losses(runs, sweep)
-    for i in range(1, len(losses)):
-        before, after = losses[i - 1], losses[i]
-        if before <= COSTS_NOTHING < after:
-            share = (COSTS_NOTHING - before) / (after - before)
-            return float(math.exp(np.interp(share, [0, 1], np.log(intervals[i - 1 : i + 1]))))
-    return math.nan
+    intervals, losses = PRESETS[subject.scale].fetch, fetch_losses(subject, runs, sweep)
+    free = [t for t, loss in zip(intervals, losses, strict=True) if loss.high <= COSTS_NOTHING]
+    dear = [t for t, loss in zip(intervals, losses, strict=True) if loss.low > COSTS_NOTHING]
+    low, high = max(free, default=0.0), min(dear, default=math.inf)
+    if low > high:  # a loss that wanders
+        return Interval(math.nan, 0.0, math.inf)
+    crossed = math.nan
+    for (t, loss), (later, more) in pairwise(zip(intervals, losses, strict=True)):
+        if loss.estimate <= COSTS_NOTHING < more.estimate:
+            share = (COSTS_NOTHING - loss.estimate) / (more.estimate - loss.estimate)
+            crossed = min(max(t * (later / t) ** share, low), high)
+            break
+    return Interval(crossed, low, high)
 
 
-def updates_per_pass(runs: Sequence[Run]) -> float:
-    """Mean updates in a pass over the corpus."""
-    return float(np.mean([run.summary["folds"] / run.summary["epochs"] for run in runs]))
+def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interval:
+    """An interval in passes of ``per_pass_s`` simulated seconds, in updates at the runs' pace."""
+    pace = np.mean([run.summary["folds"] / run.curve(CRITERION)[2][-1] for run in runs])
+    updates = float(pace) * per_pass_s
+    return Interval(*(updates * x for x in (star.estimate, star.low, star.high)))
 
 
-def line(subject: Subject, trained: Run) -> Run:
+def line(subject: Subject, trained: Run, points: tuple[float, ...] = POINTS) -> Run:
     """The criterion and its auxiliary function along the way that a run has gone."""
     seed = trained.config["seed"]
     replicas = trained.config["replicas"]
-    config = LineConfig(sequence(subject, seed, replicas))
+    config = LineConfig(sequence(subject, seed, replicas), points=points)
     store = Store(Path(trained.dir).parent)
     return along_line(config, subject.corpus, store, lambda progress: None)
 

@@ -16,14 +16,19 @@ from safetensors.numpy import save_file
 from harness.execution.run import WORD_ERRORS
 from harness.store import Run, Store
 from harness.store.schema import Outcome
-from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities
+from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
 UTTERANCES = 600
 SUBJECT: Any = SimpleNamespace(
     scale="laptop",
-    corpus=SimpleNamespace(name="voice-search-small", tests=("test",), split=lambda _: range(9)),
+    corpus=SimpleNamespace(
+        name="voice-search-small",
+        tests=("test",),
+        split=lambda _: range(9),
+        frames_of=lambda split: 190_000,
+    ),
     device="cpu",
 )
 PRESET = PRESETS["laptop"]
@@ -157,82 +162,150 @@ def test_replicas_are_as_good_within_two_percent(book):
 def test_staleness_is_judged_in_seconds_and_in_updates(book, lag_s, updates, verdict):
     summary = {"outer_lag_s_mean": lag_s, "outer_staleness_mean": updates}
     runs = {"timing 50": book.three(summary=summary)}
-    assert claims.staleness_50(SUBJECT, runs).verdict == verdict
+    assert staleness.staleness_50(SUBJECT, runs).verdict == verdict
 
 
 def mapped(book, stable):
-    """A stability map: for each of 1 and 50 replicas, how many rates are stable."""
+    """A stability map: for 1 and 50 replicas, how many rates are stable on each of three seeds."""
     return {
-        experiments.map_name(n, i): book.three(
-            criterion=(-2.0, -1.0), status="done" if i < stable[n] else "diverged"
-        )
-        for n in (1, 50)
+        experiments.map_name(n, i): [
+            book.run(criterion=(-2.0, -1.0), status="done" if i < count else "diverged")
+            for count in counts
+        ]
+        for n, counts in stable.items()
         for i in range(RATES)
     }
 
 
 @pytest.mark.parametrize(
     ("one", "fifty", "verdict"),
-    [(3, 1, "reproduced"), (1, 3, "contradicted"), (2, 2, "undecided"), (2, 0, "undecided")],
+    [
+        ((3, 3, 3), (1, 1, 1), "reproduced"),
+        ((1, 1, 1), (3, 3, 3), "contradicted"),
+        ((2, 2, 2), (2, 2, 2), "undecided"),
+        # A rate is known up to a step of the map: neighbours may be one and the same.
+        ((2, 2, 2), (1, 1, 1), "undecided"),
+        # Beyond the map's ends everything is possible.
+        ((4, 4, 4), (2, 2, 2), "reproduced"),
+        ((2, 2, 2), (0, 0, 0), "reproduced"),
+        ((0, 0, 0), (2, 2, 2), "contradicted"),
+        ((4, 3, 4), (2, 0, 1), "reproduced"),
+        ((4, 1, 4), (2, 2, 1), "undecided"),
+        ((4, 4, 4), (4, 4, 4), "undecided"),
+        ((0, 0, 0), (0, 0, 0), "undecided"),
+    ],
 )
-def test_async_rate_compares_the_largest_rates_that_did_not_diverge(book, one, fifty, verdict):
-    found = claims.async_rate(SUBJECT, mapped(book, {1: one, 50: fifty}))
+def test_async_rate_compares_what_the_largest_stable_rates_lie_between(book, one, fifty, verdict):
+    found = staleness.async_rate(SUBJECT, mapped(book, {1: one, 50: fifty}))
     assert found.verdict == verdict
-    if (one, fifty) == (3, 1):
-        assert found.measured == pytest.approx(math.log2(PRESET.rates[2] / PRESET.rates[0]))
 
 
-def swept(book, sweep, losses):
-    """A fetch sweep in which each interval loses this share of the gain of 1."""
+def test_a_rate_that_is_stable_above_one_that_is_not_does_not_count(book):
+    runs = mapped(book, {1: (1, 1, 1), 50: (1, 1, 1)})
+    runs[experiments.map_name(1, 2)] = book.three(criterion=(-2.0, -1.0))
+    one = {name: group[0] for name, group in runs.items()}
+    assert quantities.largest_stable(SUBJECT, one, 1) == (PRESET.rates[0], PRESET.rates[1])
+
+
+def test_the_middle_of_both_brackets_is_the_estimate(book):
+    found = staleness.async_rate(SUBJECT, mapped(book, {1: (3, 3, 3), 50: (1, 1, 1)}))
+    middles = [math.sqrt(PRESET.rates[i] * PRESET.rates[i + 1]) for i in (2, 0)]
+    assert found.measured == pytest.approx(math.log2(middles[0] / middles[1]))
+    assert "0.00045 to 0.0007, 0.00045 to 0.0007" in found.note
+
+
+def swept(book, sweep, losses, spreads=0.02):
+    """A fetch sweep in which each interval loses this share of the gain of 1, or of about 1."""
     gained = [1.0, *(1.0 - loss for loss in losses)]
     return {
         experiments.fetch_name(sweep, i): [
-            book.run(criterion=spread((-2.0, -2.0 + g), s)) for s in range(3)
+            book.run(criterion=(-2.0, -2.0 + g * (1 + spreads * (s - 1) * (-1 if i else 1))))
+            for s in range(3)
         ]
         for i, g in enumerate(gained)
     }
 
 
 def test_fetch_tolerance_wants_nothing_lost_at_first_and_something_at_last(book):
-    holds = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.0, 0.02, 0.5)))
+    holds = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (-0.1, 0.0, 0.2, 0.5)))
     assert holds.verdict == "reproduced"
-    assert "T* in updates" in holds.note
-    never = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.0, 0.0, 0.0)))
+    assert "T* in updates: about" in holds.note
+    never = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (-0.1,) * INTERVALS))
     assert never.verdict == "contradicted"
-    at_once = claims.fetch_tolerance(SUBJECT, swept(book, "last", (0.5, 0.6, 0.7)))
+    at_once = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (0.5, 0.6, 0.7, 0.8)))
     assert at_once.verdict == "contradicted"
 
 
-def test_a_fetch_interval_that_diverges_loses_everything(book):
-    runs = swept(book, "last", (0.0, 0.0, 0.0))
-    runs[experiments.fetch_name("last", 3)] = book.three(criterion=(-2.0, -9.0), status="diverged")
-    assert claims.fetch_tolerance(SUBJECT, runs).verdict == "reproduced"
+def test_losses_that_vary_as_much_as_they_are_leave_it_open(book):
+    found = staleness.fetch_tolerance(
+        SUBJECT, swept(book, "last", (0.0, 0.1, 0.2, 0.3), spreads=0.5)
+    )
+    assert found.verdict == "undecided"
 
 
-def test_t_star_is_where_the_loss_crosses_what_counts_as_nothing(book):
-    first, second, _ = PRESET.fetch
-    runs = swept(book, "last", (0.0, 0.1, 0.5))
-    one = {name: group[0] for name, group in runs.items()}
-    star = quantities.tolerated(SUBJECT, one, "last")
-    assert star == pytest.approx(math.sqrt(first * second), rel=1e-6)
+def test_a_fetch_interval_that_diverges_or_ends_below_its_start_loses_everything(book):
+    last = experiments.fetch_name("last", INTERVALS)
+    for status, end in (("diverged", -9.0), ("done", -2.5)):
+        runs = swept(book, "last", (-0.1,) * INTERVALS)
+        runs[last] = book.three(criterion=(-2.0, end), status=status)
+        assert quantities.fetch_losses(SUBJECT, runs, "last")[-1].ci95 == (1.0, 1.0)
+        assert staleness.fetch_tolerance(SUBJECT, runs).verdict == "reproduced"
+
+
+def test_no_share_is_lost_of_a_gain_that_is_not_there(book):
+    runs = swept(book, "last", (0.0, 0.1, 0.5, 0.9))
+    runs[experiments.fetch_name("last", 0)] = book.three(criterion=(-2.0, -3.0))
+    assert staleness.fetch_tolerance(SUBJECT, runs).verdict == "undecided"
+    assert quantities.tolerated(SUBJECT, runs, "last").ci95 == (0.0, math.inf)
+
+
+def test_t_star_lies_between_what_surely_costs_nothing_and_what_surely_costs(book):
+    a, b, c, d = PRESET.fetch
+    star = quantities.tolerated(SUBJECT, swept(book, "last", (-0.2, 0.0, 0.1, 0.5)), "last")
+    # 0 ± 0.1 and 0.1 ± 0.1 are neither; the loss crosses 5% half way between them.
+    assert star.ci95 == (a, d)
+    assert star.estimate == pytest.approx(math.sqrt(b * c), rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("other", "verdict"), [((0.1, 0.2, 0.5), "undecided"), ((0.02, 0.5, 0.9), "reproduced")]
+    ("losses", "bounds"),
+    [
+        ((0.2, 0.3, 0.5, 0.9), (0.0, PRESET.fetch[0])),
+        ((-0.1,) * 4, (PRESET.fetch[-1], math.inf)),
+        ((0.5, 0.4, -0.2, -0.2), (0.0, math.inf)),
+        ((-0.2, 0.4, -0.2, 0.5), (0.0, math.inf)),
+    ],
 )
-def test_all_layers_are_compared_by_the_ratio_of_their_intervals(book, other, verdict):
-    runs = {**swept(book, "last", (0.0, 0.1, 0.5)), **swept(book, "all", other)}
-    found = claims.fetch_all_layers(SUBJECT, runs)
-    assert found.verdict == verdict  # undecided: the shortest interval already costs too much
+def test_t_star_outside_the_sweep_or_of_a_loss_that_wanders_is_not_known(book, losses, bounds):
+    star = quantities.tolerated(SUBJECT, swept(book, "last", losses), "last")
+    assert star.ci95 == bounds
+
+
+@pytest.mark.parametrize(
+    ("last", "other", "verdict"),
+    [
+        # T* below the sweep's beginning over T* above a later interval: less than 0.3.
+        ((-0.2, -0.2, 0.5, 0.9), (0.3, 0.5, 0.6, 0.9), "undecided"),
+        ((-0.2, -0.2, -0.2, 0.9), (0.3, 0.5, 0.6, 0.9), "contradicted"),
+        ((-0.2, -0.2, 0.5, 0.9), (-0.2, -0.2, 0.5, 0.9), "undecided"),
+    ],
+)
+def test_all_layers_are_compared_by_the_ratio_of_their_intervals(book, last, other, verdict):
+    runs = {**swept(book, "last", last), **swept(book, "all", other)}
+    found = staleness.fetch_all_layers(SUBJECT, runs)
+    assert found.verdict == verdict
+    if last == other:
+        a, b = PRESET.fetch[1:3]
+        assert found.ci95 == pytest.approx((a / b, b / a))
+        assert found.measured == 1.0
 
 
 def test_no_silence_must_stretch_the_interval(book):
-    runs = {**swept(book, "last", (0.0, 0.2, 0.5)), **swept(book, "no silence", (0.0, 0.2, 0.5))}
-    assert claims.fetch_no_silence(SUBJECT, runs).verdict == "contradicted"
-    longer = {**runs, **swept(book, "no silence", (0.0, 0.055, 0.9))}
-    found = claims.fetch_no_silence(SUBJECT, longer)
-    assert found.verdict == "reproduced"
-    assert 1.3 < found.measured < 3.0
+    last = swept(book, "last", (0.4, 0.5, 0.5, 0.9))
+    longer = {**last, **swept(book, "no silence", (-0.2, -0.2, -0.2, 0.5))}
+    assert staleness.fetch_no_silence(SUBJECT, longer).verdict == "contradicted"  # too much so
+    known = {**last, **swept(book, "no silence", (-0.2, 0.5, 0.5, 0.5))}
+    assert staleness.fetch_no_silence(SUBJECT, known).verdict == "undecided"
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.85, "reproduced"), (0.6, "contradicted")])
@@ -260,7 +333,7 @@ def test_all_layers_must_be_better_in_criterion_and_alike_in_words(book):
 
 
 def test_the_stability_map_counts_what_diverged(book):
-    runs = mapped(book, {1: 4, 50: 1})
+    runs = mapped(book, {1: (4, 4, 4), 50: (1, 1, 1)})
     runs |= {experiments.map_name(10, i): book.three(criterion=(-2.0, -1.5)) for i in range(RATES)}
     rows = beyond.stability(SUBJECT, runs).rows
     counts = {(r.label, r.column): r.measured for r in rows}
