@@ -94,8 +94,8 @@ def voice_search() -> Recipe:
 PRESETS: Mapping[str, tuple[Callable[[], Recipe], float, float, float]] = {
     "mandarin-like": (mandarin_like, 1.0, 1.0, 1.0),
     "conversational": (conversational, 1.0, 2.0, 1.0),
-    "voice-search-small": (voice_search, 1.0, 1.0, 6.0),
-    "voice-search-large": (voice_search, 2.0, 2.0, 6.0),
+    "voice-search-small": (voice_search, 1.0, 1.0, 4.5),
+    "voice-search-large": (voice_search, 2.0, 2.0, 3.0),
 }
 
 

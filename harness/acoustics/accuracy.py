@@ -56,7 +56,7 @@ def accuracies(graph: Graph, scores: np.ndarray, targets: np.ndarray) -> Accurac
     scores = np.ascontiguousarray(scores, np.float64)
     said = np.ascontiguousarray(targets, np.int64)
     ends = graph.start, graph.end, graph.nodes
-    log_z, gamma, through, least = _expectations(scores, said, flat(graph), *ends)
+    log_z, gamma, through, least = _expectations(*likelihoods(scores), said, flat(graph), *ends)
     if least > LEAST:
         return _centred(log_z, gamma, through, said)
     return lattice_accuracies(lattice(graph, scores, EVERYTHING), targets, scores.shape[1])
@@ -166,12 +166,17 @@ def _beginnings(
 
 @kernel
 def _expectations(
-    scores: np.ndarray, said: np.ndarray, arcs: Arcs, start: int, end: int, nodes: int
+    likely: np.ndarray,
+    log_scale: float,
+    said: np.ndarray,
+    arcs: Arcs,
+    start: int,
+    end: int,
+    nodes: int,
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
     """Log Z, γ, γ times expected accuracy, and the least that α and β shared."""
-    frames, states = len(scores), len(arcs.target)
-    likely, log_scale = likelihoods(scores)
-    gamma, through = np.zeros_like(scores), np.zeros_like(scores)
+    frames, states = len(likely), len(arcs.target)
+    gamma, through = np.zeros_like(likely), np.zeros_like(likely)
     alpha, gain, grown = _beginnings(likely, said, arcs, start, nodes)
     if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, through, 0.0

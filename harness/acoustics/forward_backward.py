@@ -100,15 +100,11 @@ def _flattened(graph: Graph) -> Arcs:
     return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
 
 
-@kernel
 def likelihoods(scores: np.ndarray) -> Shares:
     """Each frame's scores float64 [T, K] as shares of its best, and the sum of the best scores."""
-    likely, log_scale = np.empty_like(scores), 0.0
-    for t in range(len(scores)):
-        most = scores[t].max()
-        likely[t] = np.exp(scores[t] - most)
-        log_scale += most
-    return likely, log_scale
+    most = scores.max(axis=1, keepdims=True)
+    likely = scores - most
+    return np.exp(likely, out=likely), float(most.sum())
 
 
 @summing_part

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from harness.acoustics.compiling import kernel
 from harness.acoustics.decoder import Beam
 from harness.acoustics.denominator import Denominator, WholeGraph, denominator
 from harness.acoustics.forward_backward import Shares, likelihoods
@@ -247,7 +248,8 @@ class SequenceCriterion:
         if not _numbers(found.log_z, found.derivative):
             return _nothing(found.gamma, "not finite")
         alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
-        return self._outer(found.expected, found.derivative, np.zeros_like(alive), alive)
+        gradient = self.criterion.kappa * np.where(alive[:, None], found.derivative, 0.0)
+        return _outer(found.expected, gradient, np.zeros_like(alive), alive)
 
     def _information(self, competing: Denominator, words: Words, said: _Said) -> Outer:
         boost = None
@@ -265,24 +267,24 @@ class SequenceCriterion:
             log_all = float(np.logaddexp(log_den, said.log_z))
             share = math.exp(said.log_z - log_all)
             log_den, gamma_den = log_all, (1 - share) * gamma_den + share * said.gamma
-        rejected = contradicted(said.gamma, gamma_den, self.criterion.reject_below)
-        direction = said.gamma - gamma_den
-        alive = np.abs(direction).sum(axis=1) >= self.criterion.cancel_below
-        return self._outer(said.log_z - log_den, direction, rejected, alive, lost)
+        rules = self.criterion
+        gradient, rejected, alive = _weighed(
+            said.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
+        )
+        return _outer(said.log_z - log_den, gradient, rejected, alive, lost)
 
-    def _outer(
-        self,
-        value: float,
-        direction: np.ndarray,
-        rejected: np.ndarray,
-        alive: np.ndarray,
-        lost: bool = False,
-    ) -> Outer:
-        kept = alive & ~rejected
-        gradient = self.criterion.kappa * np.where(kept[:, None], direction, 0.0)
-        cancelled = int((~alive & ~rejected).sum())
-        trouble = "lost" if lost else None if kept.any() else "nothing kept"
-        return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
+
+def _outer(
+    value: float,
+    gradient: np.ndarray,
+    rejected: np.ndarray,
+    alive: np.ndarray,
+    lost: bool = False,
+) -> Outer:
+    kept = alive & ~rejected
+    cancelled = int((~alive & ~rejected).sum())
+    trouble = "lost" if lost else None if kept.any() else "nothing kept"
+    return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
 
 
 def _matched(
@@ -302,12 +304,32 @@ def _matched(
     return said, said.log_z > log_den + ROUNDING * (1 + abs(log_den))
 
 
-def contradicted(gamma_num: np.ndarray, gamma_den: np.ndarray, below: float) -> np.ndarray:
-    """Frames [T] whose numerator lies, for the most part, where the denominator has nothing.
+@kernel
+def _weighed(
+    gamma_num: np.ndarray, gamma_den: np.ndarray, reject: float, cancel: float, kappa: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """κ (γ_num - γ_den) [T, K] of the frames that are kept, and which are rejected, and alive.
 
-    Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½: for an alignment, γ_den of its state is below ε.
+    Rejected is a frame whose numerator lies, for the most part, where the denominator has nothing:
+    Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½; for an alignment, γ_den of its state is below ε. Alive is
+    one whose occupancies differ by τ or more, Σ_s |γ_num - γ_den|. One pass: all of it is
+    asked of every frame of every utterance.
     """
-    return (gamma_num * (gamma_den >= below)).sum(axis=1) < 0.5
+    gradient = np.zeros_like(gamma_num)
+    rejected = np.zeros(len(gamma_num), np.bool_)
+    alive = np.zeros(len(gamma_num), np.bool_)
+    for t in range(len(gamma_num)):
+        row, num, den = gradient[t], gamma_num[t], gamma_den[t]
+        shared = apart = 0.0
+        for s in range(len(num)):
+            row[s] = kappa * (num[s] - den[s])
+            apart += abs(num[s] - den[s])
+            if den[s] >= reject:
+                shared += num[s]
+        rejected[t], alive[t] = shared < 0.5, apart >= cancel
+        if rejected[t] or not alive[t]:
+            row[:] = 0.0
+    return gradient, rejected, alive
 
 
 def _numbers(log_z: float, found: np.ndarray) -> bool:

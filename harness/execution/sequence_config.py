@@ -82,7 +82,8 @@ class SequenceConfig:
         evaluations: how often in a pass the model is measured.
         held_out: utterances of the development set it is measured on, evenly chosen.
         order: of the language model that the test sets are decoded with.
-        test: whether the last model is scored on the test sets.
+        test: whether words are recognised: of held-out speech whenever the model is measured, and
+            of the test sets at the end.
         decode_cost: decoding a frame takes as long as training on so many.
         waiting: decoded utterances of a replica that may wait for a slot.
         shards: parts of the server, for timing; a fold is complete with its last piece.

@@ -32,7 +32,7 @@ class HeldOut:
     Attributes:
         criterion: its value a frame, in nats (accuracy a frame for minimum Bayes risk).
         frame_error: share of frames whose target is not the most probable one.
-        word_error: decoded with the criterion's own graph and scale.
+        word_error: decoded with the criterion's own graph and scale; NaN where nobody asked.
         tally: of the criterion.
     """
 
@@ -87,8 +87,8 @@ class SequenceExaminer:
         chosen = np.linspace(0, len(dev) - 1, min(held_out, len(dev)))
         self._held_out = dev.take(chosen.round().astype(np.int64))
 
-    def held_out(self, model: Tensor) -> HeldOut:
-        """Criterion, frame error and word error of ``model [P]`` on the held-out utterances."""
+    def held_out(self, model: Tensor, words: bool = True) -> HeldOut:
+        """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
         part, tally, wrong = self._held_out, Tally(), 0
         heard: list[tuple[str, ...]] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
@@ -97,12 +97,13 @@ class SequenceExaminer:
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":
                 return HeldOut(np.nan, np.nan, np.nan, tally)
-            scores = [posteriors - self.criterion.log_prior]
-            scale = self.criterion.criterion.kappa
-            heard += [r.words for r in recognise(self.criterion.graph, scores, scale, BEAM)]
+            if words:
+                scores = [posteriors - self.criterion.log_prior]
+                scale = self.criterion.criterion.kappa
+                heard += [r.words for r in recognise(self.criterion.graph, scores, scale, BEAM)]
         value = tally.value / tally.value_frames if tally.value_frames else np.nan
-        errors = word_errors(part.words, heard)
-        return HeldOut(value, wrong / part.total_frames, errors.rate, tally)
+        errors = word_errors(part.words, heard).rate if words else np.nan
+        return HeldOut(value, wrong / part.total_frames, errors, tally)
 
     def tests(self, model: Tensor, order: int) -> dict[str, Tested]:
         """``model [P]`` on every test set, decoded with a language model of some order.
@@ -118,12 +119,13 @@ class SequenceExaminer:
         found: dict[str, Tested] = {}
         for test in self.corpus.tests:
             part, wrong = self.corpus.split(test), 0
-            scores: list[np.ndarray] = []
+            heard: list[tuple[str, ...]] = []
+            tuned = graph.penalised(best.insertion)
             for i, posteriors in enumerate(self._posteriors(model, part)):
                 wrong += self._wrong(part, i, posteriors)
-                scores.append(posteriors - self.criterion.log_prior)
-            heard = recognise(graph.penalised(best.insertion), scores, best.scale, BEAM)
-            counts: ErrorCounts = word_errors(part.words, [each.words for each in heard])
+                scores = [posteriors - self.criterion.log_prior]
+                heard += [r.words for r in recognise(tuned, scores, best.scale, BEAM)]
+            counts: ErrorCounts = word_errors(part.words, heard)
             found[test] = Tested(counts.errors, counts.lengths, wrong / part.total_frames)
         return found
 

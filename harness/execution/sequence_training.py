@@ -211,7 +211,7 @@ class SequenceTraining(ABC, Generic[Timed]):
         Raises:
             Diverged: the criterion is not a number, or has collapsed.
         """
-        found = self.examiner.held_out(self.whole_model())
+        found = self.examiner.held_out(self.whole_model(), words=self.config.test)
         self.position.measured.append(found.criterion)
         self._log_held_out(found)
         self._log_tally()
@@ -224,7 +224,8 @@ class SequenceTraining(ABC, Generic[Timed]):
     def _log_held_out(self, found: HeldOut) -> None:
         self._log("held_out_criterion", found.criterion)
         self._log("dev_frame_error/iterate", found.frame_error)
-        self._log("dev_word_error/iterate", found.word_error)
+        if self.config.test:
+            self._log("dev_word_error/iterate", found.word_error)
 
     def _log_tally(self) -> None:
         """Log what decoding came across, and begin to count anew."""

@@ -132,9 +132,10 @@ def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
     gradients tell.
     """
     fast = replace(sequence(subject, seed, 10), rate=PRESETS[subject.scale].rate_one, test=False)
-    if sweep == "all":
-        return fast
-    return replace(fast, layers="last", update_silence=sweep == "last")
+    if sweep == "last":  # of which figure 5 draws the way, not the end alone
+        return replace(fast, layers="last")
+    seldom = replace(fast, evaluations=min(2, fast.evaluations))
+    return seldom if sweep == "all" else replace(seldom, layers="last", update_silence=False)
 
 
 def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:

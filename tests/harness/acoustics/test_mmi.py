@@ -12,7 +12,7 @@ from harness.acoustics.decoder import EVERYTHING, Beam
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
-from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, contradicted
+from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _weighed
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout, random_parameters
 from harness.errors import UserError
@@ -163,8 +163,11 @@ def test_a_wider_beam_never_lowers_the_denominator_nor_exceeds_the_whole_graph()
 def test_frames_are_rejected_where_the_denominator_denies_the_numerator():
     num = np.array([[1.0, 0, 0], [1, 0, 0], [0.6, 0.4, 0], [0.4, 0.6, 0]])
     den = np.array([[1e-3, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0]])
-    assert contradicted(num, den, 1e-3).tolist() == [False, True, True, False]
-    assert not contradicted(num, den, 0.0).any()
+    gradient, rejected, alive = _weighed(num, den, 1e-3, 0.0, 0.5)
+    assert rejected.tolist() == [False, True, True, False]
+    assert alive.all()
+    np.testing.assert_array_equal(gradient, 0.5 * (num - den) * ~rejected[:, None])
+    assert not _weighed(num, den, 0.0, 0.0, 0.5)[1].any()
 
 
 def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apart():
