@@ -113,7 +113,7 @@ class Note:
         """How the decoding went."""
         trouble = TROUBLES[self.trouble - 1] if self.trouble else None
         counts = (self.kept, self.rejected, self.cancelled)
-        return Seen(self.frames, self.value, *counts, trouble)
+        return Seen(self.utterance, self.frames, self.value, *counts, trouble)
 
 
 COUNTS = 11

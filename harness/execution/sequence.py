@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,8 @@ from harness.execution.sequence_training import SequenceTraining
 from harness.simulator import concat
 from harness.store import Run, RunWriter, Store
 
+TROUBLES = "troubles.json"
+"""Which utterances had what wrong with them; only where any had."""
 WAYS = {"none": Streams, "on the fly": Streams, "full": Passes}
 
 
@@ -98,20 +101,24 @@ def final_model(run: Run) -> Tensor:
 def carry_out(training: SequenceTraining[Any]) -> None:
     """Train to the end and keep what came of it."""
     writer, status = training.writer, training.run()
-    timeline = concat(training.segments)
+    timeline, told = concat(training.segments), training.summary()
     with TemporaryDirectory() as folder:
         timeline.save(path := Path(folder) / TIMELINE)
         writer.attach(TIMELINE, path)
         for name, arrays in training.attachments().items():
             save_file(arrays, path := Path(folder) / name)
             writer.attach(name, path)
+        if troubled := training.troubled():
+            path = Path(folder) / TROUBLES
+            path.write_text(json.dumps(troubled, indent=1, ensure_ascii=False), encoding="utf-8")
+            writer.attach(TROUBLES, path)
         save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
         writer.attach(WORD_ERRORS, path)
         model = training.whole_model().cpu().contiguous()
         save_tensors({"model": model}, path := Path(folder) / MODEL)
         writer.attach(MODEL, path)
     summary = {
-        **training.summary(),
+        **told,
         **training.lags(timeline),
         "timeline_sha256": timeline.sha256(),
     }

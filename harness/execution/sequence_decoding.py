@@ -60,8 +60,9 @@ class Halves:
 
 
 class Seen(NamedTuple):
-    """How the decoding of an utterance went; see ``mmi.Outer``."""
+    """How decoding the split's utterance of this number went; see ``mmi.Outer``."""
 
+    utterance: int
     frames: int
     value: float
     kept: int
@@ -70,16 +71,21 @@ class Seen(NamedTuple):
     trouble: str | None
 
     @classmethod
-    def of(cls, outer: Outer) -> Seen:
+    def of(cls, utterance: int, outer: Outer) -> Seen:
         """Of one utterance."""
         counts = (outer.used, outer.rejected, outer.cancelled)
-        return cls(outer.frames, outer.value, *counts, outer.trouble)
+        return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
 
     @classmethod
-    def within(cls, batch: Outers, i: int) -> Seen:
-        """Of the ``i``-th utterance of a batch."""
+    def within(cls, utterance: int, batch: Outers, i: int) -> Seen:
+        """Of an utterance, the ``i``-th of a batch."""
         counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
-        return cls(int(batch.lengths[i]), float(batch.value[i]), *counts, batch.trouble[i])
+        frames, value = int(batch.lengths[i]), float(batch.value[i])
+        return cls(utterance, frames, value, *counts, batch.trouble[i])
+
+
+TOLD = 20
+"""How many utterances are named for each trouble."""
 
 
 @dataclass
@@ -91,6 +97,7 @@ class Tally:
         value: the criterion summed over those that have one, and their frames.
         kept, rejected, cancelled: frames.
         troubles: how many utterances had each.
+        troubled: the first utterances of the split that had each, up to ``TOLD``.
     """
 
     utterances: int = 0
@@ -101,6 +108,7 @@ class Tally:
     rejected: int = 0
     cancelled: int = 0
     troubles: Counter[str] = field(default_factory=Counter[str])
+    troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def add(self, seen: Seen) -> None:
         """Count an utterance."""
@@ -114,11 +122,20 @@ class Tally:
         self.cancelled += seen.cancelled
         if seen.trouble:
             self.troubles[seen.trouble] += 1
+            self._tell(seen.trouble, [seen.utterance])
 
     def take_in(self, other: Tally) -> None:
         """Count everything of another tally."""
         for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+            if name != "troubled":
+                setattr(self, name, getattr(self, name) + value)
+        for trouble, utterances in other.troubled.items():
+            self._tell(trouble, utterances)
+
+    def _tell(self, trouble: str, utterances: Sequence[int]) -> None:
+        # The smallest numbers, so that it does not matter who was decoded first.
+        known = self.troubled.get(trouble, [])
+        self.troubled[trouble] = sorted({*known, *utterances})[:TOLD]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -182,7 +199,7 @@ class Decoder:
         found = self.criterion.outer(posteriors, self.train.words[utterance])
         entering = self._entering(torch.from_numpy(found.kept))
         outer = torch.from_numpy(found.gradient).to(model.dtype)
-        return Decoded(x[entering], outer[entering], Seen.of(found))
+        return Decoded(x[entering], outer[entering], Seen.of(utterance, found))
 
     def together(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
         """As one batch, padded to the longest utterance."""
@@ -198,7 +215,9 @@ class Decoder:
         for i, length in enumerate(lengths.tolist()):
             entering = self._entering(found.kept[i, :length])
             outer = found.gradient[i, :length][entering].to(stack.dtype)
-            decoded.append(Decoded(x[i, :length][entering], outer, Seen.within(found, i)))
+            decoded.append(
+                Decoded(x[i, :length][entering], outer, Seen.within(int(utterances[i]), found, i))
+            )
         return decoded
 
     @cached_property

@@ -93,7 +93,7 @@ class SequenceExaminer:
         heard: list[tuple[str, ...]] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
-            tally.add(Seen.of(outer))
+            tally.add(Seen.of(i, outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":
                 return HeldOut(np.nan, np.nan, np.nan, tally)

@@ -280,6 +280,11 @@ class SequenceTraining(ABC, Generic[Timed]):
             "epochs": self.epoch,
         }
 
+    def troubled(self) -> dict[str, list[str]]:
+        """Ids of the first training utterances that had each trouble, after ``summary``."""
+        ids = self.train.id
+        return {name: [str(ids[i]) for i in rows] for name, rows in self.total.troubled.items()}
+
     def lags(self, timeline: Timeline) -> dict[str, float]:
         """The three stalenesses of the whole run."""
         return lags(timeline, self.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from harness.execution.pretraining import MODEL
 from harness.execution.run import WORD_ERRORS, train
 from harness.execution.sequence import final_model, train_sequence
 from harness.execution.sequence_config import Plateau
-from harness.execution.sequence_decoding import Halves
+from harness.execution.sequence_decoding import TOLD, Halves
 from harness.execution.sequence_order import orders, parts
 from harness.simulator import Timeline
 from harness.store import Store
@@ -177,7 +178,7 @@ def test_frames_that_are_not_kept_enter_as_zeros_where_all_enter(sequence, run_s
     assert set(steps[1].tolist()) <= set(corpus.split("train").frames.tolist())
 
 
-def test_what_is_wrong_with_an_utterance_is_counted_and_training_goes_on(
+def test_what_is_wrong_with_an_utterance_is_counted_and_named_and_training_goes_on(
     sequence, corpus, tmp_path
 ):
     table = corpus.utterances
@@ -190,6 +191,8 @@ def test_what_is_wrong_with_an_utterance_is_counted_and_training_goes_on(
     assert done.status == "done"
     assert done.summary["trouble/out of lexicon"] == 1
     assert done.summary["trouble/unreachable"] == 1
+    named = json.loads(done.path("troubles.json").read_text())
+    assert (named["out of lexicon"], named["unreachable"]) == (["u0"], ["u1"])
     assert len(Timeline.load(done.path("timeline.parquet")).decodes) == len(table.id[:28]) - 2
 
 
@@ -198,6 +201,8 @@ def test_an_utterance_of_which_nothing_is_kept_enters_no_minibatch(sequence, run
     assert done.status == "done"
     assert done.summary["folds"] == 0
     assert done.summary["trouble/nothing kept"] == 28
+    named = json.loads(done.path("troubles.json").read_text())
+    assert named == {"nothing kept": [f"u{i}" for i in range(TOLD)]}
     assert done.summary["cancelled_frames"] == 1.0
 
 
