@@ -67,20 +67,27 @@ def measured(value: float | None, ci95: Bounds) -> str:
     """Our figure.
 
     Example:
-        >>> measured(5.773e-15, None), measured(0.25, (0.2, 0.3))
-        ('5.8e−15', '0.250')
+        >>> measured(5.773e-15, None), measured(0.25, (0.2, 0.3)), measured(3, None)
+        ('5.8e−15', '0.250', '3')
     """
     if value is None:
         return MISSING
+    if _counted(value, ci95):
+        return fixed(value, 0)
     if value and _magnitude(value) <= SMALL and not half_width(ci95):
         return _sign(f"{value:.1e}".replace("e-", f"e{MINUS}"))
     return fixed(value, decimals(value, ci95))
 
 
+def _counted(value: float, ci95: Bounds) -> bool:
+    """Whether a figure is a count, which has no decimals and no interval."""
+    return isinstance(value, int) and ci95 is None
+
+
 def spread(value: float | None, ci95: Bounds) -> str:
     """The interval beside our figure: ``± h`` if it is centred on it, else its ends."""
     half = half_width(ci95)
-    if value is None:
+    if value is None or _counted(value, ci95):
         return ""
     if ci95 is None or not half:
         return interval(value, ci95)

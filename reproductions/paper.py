@@ -68,7 +68,7 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
-        first_seed: of those a verdict rests on; 0 to 10 and 100 served development (decision 3).
+        first_seed: of those a verdict rests on; the ones before, and 100, served development.
     """
 
     id: str

@@ -86,7 +86,7 @@ def _measure(
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
     # A lattice searched for anew drops paths and finds others, by whole steps in the sum: what the
     # auxiliary function touches is the criterion over the paths that its gradient was made from.
-    held = line.competing()
+    held = line.competing(tangents)
     (here, there), ahead, behind = (line.values(p, tangents, held) for p in (0.0, STEP, -STEP))
     slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True)]
     summary = {"criterion_at_0": here, "auxiliary_at_0": there}
@@ -123,12 +123,17 @@ class _Line:
         outers = [self.criterion.outer(p, w) for p, w in zip(here, self.part.words, strict=True)]
         return [Auxiliary(outer, p) for outer, p in zip(outers, here, strict=True)]
 
-    def competing(self) -> list[Denominator]:
-        """The denominators' paths of the utterances at 0."""
-        return [self.criterion.competing(p) for p in self.posteriors(0.0)]
+    def competing(self, tangents: list[Auxiliary]) -> list[Denominator | None]:
+        """The denominators' paths at 0, of the utterances that can be trained on."""
+        return [
+            self.criterion.competing(tangent.log_posteriors)
+            if np.isfinite(tangent.outer.value)
+            else None
+            for tangent in tangents
+        ]
 
     def values(
-        self, point: float, tangents: list[Auxiliary], held: list[Denominator] | None = None
+        self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
     ) -> tuple[float, float]:
         """Criterion, over paths ``held`` or found anew, and auxiliary function, a frame."""
         there, words = self.posteriors(point), self.part.words

@@ -73,8 +73,8 @@ class SequenceConfig:
         shuffling: ``"none"`` trains on one utterance after another, ``"on the fly"`` on a
             frame of each slot's utterance (paper 3, section 3.1), ``"full"`` on frames of all
             utterances, which are decoded together when a pass begins.
-        fetch_s: interval of the decoders' fetches, for all at once; None is at the start of
-            each utterance.
+        fetch_s: interval of the decoders' fetches, the same moments for all, each as its next
+            utterance begins; None is at the start of each utterance.
         layers: ``"all"`` are updated, or the ``"last"`` alone.
         update_silence: whether the outputs of silence are updated.
         frames: which enter minibatches: those ``"kept"`` by rejection and cancellation, or

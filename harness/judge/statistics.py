@@ -84,10 +84,11 @@ def bounded_difference_ci(a: Bounds, b: Bounds) -> Interval:
     """Mean of ``a - b``, paired by seed, of values known only to lie between bounds.
 
     Below it ends where the interval of the smallest possible differences does, above where that of
-    the largest does: so it holds the mean with 95% wherever the values lie within their bounds
-    (partial identification: Horowitz and Manski, 2000). Its estimate is the middle of what the
-    bounds allow. An open bound leaves its side open; where bounds meet it is
-    ``paired_difference_ci``.
+    the largest does: so, where these are about normal, it holds the mean with 95% wherever the
+    values lie within their bounds (partial identification: Horowitz and Manski, 2000). Bounds on
+    a grid that are alike for each of a few seeds show no scatter: then it is too sure. Its
+    estimate is the middle of what the bounds allow. An open bound leaves its side open; where
+    bounds meet it is ``paired_difference_ci``.
 
     Args:
         a: lowest and highest possible value of each seed, two of [S].

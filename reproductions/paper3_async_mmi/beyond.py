@@ -77,9 +77,9 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
         "p3.fetching", "table",
         "Gain of the criterion (%) by fetch interval, of the gain when fetching at each utterance",
         tuple(rows), paper_label="Beyond the paper",
-        note="In brackets the interval in passes over the corpus. Each decoder fetches as its next "
-        "utterance begins after the common moment. A run that diverged or ended below its start "
-        "gained nothing.",
+        note="In brackets the interval in passes over the corpus, if 30% of the frames are kept. "
+        "Each decoder fetches as its next utterance begins after the common moment. A run that "
+        "diverged or ended below its start gained nothing.",
     )  # fmt: skip
 
 

@@ -218,7 +218,8 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
         parts.append((label, 0.0, Interval.exact(worst), verdict))
     return claim_of(
         "p3.tangent", "The auxiliary function touches the criterion", "Section 3.3",
-        "largest deviation over the seeds; the slope by central differences in double precision",
+        "largest deviation over the seeds; the slope by central differences in double precision, "
+        "over the lattices of the start where there are any",
         parts, hashes(runs["one"], found),
     )  # fmt: skip
 

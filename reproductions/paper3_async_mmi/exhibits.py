@@ -152,7 +152,8 @@ def fig5(subject: Subject, runs: Runs) -> Exhibit:
         "p3.fig5", "figure", "Fetch interval of the decoders' parameters: criterion, last layer",
         tuple(rows), axes={"x": "simulated time (h)", "y": "criterion (nats a second)"},
         draw={"as": "curves"}, paper_label="Figure 5",
-        note="Ten replicas, fetched by all at once, last layer updated.",
+        note="Ten replicas, last layer updated. All fetch after the same moments, each as its next "
+        "utterance begins.",
     )  # fmt: skip
 
 
@@ -209,7 +210,8 @@ def error_note(subject: Subject) -> str:
     return (
         f"Words decoded with a trigram at the criterion's acoustic scale, {KAPPA:g}; insertion "
         "penalty from held-out speech. Intervals over seeds and the "
-        f"{len(subject.corpus.split(first_test(subject)))} test utterances."
+        f"{len(subject.corpus.split(first_test(subject)))} test utterances"
+        + (f" ({SMALL})." if subject.corpus.name == SMALL else ".")
     )
 
 

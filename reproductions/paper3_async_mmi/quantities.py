@@ -44,13 +44,12 @@ def last(runs: Sequence[Run], name: str) -> np.ndarray:
     return np.array([float(run.curve(name)[1][-1]) for run in runs])
 
 
-def gain(run: Run, until: float = math.inf) -> float:
-    """What the held-out criterion has gained by an epoch; NaN for a run that diverged."""
-    epochs, values, _ = run.curve(CRITERION)
+def gain(run: Run) -> float:
+    """What the held-out criterion has gained; NaN for a run that diverged."""
     if run.status != "done":
         return math.nan
-    reached = np.flatnonzero(epochs <= until + 1e-9)[-1]
-    return float(values[reached] - values[0])
+    _, values, _ = run.curve(CRITERION)
+    return float(values[-1] - values[0])
 
 
 def time_to_gain(run: Run, wanted: float) -> float:
@@ -95,9 +94,10 @@ def _kept_gains(runs: Sequence[Run]) -> list[float]:
 
 
 def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
-    """T* in passes: from the longest interval that surely costs nothing to the shortest that does.
+    """T* in passes: above the longest interval that costs nothing, below the shortest that costs.
 
-    Its estimate is where the loss, linear in log T, first crosses what counts as nothing.
+    Both by the 95% interval of that loss alone, so the bracket is not one of 95%. Its estimate is
+    where the loss, linear in log T, first crosses what counts as nothing.
     """
     intervals, losses = PRESETS[subject.scale].fetch, fetch_losses(subject, runs, sweep)
     free = [t for t, loss in zip(intervals, losses, strict=True) if loss.high <= COSTS_NOTHING]
@@ -107,7 +107,9 @@ def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
         return Interval(math.nan, 0.0, math.inf)
     crossed = math.nan
     for (t, loss), (later, more) in pairwise(zip(intervals, losses, strict=True)):
-        if loss.estimate <= COSTS_NOTHING < more.estimate:
+        if loss.estimate > COSTS_NOTHING:
+            break
+        if more.estimate > COSTS_NOTHING:
             share = (COSTS_NOTHING - loss.estimate) / (more.estimate - loss.estimate)
             crossed = min(max(t * (later / t) ** share, low), high)
             break
@@ -116,7 +118,7 @@ def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
 
 def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interval:
     """An interval in passes of ``per_pass_s`` simulated seconds, in updates at the runs' pace."""
-    pace = np.mean([run.summary["folds"] / run.curve(CRITERION)[2][-1] for run in runs])
+    pace = np.mean([run.summary["folds"] / run.summary["virtual_s"] for run in runs])
     updates = float(pace) * per_pass_s
     return Interval(*(updates * x for x in (star.estimate, star.low, star.high)))
 

@@ -106,7 +106,7 @@ def _tolerances(
     """T* of a sweep over that of the last layer, from the ends that both surely have."""
     stars = {s: tolerated(subject, runs, s) for s in (sweep, "last")}
     a, b = stars[sweep], stars["last"]
-    low = a.low / b.high
+    low = a.low / b.high or -math.inf
     high = a.high / b.low if b.low > 0 else math.inf
     ratio = Interval(a.estimate / b.estimate, low, high)
     told = "; ".join(f"{SWEEPS[s]}: {_star(t)}" for s, t in stars.items())
@@ -115,17 +115,21 @@ def _tolerances(
         f"T* over T* of the last layer; {band[0]:g} to {band[1]:g}",
         [("", FIGURES[figure], ratio, judge_size(ratio, band))],
         hashes(*(runs[name] for s in (sweep, "last") for name in _sweep(s))),
-        f"T* in passes over the corpus; {told}. It lies above what surely costs nothing and below "
-        "what surely costs something, in all seeds together.",
+        f"T* in passes over the corpus; {told}. It lies above the intervals that cost nothing and "
+        "below those that cost something, each by its own 95% interval over all seeds; two such "
+        "brackets bound their ratio only roughly.",
     )  # fmt: skip
 
 
 def _star(star: Interval) -> str:
     """T* in words."""
-    near = f"about {star.estimate:.3g}, " if math.isfinite(star.estimate) else ""
-    above = f"at least {star.low:.3g}" if star.low > 0 else ""
-    below = f"at most {star.high:.3g}" if star.high < math.inf else ""
-    return near + (" and ".join(filter(None, (above, below))) or "not bounded")
+    found = {
+        "about": star.estimate if math.isfinite(star.estimate) else 0.0,
+        "at least": star.low,
+        "at most": star.high if math.isfinite(star.high) else 0.0,
+    }
+    told = (f"{word} {x:,.0f}" if x > 100 else f"{word} {x:.3g}" for word, x in found.items() if x)
+    return ", ".join(told) or "not bounded"
 
 
 def _between(bounds: list[tuple[float, float]]) -> str:

@@ -75,7 +75,9 @@ class Book:
                 }
                 save_file(arrays, path := self.folder / "errors")
                 writer.attach(WORD_ERRORS, path)
-            writer.finish(status, {"folds": 100, "epochs": 1.0, **(summary or {})})
+            writer.finish(
+                status, {"folds": 100, "epochs": 1.0, "virtual_s": pass_s, **(summary or {})}
+            )
         return self.store.load(writer.hash)
 
     def three(self, **choices: Any) -> list[Run]:
@@ -265,6 +267,8 @@ def test_t_star_lies_between_what_surely_costs_nothing_and_what_surely_costs(boo
     # 0 ± 0.1 and 0.1 ± 0.1 are neither; the loss crosses 5% half way between them.
     assert star.ci95 == (a, d)
     assert star.estimate == pytest.approx(math.sqrt(b * c), rel=0.01)
+    dear_at_once = swept(book, "last", (0.06, 0.0, 0.1, 0.5))
+    assert math.isnan(quantities.tolerated(SUBJECT, dear_at_once, "last").estimate)
 
 
 @pytest.mark.parametrize(
@@ -355,6 +359,22 @@ def test_every_exhibit_and_claim_needs_settings_that_every_scale_has():
         assert needed == set(made)
         assert len(PRESETS[scale].fetch) == INTERVALS
         assert len(PRESETS[scale].rates) == RATES
+
+
+def test_it_is_judged_on_seeds_that_served_nothing_before():
+    assert PAPER.first_seeds(3) == (21, 22, 23)
+
+
+@pytest.mark.parametrize("scale", PRESETS)
+def test_what_sweeps_compare_has_one_rate_from_start_to_end(scale):
+    corpus = SimpleNamespace(
+        name="other", fingerprint="f", frames_of=lambda split: 1000, tests=("test",), lexicon={}
+    )
+    subject: Any = SimpleNamespace(scale=scale, corpus=corpus, corpus_seed=11, device="cpu")
+    found = experiments.experiments(subject, 21)
+    swept = [c for name, c in found.items() if "interval" in name or "map" in name]
+    assert all(config.plateau is None for config in swept)
+    assert (found["ten"].plateau is None) == (PRESETS[scale].passes == 1)
 
 
 def test_ids_are_those_of_the_list():

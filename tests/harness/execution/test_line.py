@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.acoustics.decoder import Beam
+from harness.acoustics import denominator
+from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
 from harness.execution.line import POINTS, LineConfig, along_line
+from harness.execution.sequence import train_sequence
 from harness.store import Store
 
 
@@ -23,14 +25,26 @@ def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(line):
     assert line.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-5)
 
 
-def test_over_a_narrow_lattice_it_touches_what_the_lattice_sums(sequence, corpus, tmp_path):
+def test_over_a_narrow_lattice_the_slope_is_of_what_the_lattice_sums(
+    sequence, corpus, tmp_path, monkeypatch
+):
     narrow = Criterion("mmi", 0.5, "lattice", Beam(12.0, 40, 8.0), "sum", 0.0, 0.0)
     config = LineConfig(sequence(passes=1, criterion=narrow), utterances=8, points=())
-    run = along_line(config, corpus, Store(tmp_path), lambda progress: None)
+    store, searched = Store(tmp_path), []
+    train_sequence(config.training, corpus, store, lambda progress: None)
+
+    def counted(*arguments):
+        searched.append(1)
+        return lattice(*arguments)
+
+    monkeypatch.setattr(denominator, "lattice", counted)
+    run = along_line(config, corpus, store, lambda progress: None)
     assert run.summary["auxiliary_at_0"] == run.summary["criterion_at_0"]
     slope = run.summary["criterion_slope"]
     assert slope != 0
-    assert run.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-5)
+    assert run.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-6)
+    # For the tangents and for what is held: on neither side of 0 is anything searched for.
+    assert len(searched) == 2 * config.utterances
 
 
 def test_away_from_where_they_touch_they_part(line):
