@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.identity import SHORT
@@ -15,7 +16,7 @@ NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-2
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "divergence_asked_of")
 """Entries of provenance that are not printed as a line of their own."""
 MOST = 5
-"""Keys told of one setting, the run's own first; the rest is in its ``config.json``."""
+"""Keys told of one setting; the rest is in its ``config.json``."""
 
 Data = dict[str, Any]
 
@@ -88,17 +89,31 @@ def _group(runs: Sequence[Run], names: Mapping[str, str]) -> Data:
     for index, run in enumerate(runs):
         lines.setdefault(names.get(run.hash, run.hash), []).append(index)
     order = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
+    usual = {
+        pair
+        for pair, count in Counter(pair for own in apart for pair in own.items()).items()
+        if 2 * count > len(runs)
+    }
     told = [
-        _line(name if name in order else "", [runs[i] for i in own], [apart[i] for i in own])
+        _line(name if name in order else "", [runs[i] for i in own], [apart[i] for i in own], usual)
         for name, own in sorted(lines.items(), key=lambda line: order.get(line[0], len(order)))
     ]
     return {"runs": told, "named": any(line["name"] for line in told), "shared": [*shared.items()]}
 
 
-def _line(name: str, runs: Sequence[Run], apart: Sequence[Mapping[str, str]]) -> Data:
-    common = {k: v for k, v in apart[0].items() if all(own.get(k) == v for own in apart)}
-    nearest = sorted(common.items(), key=lambda item: item[0].count("."))
-    told = ", ".join(f"{key} {value}" for key, value in nearest[:MOST])
+def _line(
+    name: str,
+    runs: Sequence[Run],
+    apart: Sequence[Mapping[str, str]],
+    usual: Collection[tuple[str, str]],
+) -> Data:
+    """A setting: what all its runs have and most runs of its kind have not, the nearest keys first."""
+    common = [
+        pair for pair in apart[0].items()
+        if pair not in usual and all(own.get(pair[0]) == pair[1] for own in apart)
+    ]  # fmt: skip
+    nearest = sorted(common, key=lambda pair: pair[0].count("."))
+    told = ", ".join(f"{key} {_short(value)}" for key, value in nearest[:MOST])
     further = len(common) - MOST
     return {
         "name": name,
@@ -106,8 +121,14 @@ def _line(name: str, runs: Sequence[Run], apart: Sequence[Mapping[str, str]]) ->
         "status": ", ".join(dict.fromkeys(run.status for run in runs)),
         "bad": any(run.status in BAD for run in runs),
         "note": " ".join(run.note for run in runs if run.note),
-        "apart": told + (f" and {further} more in config.json" if further > 0 else ""),
+        "apart": (told or "as most")
+        + (f" and {further} more in config.json" if further > 0 else ""),
     }
+
+
+def _short(value: str) -> str:
+    """A value as it is printed: of a SHA-256 the first digits."""
+    return value[:SHORT] if len(value) == 64 and value.isalnum() else value
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:

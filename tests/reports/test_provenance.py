@@ -55,6 +55,20 @@ def test_a_setting_that_differs_in_much_names_the_first_keys_and_counts_the_rest
     assert line["apart"].endswith(" and 3 more in config.json")
 
 
+def test_what_most_runs_of_a_kind_have_sets_none_of_them_apart(make, tmp_path):
+    out = make(tmp_path)
+    results = read_results(out / "results.json")
+    store = Store(out / "runs")
+    fingerprint = "0123456789abcdef" * 4
+    for rate, corpus in ((1, "a"), (2, "a"), (3, fingerprint)):
+        with store.begin({"rate": rate, "corpus": corpus, "of": "the test"}) as writer:
+            writer.finish("failed", {}, "for the test")
+    groups = where_from(results, store.runs(), set())["groups"]
+    apart = [line["apart"] for group in groups for line in group["runs"]]
+    told = [each for each in apart if "rate" in each]
+    assert sorted(told) == ["corpus 0123456789ab, rate 3", "rate 1", "rate 2"]
+
+
 def test_settings_that_share_a_run_are_named_together():
     assert settings_of({"a": ["1", "2"], "b": ["2"]}) == {"1": "a", "2": "a = b"}
 
