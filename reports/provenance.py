@@ -107,7 +107,7 @@ def _line(
     apart: Sequence[Mapping[str, str]],
     usual: Collection[tuple[str, str]],
 ) -> Data:
-    """A setting: what all its runs have and most runs of its kind have not, the nearest keys first."""
+    """A setting: what all its runs have and most runs of its kind have not, nearest keys first."""
     common = [
         pair for pair in apart[0].items()
         if pair not in usual and all(own.get(pair[0]) == pair[1] for own in apart)
