@@ -26,6 +26,8 @@ DONE = "done"
 LONG = timedelta(days=1000)
 """A server may make a corpus or pretrain, and its end is noticed by that of its store."""
 HEARD_WITHIN = timedelta(seconds=10)
+SERVED_WITHIN = timedelta(minutes=5)
+"""How long a process that was started before the server waits for the store."""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -64,15 +66,15 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def connected() -> TCPStore:
+def connected(within: timedelta = SERVED_WITHIN) -> TCPStore:
     """A connection of its own to the store.
 
     Raises:
-        RuntimeError: nobody serves it.
+        RuntimeError: nobody serves it, so long.
         UserError: the environment names no port.
     """
-    port = whole("MASTER_PORT")
-    return TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
+    host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=within)
 
 
 def whole(name: str) -> int:
@@ -115,7 +117,8 @@ def begun() -> str:
     Raises:
         RuntimeError: the server is gone.
     """
-    store = connected()
+    # The group is whole, so the store is there, or the server has ended since.
+    store = connected(HEARD_WITHIN)
     store.wait([_key()], LONG)
     run = store.get(_key()).decode()
     store.set(_heard(os.environ["RANK"]), "yes")

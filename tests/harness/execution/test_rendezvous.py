@@ -57,6 +57,25 @@ sleep 0.5
 """
 
 
+def test_a_server_that_ended_before_its_run_began_is_not_waited_for(monkeypatch):
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", str(_free_port()))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(rendezvous, "HEARD_WITHIN", timedelta(seconds=1))
+    told: list[BaseException] = []
+
+    def listen():
+        try:
+            begun()
+        except RuntimeError as error:
+            told.append(error)
+
+    worker = threading.Thread(target=listen, daemon=True)
+    worker.start()
+    worker.join(30.0)
+    assert told, "it still waits"
+
+
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """As the environment of a worker names it."""
