@@ -239,14 +239,8 @@ class SequenceTraining(ABC, Generic[Timed]):
         self.tally = Tally()
 
     def _collapsed(self, value: float) -> bool:
-        """Whether a criterion is far worse than at the start.
-
-        The best value of both is 0 (a share of 1): half the accuracy, or twice the
-        nats away, is no noise. The numerator alone has no best value.
-        """
-        start = self.position.measured[0]
-        worst = {"mmi": 2.0 * start, "bmmi": 2.0 * start, "smbr": 0.5 * start}
-        return not math.isfinite(value) or value < worst.get(self.config.criterion.kind, -math.inf)
+        """Whether a criterion is far worse than at the start."""
+        return collapsed(self.config.criterion.kind, self.position.measured[0], value)
 
     def _test(self) -> None:
         """Score the last model on the test sets; the errors of each utterance are kept."""
@@ -348,3 +342,17 @@ def restored(config: SequenceConfig, simulation: Simulation, state: Arrays) -> S
     return Simulation.restore(
         config.cluster, simulation.protocol, state, workers=config.replicas, seed=config.seed
     )
+
+
+def collapsed(kind: str, start: float, value: float) -> bool:
+    """Whether a criterion that began at ``start`` is far worse than that, or no number.
+
+    The best value of both is 0 (a share of 1): half the accuracy, or twice the nats away, is no
+    noise. The numerator alone has no best value, and neither has a criterion above 0, whose
+    lattices lost the reference.
+    """
+    if not math.isfinite(value):
+        return True
+    if kind == "smbr":
+        return value < 0.5 * start
+    return kind in ("mmi", "bmmi") and start < 0 and value < 2.0 * start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from harness.execution.sequence import final_model, train_sequence
 from harness.execution.sequence_config import Plateau
 from harness.execution.sequence_decoding import TOLD, Halves
 from harness.execution.sequence_order import orders, parts
+from harness.execution.sequence_training import collapsed
 from harness.simulator import Timeline
 from harness.store import Store
 
@@ -273,3 +275,18 @@ def test_the_rate_falls_after_a_plateau_and_no_more_often_than_allowed():
     assert rule.rate(1.0, [*rising, -3.9, -3.8, -3.8]) == 0.1
     assert rule.rate(1.0, [*rising, -3.9, -3.8, -3.8, -3.8]) == pytest.approx(0.01)
     assert rule.rate(1.0, [*rising, *[-3.8] * 50]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "value", "is_so"),
+    [
+        ("mmi", -0.02, -0.03, False), ("mmi", -0.02, -0.05, True), ("bmmi", -0.02, -0.05, True),
+        # Lattices that lose the reference lift the criterion above 0: no value is twice as bad.
+        ("mmi", 0.006, 0.006, False), ("mmi", 0.006, -0.01, False), ("mmi", 0.006, math.nan, True),
+        ("smbr", 0.8, 0.5, False), ("smbr", 0.8, 0.3, True), ("numerator", -5.0, -50.0, False),
+    ],
+)  # fmt: skip
+def test_a_criterion_has_collapsed_at_half_the_accuracy_or_twice_the_nats(
+    kind, start, value, is_so
+):
+    assert collapsed(kind, start, value) == is_so
