@@ -8,7 +8,7 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
-from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES, REPORTED
+from reproductions.paper3_async_mmi.presets import INTERVALS, KEPT, PRESETS, RATES, REPORTED
 from reproductions.paper3_async_mmi.quantities import CRITERION, fetch_losses, gain, percent
 from reproductions.readings import hashes
 
@@ -77,7 +77,8 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
         "p3.fetching", "table",
         "Gain of the criterion (%) by fetch interval, of the gain when fetching at each utterance",
         tuple(rows), paper_label="Beyond the paper",
-        note="In brackets the interval in passes over the corpus, if 30% of the frames are kept. "
+        note=f"In brackets the interval in passes over the corpus, if {KEPT:.0%} of the frames are "
+        "kept. "
         "Each decoder fetches as its next utterance begins after the common moment. A run that "
         "diverged or ended below its start gained nothing.",
     )  # fmt: skip
