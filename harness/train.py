@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
@@ -34,6 +32,15 @@ if TYPE_CHECKING:
 
 SEQUENCE = "sequence"
 """Said in place of an identity: sequence training begins in its own way."""
+NEEDED = (
+    "harness.execution.distributed_rounds",
+    "harness.execution.distributed_sequence_command",
+    "harness.execution.distributed_shards",
+    "harness.execution.distributed_worker",
+    "harness.execution.run_file",
+    "harness.execution.shard",
+)
+"""What any process of a group imports."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 
@@ -267,43 +274,81 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
         restarts: so many times in all one that has died is started again while the server lives.
         words: the command line.
     """
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(processes),
-    }
-    command = [sys.executable, "-m", "harness.train", *words]
+    from harness import forked
 
-    def started(rank: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env={**environment, "RANK": str(rank)})
+    context = forked.context(*NEEDED)
+    # Bound here and handed on, the port is nobody else's before the server listens.
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        group = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(listening.getsockname()[1]),
+            "WORLD_SIZE": str(processes),
+        }
 
-    group = [started(rank) for rank in range(processes)]
-    try:
-        while (code := group[0].poll()) is None:
-            with suppress(subprocess.TimeoutExpired):
-                group[0].wait(timeout=0.2 if restarts else None)
-            for rank, process in enumerate(group):
-                if restarts and group[0].poll() is None and process.poll():
-                    group[rank], restarts = started(rank), restarts - 1
-        for worker in group[1:]:
-            with suppress(subprocess.TimeoutExpired):
-                worker.wait(timeout=10.0)
-    finally:
-        for process in group:
-            process.send_signal(signal.SIGTERM)
-        for process in group:
-            process.wait()
+        def started(rank: int) -> BaseProcess:
+            served = listening if rank == 0 else None
+            process = context.Process(
+                target=_member, args=(words, {**group, "RANK": str(rank)}, served)
+            )
+            process.start()
+            return process
+
+        server = started(0)
+    code = _kept_up(server, [started(rank) for rank in range(1, processes)], started, restarts)
     if code < 0:
         _say(f"error: the server was killed (signal {-code}); {GOES_ON}")
         return EXIT_RUN_FAILED
     return code
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _member(
+    words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
+) -> None:
+    """Be one process of a group; rank 0 is handed the socket of the store."""
+    from harness.execution.rendezvous import LISTENING
+
+    os.environ |= environment
+    if listening is not None:
+        os.environ[LISTENING] = str(listening.detach())
+    _end(main(words))
+
+
+def _kept_up(
+    server: BaseProcess,
+    workers: list[BaseProcess],
+    started: Callable[[int], BaseProcess],
+    restarts: int,
+) -> int:
+    """Wait for the server's end, and end the workers that are left; returns its exit code.
+
+    Args:
+        server: rank 0.
+        workers: the others, by rank; renewed in place.
+        started: starts the process of a rank.
+        restarts: so many times in all a worker that has died is started again.
+    """
+    try:
+        while server.is_alive():
+            server.join(0.2 if restarts else None)
+            for place, worker in enumerate(workers):
+                if restarts and server.is_alive() and worker.exitcode:
+                    workers[place], restarts = started(place + 1), restarts - 1
+        for worker in workers:
+            worker.join(10.0)
+    finally:
+        for process in (server, *workers):
+            process.terminate()
+        for process in (server, *workers):
+            process.join()
+    assert server.exitcode is not None
+    return server.exitcode
+
+
+def _end(code: int) -> NoReturn:
+    """Threads that listen to peers cannot be ended; everything worth keeping is on disk."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _say(line: str) -> None:
@@ -311,8 +356,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads that listen to peers cannot be ended; everything worth keeping is on disk.
-    os._exit(code)
+    _end(main())

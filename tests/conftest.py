@@ -1,9 +1,20 @@
-"""What all tests share: one thread a process, as many processes as there are cores."""
+"""What all tests share: one thread a process, and what the fork server imports once."""
 
 from __future__ import annotations
 
 import os
 
+from harness import forked
+
 # Read when torch and numpy are first imported, which no plugin does before this file.
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+forked.context(
+    "harness.execution.distributed_rounds",
+    "harness.execution.distributed_sequence_command",
+    "harness.execution.distributed_shards",
+    "harness.execution.distributed_worker",
+    "harness.execution.grid",
+    "reproductions.pipeline",
+)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from scipy.optimize import nnls
 
+from harness import forked
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
@@ -185,7 +185,7 @@ def _copying() -> list[Measured]:
     """One way between two processes: half of there and back."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
-        context = mp.get_context("spawn")
+        context = forked.context(__name__)
         other = context.Process(target=_echo, args=(meeting,), daemon=True)
         other.start()
         _meet(meeting, 0, 2)
@@ -227,7 +227,7 @@ def _reducing() -> list[Measured]:
     ranks, sizes, repeats = RANKS, BYTES, REPEATS
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
-        context = mp.get_context("spawn")
+        context = forked.context(__name__)
         others = [
             context.Process(
                 target=_reduce, args=(meeting, rank, ranks, sizes, repeats), daemon=True

@@ -22,6 +22,7 @@ import torch
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
+from harness import forked
 from harness.errors import UserError
 from harness.execution import submitted
 from harness.execution.config import RunConfig
@@ -38,7 +39,6 @@ POLL_S = 0.2
 Config = RunConfig | SequenceConfig | TimingConfig | RecognitionConfig
 
 _channel: Any = None
-_parent = 0
 
 
 class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
@@ -86,9 +86,9 @@ def execute(
         except submitted.JobDied:
             raise ProcessDied from None
     elif missing:
-        context = multiprocessing.get_context("spawn")
+        context = forked.context(__name__)
         channel = context.Queue()
-        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel, os.getpid()))
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel,))
         try:
             with _interrupts_held():
                 futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
@@ -162,15 +162,15 @@ def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: f
             board.finish(future.result())
 
 
-def _enter(channel: Any, parent: int) -> None:
+def _enter(channel: Any) -> None:
     """Set up a worker process."""
-    global _channel, _parent  # what a worker process is given once, at its start
-    _channel, _parent = channel, parent
+    global _channel  # what a worker process is given once, at its start
+    _channel = channel
     torch.set_num_threads(1)
 
 
 def _tell(progress: Progress) -> None:
-    if os.getppid() != _parent:
+    if forked.orphaned():
         # Nobody waits for this run any more; its last checkpoint is on disk.
         os._exit(1)
     _channel.put(progress)

@@ -29,6 +29,8 @@ HEARD_WITHIN = timedelta(seconds=10)
 SERVED_WITHIN = timedelta(minutes=5)
 """How long a process that was started before the server waits for the store."""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LISTENING = "LAGBENCH_STORE_FD"
+"""A socket that whoever started the server has bound for the store: its file descriptor."""
 
 
 def join() -> tuple[int, int]:
@@ -145,11 +147,12 @@ def _heard(rank: str) -> str:
 def _served() -> TCPStore:
     """The store itself, listening at one address alone."""
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
-    (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    listening = socket.create_server(address[:2], family=family)
-    return TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
+    if LISTENING in os.environ:
+        bound = int(os.environ.pop(LISTENING))
+    else:
+        (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        bound = socket.create_server(address[:2], family=family).detach()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=bound)
 
 
 def _key() -> str:

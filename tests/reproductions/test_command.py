@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 import torch
 
 from harness.store import Store
+from tests.processes import Started
 
-COMMAND = [sys.executable, "-m", "reproductions"]
+COMMAND = ["-m", "reproductions"]
 SMALL = ["paper1", "--scale", "smoke", "--corpus", "parametric", "--seeds", "1"]
 SMALL += ["--only", "fig1,table3", "--jobs", "2"]
 
@@ -31,9 +31,12 @@ def environment(cache: Path) -> dict[str, str]:
     return {**os.environ, "LAGBENCH_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
 
 
-def run(cache: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(cache))
+def begun(cache: Path, *arguments: object, leads: bool = False) -> Started:
+    return Started([*COMMAND, *arguments], environment(cache), leads=leads)
+
+
+def run(cache: Path, *arguments: object) -> CompletedProcess[str]:
+    return begun(cache, *arguments).ended()
 
 
 def wait_for(out: Path, pattern: str) -> None:
@@ -42,6 +45,11 @@ def wait_for(out: Path, pattern: str) -> None:
     while not list(out.glob(pattern)):
         assert time.monotonic() < deadline, f"{pattern} never appeared"
         time.sleep(0.05)
+
+
+def children(process: int) -> list[int]:
+    """Of a process of Linux: of the command its fork server, of that what executes runs."""
+    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 def measured(out: Path) -> dict[str, Any]:
@@ -86,12 +94,10 @@ def test_the_same_command_again_reuses_every_run(whole, cache):
 
 def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_path):
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*COMMAND, *SMALL, "--out", str(out)], env=environment(cache), stderr=subprocess.DEVNULL
-    )
+    process = begun(cache, *SMALL, "--out", out)
     wait_for(out, "runs/*/checkpoint/checkpoint.safetensors")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.ended()
     assert not (out / "results.json").exists()
     # One process instead of two: how many there are must not show in the result.
     assert run(cache, *SMALL, "--jobs", "1", "--out", out).returncode == 0
@@ -100,18 +106,13 @@ def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_pat
 
 def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*COMMAND, *SMALL, "--out", str(out)],
-        env=environment(cache), stderr=subprocess.PIPE, text=True, start_new_session=True,
-        # Who runs the tests in a shell's background has Ctrl-C ignored, and so would this.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    process = begun(cache, *SMALL, "--out", out, leads=True)
     wait_for(out, "runs/*/config.json")
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert "goes on from the last checkpoint" in said
+    done = process.ended()
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert "goes on from the last checkpoint" in done.stderr
 
 
 def test_a_spent_budget_stops_resumably(cache, tmp_path):
@@ -164,24 +165,21 @@ def test_an_output_folder_without_a_name_is_refused(cache):
 
 def test_a_process_that_is_killed_is_one_clear_line_and_exit_code_3(cache, tmp_path):
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*COMMAND, *SMALL, "--out", str(out)],
-        env=environment(cache), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = begun(cache, *SMALL, "--out", out)
     wait_for(out, "runs/*/config.json")
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
-    _, said = process.communicate()
-    assert process.returncode == 3
-    assert "the same command goes on" in said
-    assert "Traceback" not in said
+    for server in children(process.pid):
+        for worker in children(server):
+            os.kill(worker, signal.SIGKILL)
+    done = process.ended()
+    assert done.returncode == 3
+    assert "the same command goes on" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_corpus_is_refused_with_the_way_to_get_it(cache, tmp_path):
     nowhere = {**environment(cache), "LAGBENCH_CORPORA": str(tmp_path / "none")}
     command = [*COMMAND, "paper1", "--scale", "smoke", "--corpus", "fsdd", "--out", tmp_path / "o"]
-    done = subprocess.run(command, capture_output=True, text=True, env=nowhere)
+    done = Started(command, nowhere).ended()
     assert done.returncode == 2
     assert "LAGBENCH_CORPORA" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +20,7 @@ from harness.execution.sequence import train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run, Store
-from harness.train import _free_port
+from tests.processes import Started
 
 ZERO_COST = """
 name = "free"
@@ -210,42 +208,39 @@ class Group:
     ) -> None:
         self.store = run.parent / "s"
         self.words = [str(run), "--out", str(self.store), *options]
-        self.shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        self.shared["WORLD_SIZE"] = str(ranks)
-        self.processes = [self.start(rank, instead.get(rank)) for rank in range(ranks)]
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.shared = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks)}
+            self.shared["MASTER_PORT"] = str(listening.getsockname()[1])
+            self.processes = [self.start(0, instead.get(0), listening)]
+        self.processes += [self.start(rank, instead.get(rank)) for rank in range(1, ranks)]
 
-    def start(self, rank: int, script: Path | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, rank: int, script: Path | None = None, listening: socket.socket | None = None
+    ) -> Started:
         """One of the processes; a script may stand for the program."""
         program = [str(script)] if script else ["-m", "harness.train"]
-        return subprocess.Popen(
-            [sys.executable, *program, *self.words],
-            env={**os.environ, **self.shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        environment = {**os.environ, **self.shared, "RANK": str(rank)}
+        return Started([*program, *self.words], environment, listening)
 
     def ended(self) -> tuple[list[int], list[str]]:
         """Exit codes, and what each wrote to stderr."""
-        told = [process.communicate(timeout=120)[1] for process in self.processes]
-        return [process.returncode for process in self.processes], told
+        ends = [process.ended() for process in self.processes]
+        return [end.returncode for end in ends], [end.stderr for end in ends]
 
     def wait_for(self, pattern: str) -> None:
         """Until the store has such a file."""
-        end = time.monotonic() + 90.0
+        end = time.monotonic() + 200.0
         while not next(self.store.glob(pattern), None):
             assert time.monotonic() < end, f"no {pattern}"
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def wait_until_told(self, word: str) -> None:
-        """Until the server's stderr has a line with this."""
-        errors = self.processes[0].stderr
-        assert errors is not None
-        assert any(word in line for line in errors)
+        """Until the server's stderr has this."""
+        self.processes[0].wait_until_told(word)
 
     def kill(self, rank: int) -> None:
         """With SIGKILL."""
-        self.processes[rank].send_signal(signal.SIGKILL)
+        self.processes[rank].kill()
 
     def folder(self) -> Path:
         """Of the only run in the store."""
@@ -265,7 +260,6 @@ def launch() -> Iterator[Callable[..., Group]]:
         return groups[-1]
 
     yield launched
-    for group in groups:
-        for process in group.processes:
-            process.kill()
-            process.wait()
+    for process in [process for group in groups for process in group.processes]:
+        process.kill()
+        process.ended()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,41 +23,33 @@ from harness.execution.run import TIMELINE
 from harness.execution.wire import GarbageReceived
 from harness.simulator import LOST, Timeline
 from harness.store import Run, Store
-from harness.train import _free_port, parser
+from harness.train import parser
 
+Launch = Callable[..., Any]
 UTTERANCES = 300
 FETCH_S = 0.5
-LAUNCH = """
-import json, math, os, sys
+CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
+OFTEN = """
+import math, os, sys
 import torch.distributed as dist
 from harness.execution import distributed_sequence_command, distributed_sequence_replica
 from harness.execution import sequence_training
 from harness.train import main
 sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
 distributed_sequence_replica.SIGN_EVERY_S = 0.05
-folder, size, when, who, *words = sys.argv[1:]
+words = sys.argv[1:]
 def dies(*told, **asked):
     os._exit(9)
-def begun(rank):
-    pid = os.fork()
-    if pid == 0:
-        if rank == int(who) and when == "joined":
-            dist.barrier = dies
-        if rank == int(who) and when == "of another seed":
-            words.extend(["--seed", "5"])
-        if rank == int(who) and when == "loading":
-            distributed_sequence_command.load_sequence = dies
-        os.environ["RANK"] = str(rank)
-        with open(f"{folder}/{rank}.told", "w") as told:
-            os.dup2(told.fileno(), 2)
-        os._exit(main(words))
-    return pid
-pids = [begun(rank) for rank in range(int(size))]
-print(json.dumps(pids), flush=True)
-codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-print(json.dumps(codes), flush=True)
+{special}
+os._exit(main(words))
 """
-"""Imports once and forks, which is quicker than to start as many interpreters."""
+"""The program, with checkpoints after every step and frequent signs of life."""
+SPECIAL = {
+    "joined": "dist.barrier = dies",
+    "of another seed": "words += ['--seed', '5']",
+    "loading": "distributed_sequence_command.load_sequence = dies",
+}
+"""When or how one process is another: it dies then, or it is."""
 RUN = """
 is = "SequenceConfig"
 corpus = "voice-search-small"
@@ -106,50 +93,19 @@ def written(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> 
     return folder / "run.toml"
 
 
-class Group:
-    """A server, and a trainer and a decoder for each replica, each a process; one is special."""
-
-    def __init__(self, run: Path, size: int, when: str = "", who: int = -1) -> None:
-        self.folder, self.store = run.parent, run.parent / "s"
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        words = [str(self.folder), str(size), when, str(who), str(run)]
-        words += ["--out", str(self.store), "--paced"]
-        self.launcher = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, *words],
-            env={**os.environ, **shared, "WORLD_SIZE": str(size)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.launcher.stdout is not None
-        self.processes: list[int] = json.loads(self.launcher.stdout.readline())
-
-    def ended(self) -> tuple[list[int], list[str]]:
-        """Exit codes, and what each wrote to stderr."""
-        written, _ = self.launcher.communicate(timeout=400)
-        codes = json.loads(written.splitlines()[-1])
-        told = [(self.folder / f"{rank}.told").read_text() for rank in range(len(codes))]
-        return codes, told
-
-    def wait_for_checkpoint(self) -> None:
-        end = time.monotonic() + 300.0
-        while not any(self.store.glob("*/checkpoint/checkpoint.safetensors")):
-            assert time.monotonic() < end, "no checkpoint"
-            time.sleep(0.02)
-
-    def kill(self, rank: int) -> None:
-        os.kill(self.processes[rank], signal.SIGKILL)
-
-
 @pytest.fixture
-def group() -> Iterator[list[Group]]:
-    groups: list[Group] = []
-    yield groups
-    for each in groups:
-        if each.launcher.poll() is None:
-            for rank in range(len(each.processes)):
-                with suppress(ProcessLookupError):
-                    each.kill(rank)
-        each.launcher.communicate(timeout=60)
+def group(tmp_path: Path, launch: Launch) -> Launch:
+    """Starts a server, and a trainer and a decoder for each replica; one may be special."""
+
+    def started(run: Path, size: int, when: str = "", who: int = -1) -> Any:
+        programs = {}
+        for rank in range(size):
+            programs[rank] = tmp_path / f"{rank}.py"
+            special = SPECIAL[when] if rank == who else ""
+            programs[rank].write_text(OFTEN.format(special=special), encoding="utf-8")
+        return launch(run, size, instead=programs)
+
+    return started
 
 
 def the_run(store: Path) -> Run:
@@ -185,10 +141,10 @@ def again(run: Run) -> None:
 
 
 def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_predicted(
-    tmp_path: Path, group: list[Group], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, group: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_file = written(tmp_path, 0.002, more=f'fetch_s = {FETCH_S}\nlayers = "last"')
-    group.append(running := Group(run_file, 5))
+    running = group(run_file, 5)
     codes, written_down = running.ended()
     assert codes == [0] * 5, written_down
     run = the_run(tmp_path / "s")
@@ -216,10 +172,10 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
 
 
 def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, group: Launch
 ) -> None:
-    group.append(running := Group(written(tmp_path, 0.005), 5))
-    running.wait_for_checkpoint()
+    running = group(written(tmp_path, 0.005), 5)
+    running.wait_for(CHECKPOINT)
     running.kill(4)
     codes, told = running.ended()
     assert codes == [0, 0, 0, 3, -9], told
@@ -234,16 +190,16 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
     again(run)
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list[Group]) -> None:
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: Launch) -> None:
     run_file = written(tmp_path, 0.004, replicas=1)
-    group.append(killed := Group(run_file, 3))
-    killed.wait_for_checkpoint()
+    killed = group(run_file, 3)
+    killed.wait_for(CHECKPOINT)
     time.sleep(0.3)
     killed.kill(0)
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]
     assert all("error: replica 0: " in line for line in told[1:])
-    group.append(resumed := Group(run_file, 3))
+    resumed = group(run_file, 3)
     codes, told = resumed.ended()
     assert codes == [0, 0, 0], told
     timeline, kept = record(run := the_run(resumed.store))
@@ -252,14 +208,14 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: list
     times = timeline.folds.time_s
     assert (times[1:] > times[:-1]).all()
     again(run)
-    group.append(finished := Group(run_file, 3))
+    finished = group(run_file, 3)
     assert finished.ended() == ([0, 0, 0], [""] * 3)
 
 
 def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, group: Launch
 ) -> None:
-    group.append(running := Group(written(tmp_path, 0.001), 5, "loading", 3))
+    running = group(written(tmp_path, 0.001), 5, "loading", 3)
     codes, told = running.ended()
     assert codes == [0, 0, 0, 9, 3], told
     assert "replica 1: its trainer is gone: its connection closed; 0 frames lost" in told[0]
@@ -268,10 +224,10 @@ def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
 
 
 def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, group: Launch
 ) -> None:
     run_file = written(tmp_path, 0.001, replicas=1)
-    group.append(running := Group(run_file, 3, "of another seed", 1))
+    running = group(run_file, 3, "of another seed", 1)
     codes, told = running.ended()
     assert codes == [3, 2, 3], told
     assert told[1].startswith("error: replica 0: the server executes something else; needed: the")
@@ -280,9 +236,9 @@ def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
 
 
 def test_a_process_that_dies_before_the_run_begins_ends_it_in_one_line(
-    tmp_path: Path, group: list[Group]
+    tmp_path: Path, group: Launch
 ) -> None:
-    group.append(running := Group(written(tmp_path, 0.001, replicas=1), 3, "joined", 2))
+    running = group(written(tmp_path, 0.001, replicas=1), 3, "joined", 2)
     codes, told = running.ended()
     assert codes == [3, 3, 9], told
     assert told[0].splitlines()[-1].startswith("error: a process died before the run began; the")
