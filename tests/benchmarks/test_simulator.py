@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -18,7 +17,6 @@ import simpy
 
 from harness.simulator import Cluster, Device, Jitter, Server, Simulation, WorkerGroup, Workload
 from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.events import set_leaf
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
@@ -103,41 +101,6 @@ def folds_per_s_with_spans(cluster: Cluster, workers: int) -> float:
     start = time.process_time()
     simulation.advance(folds=FOLDS)
     return FOLDS / (time.process_time() - start)
-
-
-@pytest.mark.parametrize("workers", GROWTH)
-def test_a_fold_compares_no_more_events_than_the_logarithm_of_the_number_of_workers(workers):
-    levels = math.ceil(math.log2(workers))
-    counts = [comparisons(workers, who) for who in (0, workers // 3, workers - 1)]
-    assert max(counts) == levels
-    assert min(counts) >= levels - 1
-
-
-def test_each_fold_is_followed_by_one_read_that_enters_one_event():
-    simulation = Simulation(cluster_of(1000), "parameter_server", JOB, spans=False)
-    simulation.advance(folds=SIMPY_FOLDS)
-    pending = simulation._state.arrivals[1000:]["time_s"] < np.inf
-    assert simulation.dispatched == SIMPY_FOLDS + pending.sum()
-
-
-def comparisons(workers: int, who: int) -> int:
-    """How many times are compared with another as one worker's event enters."""
-    counted = []
-
-    class Seconds(float):
-        def __lt__(self, other):
-            counted.append(other)
-            return float(self) < float(other)
-
-    class Entries(dict):
-        def __len__(self):
-            return 2 * workers
-
-        def __missing__(self, place):
-            return self.setdefault(place, SimpleNamespace(time_s=Seconds("inf"), key=1 << 62))
-
-    set_leaf.py_func(Entries(), who, Seconds(1.0), who)
-    return len(counted)
 
 
 def test_how_the_cost_of_a_fold_grows_with_the_workers(benchmark):

@@ -31,8 +31,3 @@ def test_a_start_over_an_import(benchmark, asked, other):
     times = [(seconds(asked), seconds(other)) for _ in range(rounds)]
     benchmark.extra_info["ratio"] = min(a for a, _ in times) / min(o for _, o in times)
     benchmark.pedantic(seconds, (asked,), rounds=1)
-
-
-def test_help_names_the_commands():
-    told = subprocess.run([sys.executable, *HELP], check=True, capture_output=True, text=True)
-    assert "simulate" in told.stdout

@@ -18,6 +18,7 @@ from harness.cli import main
 from harness.commands.recognise import System, config_of
 from harness.execution.transcribing import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
 from harness.store import Store
+from tests.silence import silent
 
 TINY = c.Recipe(
     train=40,
@@ -48,10 +49,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(folder):
     return Corpus.load(folder)
-
-
-def silent(progress):
-    """Nobody watches."""
 
 
 @pytest.fixture(scope="module")

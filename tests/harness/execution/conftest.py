@@ -96,6 +96,12 @@ def unequal(tmp_path: Path) -> Cluster:
     return cluster_of(UNEQUAL, tmp_path)
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Runs that one test trains and the others find: `train` executes none a second time."""
+    return Store(tmp_path_factory.mktemp("finished"))
+
+
 @pytest.fixture
 def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
     def make(**choices: object) -> RunConfig:
@@ -158,11 +164,11 @@ def sequence(start: RunConfig, corpus: Corpus, unequal: Cluster) -> Callable[...
 
 
 @pytest.fixture
-def run_sequence(corpus: Corpus, tmp_path: Path) -> Callable[..., Run]:
-    """Trains in a store of the test's own."""
+def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
+    """Trains, unless another test has."""
 
     def run(config: SequenceConfig, watch: Watch = lambda progress: None) -> Run:
-        return train_sequence(config, corpus, Store(tmp_path), watch)
+        return train_sequence(config, corpus, finished, watch)
 
     return run
 

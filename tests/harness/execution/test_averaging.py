@@ -33,6 +33,7 @@ from harness.identity import identity
 from harness.simulator import Fault, Timeline, concat
 from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
+from tests.silence import silent
 
 NG = NaturalGradient(Preconditioner(2, 2), Preconditioner(3, 2), PerSample(0.4))
 KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
@@ -58,10 +59,6 @@ KINDS = {
 
 class Killed(BaseException):
     """Stands for a process that dies."""
-
-
-def silent(progress) -> None:
-    del progress
 
 
 @pytest.fixture
@@ -97,12 +94,12 @@ def trained(config, corpus, folder, monkeypatch) -> Training:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("death", [2, 5])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    kind, death, averaged, corpus, tmp_path, monkeypatch
+    kind, death, averaged, corpus, tmp_path, finished, monkeypatch
 ):
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
     monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
     config = averaged(**KINDS[kind])
-    whole = train(config, corpus, Store(tmp_path / "whole"), silent)
+    whole = train(config, corpus, finished, silent)
     assert whole.status == "done"
     told = 0
 
@@ -120,18 +117,18 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     assert kept_bytes(resumed) == kept_bytes(whole)
 
 
-def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, corpus, tmp_path):
+def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, corpus, finished):
     for kind, choices in KINDS.items():
-        run = train(averaged(**choices), corpus, Store(tmp_path), silent)
+        run = train(averaged(**choices), corpus, finished, silent)
         losses = run.curve("dev_loss/iterate")[1]
         assert losses[-1] < losses[0], kind
         scored = {name for name in run.summary if name.startswith("dev_loss/")}
         assert scored == {"dev_loss/iterate"}, kind
 
 
-def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, tmp_path):
+def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, finished):
     config = averaged()
-    run = train(config, corpus, Store(tmp_path), silent)
+    run = train(config, corpus, finished, silent)
     rows = Timeline.load(run.path("timeline.parquet")).contributions
     rounds = run.summary["folds"] // 3
     assert 3 * rounds * 12 * 3 <= 3 * corpus.frames_of("train") < 3 * (rounds + 1) * 12 * 3 + 500
@@ -141,8 +138,8 @@ def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, tm
         assert firsts.tolist() == list(range(0, 9 * rounds, 3))
 
 
-def test_rates_fall_from_pass_to_pass_and_not_within(averaged, corpus, tmp_path):
-    run = train(averaged(), corpus, Store(tmp_path), silent)
+def test_rates_fall_from_pass_to_pass_and_not_within(averaged, corpus, finished):
+    run = train(averaged(), corpus, finished, silent)
     epochs, rates, _ = run.curve("rate")
     assert epochs.tolist() == pytest.approx([k / 3 for k in range(10)])
     assert rates.tolist() == pytest.approx([0.5] * 4 + [0.05] * 3 + [0.005] * 3)
@@ -193,33 +190,33 @@ def _folded(segments) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_the_tests_may_be_left_to_the_end(averaged, corpus, tmp_path):
-    run = train(averaged(tested="at the end"), corpus, Store(tmp_path), silent)
+def test_the_tests_may_be_left_to_the_end(averaged, corpus, finished):
+    run = train(averaged(tested="at the end"), corpus, finished, silent)
     errors = load_file(run.path(WORD_ERRORS))
     assert set(errors) == {
         *("clean/lengths", "noise/lengths", "clean/iterate/2", "noise/iterate/2")
     }
 
 
-def test_an_early_stop_is_the_end(averaged, corpus, tmp_path):
+def test_an_early_stop_is_the_end(averaged, corpus, finished):
     stops = Halving(0.5, halve_below=2.0, stop_below=2.0)
-    run = train(averaged(schedule=stops, tested="at the end"), corpus, Store(tmp_path), silent)
+    run = train(averaged(schedule=stops, tested="at the end"), corpus, finished, silent)
     assert run.summary["passes"] == 2
     assert "clean/iterate/1" in load_file(run.path(WORD_ERRORS))
 
 
-def test_what_an_epoch_costs_is_due_once_a_pass(averaged, corpus, tmp_path):
+def test_what_an_epoch_costs_is_due_once_a_pass(averaged, corpus, finished):
     plain = averaged()
     costly = replace(plain.cluster.parallel, epoch_minibatches=10**6, epoch_s=1.0)
     dear = replace(plain, cluster=replace(plain.cluster, parallel=costly))
-    one, two = (train(c, corpus, Store(tmp_path), silent) for c in (plain, dear))
+    one, two = (train(c, corpus, finished, silent) for c in (plain, dear))
     assert one.summary["folds"] == two.summary["folds"]
     assert two.summary["virtual_s"] == pytest.approx(one.summary["virtual_s"] + 3.0, rel=1e-9)
 
 
-def test_a_random_start_can_be_chosen_and_is_another_run(averaged, corpus, tmp_path):
+def test_a_random_start_can_be_chosen_and_is_another_run(averaged, corpus, finished):
     narrow, wide = averaged(), averaged(initial=WideRandom())
-    runs = [train(config, corpus, Store(tmp_path), silent) for config in (narrow, wide)]
+    runs = [train(config, corpus, finished, silent) for config in (narrow, wide)]
     first = [run.curve("dev_loss/iterate")[1][0] for run in runs]
     assert runs[0].hash != runs[1].hash
     assert first[0] != first[1]

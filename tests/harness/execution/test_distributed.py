@@ -18,6 +18,8 @@ from harness.execution.replaying import Replayed, replayed, stored_run
 from harness.execution.run import TIMELINE
 from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
 from harness.simulator import LOST, Timeline
+from tests.run_files import ASYNCHRONOUS, ROUNDS, written
+from tests.silence import silent
 
 OTHER_SEED = """
 import os, sys
@@ -26,70 +28,11 @@ from harness.train import main
 os._exit(main([*sys.argv[1:], "--seed", "5"]))
 """
 Launch = Callable[..., Any]
-RUN = """
-corpus = "parametric"
-hidden = [32]
-cluster = "cluster.toml"
-workers = 2
-evaluations = 4
-[algorithm]
-is = "AveragedSgd"
-[schedule]
-is = "Halving"
-rate = 0.01
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
-"""
-ROUNDS = """
-corpus = "parametric"
-hidden = [32]
-cluster = "cluster.toml"
-workers = 2
-passes = 2
-evaluations = 2
-[protocol]
-every = 5
-[algorithm]
-is = "ModelAveraging"
-restart = "pass"
-outer = { is = "BlockMomentum" }
-[algorithm.descent]
-inputs = { rank = 10, period = 4 }
-outputs = { rank = 10, period = 4 }
-[schedule]
-is = "Exponential"
-rate = 0.5
-passes = 2
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
-"""
-CLUSTER = """
-name = "slow"
-[[workers]]
-count = 2
-device = "slow"
-[devices.slow]
-launch_s = {seconds}
-"""
 
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
-    return written(tmp_path, 0.005)
-
-
-def written(folder: Path, seconds: float) -> Path:
-    (folder / "cluster.toml").write_text(CLUSTER.format(seconds=seconds), encoding="utf-8")
-    (folder / "run.toml").write_text(RUN, encoding="utf-8")
-    return folder / "run.toml"
-
-
-def silent(line: str) -> None:
-    del line
+    return written(tmp_path, ASYNCHRONOUS, 0.005)
 
 
 def again(folder: Path) -> Replayed:
@@ -123,7 +66,7 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
 def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
     tmp_path: Path, launch: Launch
 ) -> None:
-    running = launch(written(tmp_path, 0.02))
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.02))
     running.wait_until_told("passes")
     time.sleep(0.5)
     running.kill(2)
@@ -142,7 +85,7 @@ def test_a_worker_that_died_and_is_started_again_has_work_again(
     tmp_path: Path, launch: Launch, waiting_server: Callable[[str, str], Path]
 ) -> None:
     server = waiting_server("distributed", "Distributed")
-    running = launch(written(tmp_path, 0.01), instead={0: server})
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.01), instead={0: server})
     running.wait_until_told("passes")
     running.kill(2)
     running.wait_until_told("worker 1 is gone")
@@ -163,7 +106,7 @@ def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_go
     tmp_path: Path, launch: Launch
 ) -> None:
     (tmp_path / "other.py").write_text(OTHER_SEED, encoding="utf-8")
-    running = launch(written(tmp_path, 0.001), instead={2: tmp_path / "other.py"})
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.001), instead={2: tmp_path / "other.py"})
     codes, told = running.ended()
     assert codes == [0, 0, 2], told
     assert "(the same file, corpus and options for every process)" in told[2]
@@ -174,7 +117,7 @@ def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_go
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:
-    killed = launch(written(tmp_path, 0.1))
+    killed = launch(written(tmp_path, ASYNCHRONOUS, 0.1))
     killed.wait_for("*/checkpoint/*")
     killed.kill(0)
     codes, told = killed.ended()
@@ -194,9 +137,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Lau
 def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     tmp_path: Path, launch: Launch
 ) -> None:
-    written(tmp_path, 0.001)
-    (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
-    running = launch(tmp_path / "run.toml")
+    running = launch(written(tmp_path, ROUNDS, 0.001))
     codes, told = running.ended()
     assert codes == [0, 0, 0], told
     folder = running.folder()
@@ -215,9 +156,7 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
 def test_a_worker_that_is_killed_in_rounds_ends_them_in_one_line(
     tmp_path: Path, launch: Launch
 ) -> None:
-    written(tmp_path, 0.02)
-    (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
-    running = launch(tmp_path / "run.toml")
+    running = launch(written(tmp_path, ROUNDS, 0.02))
     running.wait_until_told("passes")
     running.kill(2)
     codes, told = running.ended()

@@ -24,6 +24,8 @@ from harness.execution.wire import GarbageReceived
 from harness.simulator import LOST, Timeline
 from harness.store import Run, Store
 from harness.train import parser
+from tests.run_files import written
+from tests.silence import silent
 
 Launch = Callable[..., Any]
 UTTERANCES = 300
@@ -76,21 +78,10 @@ algorithm = {{ is = "AsyncSgd" }}
 schedule = {{ is = "Constant", rate = 0.01 }}
 stages = [{{ minibatch = 32, timed_minibatch = 32, share = 0.1 }}]
 """
-CLUSTER = """
-name = "slow"
-[[workers]]
-count = 2
-device = "slow"
-[devices.slow]
-launch_s = {seconds}
-"""
 
 
-def written(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> Path:
-    (folder / "cluster.toml").write_text(CLUSTER.format(seconds=seconds), encoding="utf-8")
-    text = RUN.format(replicas=replicas, more=more)
-    (folder / "run.toml").write_text(text, encoding="utf-8")
-    return folder / "run.toml"
+def asked_for(folder: Path, seconds: float, replicas: int = 2, more: str = "") -> Path:
+    return written(folder, RUN.format(replicas=replicas, more=more), seconds)
 
 
 @pytest.fixture
@@ -111,10 +102,6 @@ def group(tmp_path: Path, launch: Launch) -> Launch:
 def the_run(store: Path) -> Run:
     (told,) = store.glob(f"*/{TOLD}")
     return stored_run(told.parent)
-
-
-def silent(line: object) -> None:
-    del line
 
 
 def record(run: Run) -> tuple[Timeline, Told]:
@@ -143,7 +130,7 @@ def again(run: Run) -> None:
 def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_predicted(
     tmp_path: Path, group: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_file = written(tmp_path, 0.002, more=f'fetch_s = {FETCH_S}\nlayers = "last"')
+    run_file = asked_for(tmp_path, 0.002, more=f'fetch_s = {FETCH_S}\nlayers = "last"')
     running = group(run_file, 5)
     codes, written_down = running.ended()
     assert codes == [0] * 5, written_down
@@ -174,7 +161,7 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
 def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
     tmp_path: Path, group: Launch
 ) -> None:
-    running = group(written(tmp_path, 0.005), 5)
+    running = group(asked_for(tmp_path, 0.005), 5)
     running.wait_for(CHECKPOINT)
     running.kill(4)
     codes, told = running.ended()
@@ -191,7 +178,7 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: Launch) -> None:
-    run_file = written(tmp_path, 0.004, replicas=1)
+    run_file = asked_for(tmp_path, 0.004, replicas=1)
     killed = group(run_file, 3)
     killed.wait_for(CHECKPOINT)
     time.sleep(0.3)
@@ -215,7 +202,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: Laun
 def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
     tmp_path: Path, group: Launch
 ) -> None:
-    running = group(written(tmp_path, 0.001), 5, "loading", 3)
+    running = group(asked_for(tmp_path, 0.001), 5, "loading", 3)
     codes, told = running.ended()
     assert codes == [0, 0, 0, 9, 3], told
     assert "replica 1: its trainer is gone: its connection closed; 0 frames lost" in told[0]
@@ -226,7 +213,7 @@ def test_a_trainer_that_dies_before_training_begins_costs_its_replica(
 def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
     tmp_path: Path, group: Launch
 ) -> None:
-    run_file = written(tmp_path, 0.001, replicas=1)
+    run_file = asked_for(tmp_path, 0.001, replicas=1)
     running = group(run_file, 3, "of another seed", 1)
     codes, told = running.ended()
     assert codes == [3, 2, 3], told
@@ -238,7 +225,7 @@ def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
 def test_a_process_that_dies_before_the_run_begins_ends_it_in_one_line(
     tmp_path: Path, group: Launch
 ) -> None:
-    running = group(written(tmp_path, 0.001, replicas=1), 3, "joined", 2)
+    running = group(asked_for(tmp_path, 0.001, replicas=1), 3, "joined", 2)
     codes, told = running.ended()
     assert codes == [3, 3, 9], told
     assert told[0].splitlines()[-1].startswith("error: a process died before the run began; the")
@@ -259,13 +246,13 @@ def _folded(timeline: Timeline) -> list[tuple[int, int]]:
     ],
 )
 def test_what_cannot_be_is_one_line_and_nobody_waits(tmp_path: Path, more: str, line: str) -> None:
-    asked = parser().parse_args([str(written(tmp_path, 0.01, more=more))])
+    asked = parser().parse_args([str(asked_for(tmp_path, 0.01, more=more))])
     with pytest.raises(UserError, match=line):
         serve(asked, 3, silent, "")
 
 
 def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
-    asked = parser().parse_args([str(written(tmp_path, 0.01)), "--restarts", "2"])
+    asked = parser().parse_args([str(asked_for(tmp_path, 0.01)), "--restarts", "2"])
     with pytest.raises(UserError, match="--restarts 2: nobody comes back"):
         serve(asked, 5, silent, "")
 

@@ -31,16 +31,13 @@ from harness.execution.sequence_streams import Streams
 from harness.simulator import LOST, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.store import Store
+from tests.silence import silent
 
 WAYS = {
     "on the fly": {},
     "none": {"shuffling": "none", "slots": 3},
     "last layer, seldom fetched": {"layers": "last", "fetch_s": 0.02},
 }
-
-
-def silent(progress: object) -> None:
-    del progress
 
 
 @pytest.fixture

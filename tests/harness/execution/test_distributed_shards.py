@@ -32,32 +32,9 @@ from harness.simulator import (
     Workload,
     concat,
 )
+from tests.run_files import SHARDED, written
+from tests.silence import silent
 
-RUN = """
-corpus = "parametric"
-hidden = [32]
-cluster = "cluster.toml"
-workers = 2
-shards = 2
-evaluations = 40
-[algorithm]
-is = "AveragedSgd"
-[schedule]
-is = "Halving"
-rate = 0.01
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
-"""
-CLUSTER = """
-name = "slow"
-[[workers]]
-count = 2
-device = "slow"
-[devices.slow]
-launch_s = {seconds}
-"""
 DIES = """
 import os, signal
 from harness.execution import distributed_worker
@@ -88,12 +65,6 @@ training.CHECKPOINT_EVERY_S, training.CHECKPOINT_SHARE = 0.0, float("inf")
 os._exit(main())
 """
 LAYOUT = Layout((9, 6, 5))
-
-
-def written(folder: Path, seconds: float) -> Path:
-    (folder / "cluster.toml").write_text(CLUSTER.format(seconds=seconds), encoding="utf-8")
-    (folder / "run.toml").write_text(RUN, encoding="utf-8")
-    return folder / "run.toml"
 
 
 def minibatch_of(keys: Any) -> Minibatch:
@@ -216,7 +187,7 @@ def test_shards_are_for_real_processes_alone(configure: Callable[..., Any]) -> N
 
 def again(folder: Path) -> Timeline:
     """The record, once its replay has given the same bits."""
-    found = replayed(folder, lambda line: None)
+    found = replayed(folder, silent)
     assert found.replayed_sha256 == found.recorded_sha256
     return Timeline.load(folder / TIMELINE)
 
@@ -225,7 +196,7 @@ def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
     tmp_path: Path, launch: Callable[..., Any]
 ) -> None:
     (tmp_path / "saves.py").write_text(SAVES, encoding="utf-8")
-    killed = launch(written(tmp_path, 0.03), 4, instead={0: tmp_path / "saves.py"})
+    killed = launch(written(tmp_path, SHARDED, 0.03), 4, instead={0: tmp_path / "saves.py"})
     killed.wait_for("*/checkpoint/*")
     killed.kill(1)
     codes, told = killed.ended()
@@ -252,7 +223,7 @@ def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_c
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
     server = waiting_server("distributed_shards", "Sharded")
     instead = {0: server, 3: tmp_path / "dies.py"}
-    running = launch(written(tmp_path, 0.005), 4, instead=instead)
+    running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
     running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")
     running.processes.append(running.start(3))
     codes, told = running.ended()

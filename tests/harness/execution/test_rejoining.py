@@ -13,18 +13,17 @@ from harness.errors import UserError
 from harness.execution import rejoining
 from harness.execution.rejoining import Door, come_back, comes_late, door_of
 from harness.execution.wire import HEAD, Head, Inbox, Kind, Peer, ServerGone, expect, packed, send
-from harness.train import _free_port
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
     """That of a first group, as the environment of rank 2 names it."""
-    port = _free_port()
-    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "2", "WORLD_SIZE": "3"}
-    for name, value in named.items():
+    made = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(made.port)}
+    for name, value in {**named, "RANK": "2", "WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    return made
 
 
 def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(

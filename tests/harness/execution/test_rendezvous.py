@@ -2,65 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import sys
+import subprocess
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
+from importlib.util import find_spec
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
 from harness.execution import rejoining, rendezvous
 from harness.execution.rejoining import comes_late
 from harness.execution.rendezvous import DONE, agree, begin, begun, dismiss
-from harness.train import _free_port, _serve, _start, main, parser
+from harness.train import NEEDED, _kept_up, _serve, _start, main, parser
+from tests.run_files import ROUNDS, written
 
-ROUNDS = """
-corpus = "parametric"
-hidden = [32]
-cluster = "cluster.toml"
-workers = 2
-passes = 2
-evaluations = 2
-[protocol]
-every = 5
-[algorithm]
-is = "ModelAveraging"
-restart = "pass"
-outer = { is = "BlockMomentum" }
-[algorithm.descent]
-inputs = { rank = 10, period = 4 }
-outputs = { rank = 10, period = 4 }
-[schedule]
-is = "Exponential"
-rate = 0.5
-passes = 2
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
-"""
-CLUSTER = """
-name = "slow"
-[[workers]]
-count = 2
-device = "slow"
-[devices.slow]
-"""
-STARTED = """#!/bin/sh
-# -m harness.train FOLDER: the server ends when another process was started three times.
-cd "$3"
-[ "$RANK" = 0 ] || { echo "$RANK" >> started; exit 1; }
+STARTED = """
+cd "$0"
+[ "$1" = 0 ] || { echo "$1" >> started; exit 1; }
 until [ "$(wc -l < started)" -eq 3 ]; do sleep 0.05; done
 sleep 0.5
 """
+"""FOLDER RANK: the server ends when another process was started three times."""
 
 
-def test_a_server_that_ended_before_its_run_began_is_not_waited_for(monkeypatch):
-    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", str(_free_port()))):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RANK", "1")
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """As the environment of a worker names it, bound for a store that may be served."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        free = bound.getsockname()[1]
+        named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
+        named |= {"RANK": "1", "WORLD_SIZE": "2", rendezvous.LISTENING: str(os.dup(bound.fileno()))}
+        for name, value in named.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    yield free
+    if unserved := os.environ.get(rendezvous.LISTENING):
+        os.close(int(unserved))
+
+
+def test_a_server_that_ended_before_its_run_began_is_not_waited_for(port, monkeypatch):
+    os.close(int(os.environ.pop(rendezvous.LISTENING)))
     monkeypatch.setattr(rendezvous, "HEARD_WITHIN", timedelta(seconds=1))
     told: list[BaseException] = []
 
@@ -74,17 +61,6 @@ def test_a_server_that_ended_before_its_run_began_is_not_waited_for(monkeypatch)
     worker.start()
     worker.join(30.0)
     assert told, "it still waits"
-
-
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    """As the environment of a worker names it."""
-    free = _free_port()
-    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free), "RANK": "1", "WORLD_SIZE": "2"}
-    for name, value in named.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    return free
 
 
 def test_the_store_listens_where_it_was_told_to_and_nowhere_else(port: int) -> None:
@@ -147,20 +123,26 @@ def test_a_server_that_never_answers_is_one_line(
 
 
 def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(CLUSTER, encoding="utf-8")
-    (tmp_path / "run.toml").write_text(ROUNDS, encoding="utf-8")
-    asked = parser().parse_args([str(tmp_path / "run.toml"), "--restarts", "1"])
+    asked = parser().parse_args([str(written(tmp_path, ROUNDS)), "--restarts", "1"])
     with pytest.raises(UserError, match="--restarts 1: nobody comes back to rounds"):
         _serve(asked, 3)
 
 
-def test_a_process_that_dies_is_started_again_as_often_as_was_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "program"
-    program.write_text(STARTED, encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Path) -> None:
+    def started(rank: int) -> BaseProcess:
+        command = ["sh", "-c", STARTED, str(tmp_path), str(rank)]
+        process = forked.context().Process(target=subprocess.check_call, args=(command,))
+        process.start()
+        return process
+
     (tmp_path / "started").touch()
-    assert _start(2, 2, [str(tmp_path)]) == 0
+    assert _kept_up(started(0), [started(1)], started, 2) == 0
     assert (tmp_path / "started").read_text(encoding="utf-8").split() == ["1"] * 3
+
+
+def test_a_group_is_started_waited_for_and_ends_with_its_servers_exit_code(tmp_path: Path) -> None:
+    assert _start(3, 0, [str(tmp_path / "missing.toml")]) == EXIT_BAD_INPUT
+
+
+def test_what_a_group_needs_is_there_to_be_imported_once() -> None:
+    assert all(find_spec(name) for name in NEEDED)

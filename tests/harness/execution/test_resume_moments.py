@@ -17,9 +17,12 @@ from harness.algorithms.schedules import Constant, Search
 from harness.execution import checkpoint
 from harness.execution import run as run_module
 from harness.execution import training as module
+from harness.execution.config import RunConfig
 from harness.execution.run import WORD_ERRORS, train
 from harness.execution.training import Training
+from harness.identity import identity
 from harness.store import Store
+from tests.silence import silent
 
 KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
 SEARCH = Search(0.02, least_minibatches=3, clear=0.0)
@@ -30,14 +33,10 @@ class Killed(BaseException):
     """Stands for a process that dies."""
 
 
-def silent(progress: object) -> None:
-    del progress
-
-
 class Ended:
     """A finished run with what it leaves in memory: the server's tensors and numbers."""
 
-    def __init__(self, config, corpus, folder: Path, monkeypatch) -> None:
+    def __init__(self, config, corpus, folder: Path) -> None:
         seen: list[Training] = []
         execute = run_module._execute
 
@@ -45,7 +44,7 @@ class Ended:
             seen.append(training)
             execute(training)
 
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run_module, "_execute", watched)
             self.run = train(config, corpus, Store(folder), silent)
         self.server = seen[0].executor.server
@@ -60,6 +59,21 @@ class Ended:
         assert self.server.vectors.keys() == other.server.vectors.keys()
         for name, vector in self.server.vectors.items():
             assert torch.equal(vector, other.server.vectors[name]), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory) -> Callable[[RunConfig], Ended]:
+    """What a run ends as that nothing happens to; executed once for each configuration."""
+
+    made: dict[str, Ended] = {}
+
+    def ended(config: RunConfig) -> Ended:
+        name = identity(config.to_dict())
+        if name not in made:
+            made[name] = Ended(config, corpus, tmp_path_factory.mktemp("undisturbed"))
+        return made[name]
+
+    return ended
 
 
 @contextmanager
@@ -94,10 +108,10 @@ def inside_a_chunk(training: Training) -> bool:
 
 
 def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothing(
-    configure, corpus, tmp_path, monkeypatch
+    configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
     config = configure(schedule=SEARCH, evaluations=9)
-    whole = Ended(config, corpus, tmp_path / "whole", monkeypatch)
+    whole = undisturbed(config)
     with saving(monkeypatch, inside_a_chunk, then_die=True) as steps, pytest.raises(Killed):
         train(config, corpus, Store(tmp_path / "killed"), silent)
     assert len(steps) == 1
@@ -105,16 +119,16 @@ def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothi
     assert len(facts["executor"]["in_flight"]) >= 2  # workers that had read and not yet folded
     replicas = arrays["executor/replay/replicas"]
     assert not np.array_equal(replicas[0], replicas[1])  # … at different versions
-    Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
+    Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 3])
 @pytest.mark.parametrize("search", [2, 4])
 def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before_it(
-    search, minibatches, configure, corpus, tmp_path, monkeypatch
+    search, minibatches, configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
     config = configure(schedule=SEARCH, evaluations=9)
-    whole = Ended(config, corpus, tmp_path / "whole", monkeypatch)
+    whole = undisturbed(config)
     descend, begun = module.trial_losses, 0
 
     def dying(gradient, model, rates, data):
@@ -138,7 +152,7 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["pace"]["rate"] != SEARCH.rate
     assert facts["position"]["step"] == steps[-1]
-    Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
+    Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
 def switched(training: Training) -> bool:
@@ -147,10 +161,10 @@ def switched(training: Training) -> bool:
 
 @pytest.mark.parametrize("after", [True, False], ids=["just after", "just before"])
 def test_death_right_at_the_averaging_switch_changes_nothing(
-    after, configure, corpus, tmp_path, monkeypatch
+    after, configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
     config = configure(algorithm=AveragedSgd(eta=0.3), schedule=Constant(0.5))
-    whole = Ended(config, corpus, tmp_path / "whole", monkeypatch)
+    whole = undisturbed(config)
     (epoch,), _, _ = whole.run.curve("switch")
     assert 0 < epoch < 2
 
@@ -169,7 +183,7 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
     assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
     assert any(row["name"] == "switch" for row in facts["rows"]) == after
     assert facts["position"]["step"] == steps[-1]
-    Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
+    Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
 def dying_at_the_switch():
@@ -185,10 +199,10 @@ def dying_at_the_switch():
 
 
 def test_death_at_the_end_of_a_pass_before_its_tests_changes_nothing(
-    configure, corpus, tmp_path, monkeypatch
+    configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
     config = configure(schedule=SEARCH)
-    whole = Ended(config, corpus, tmp_path / "whole", monkeypatch)
+    whole = undisturbed(config)
 
     def at_the_end(training: Training) -> bool:
         return training.position.step == training.order.steps
@@ -198,14 +212,14 @@ def test_death_at_the_end_of_a_pass_before_its_tests_changes_nothing(
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["position"]["stage"] == 0
     assert not any(row["name"].startswith("clean") for row in facts["rows"])
-    Ended(config, corpus, tmp_path / "killed", monkeypatch).must_equal(whole)
+    Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
 def test_a_run_that_dies_at_every_boundary_still_ends_the_same(
-    configure, corpus, tmp_path, monkeypatch
+    configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
     config = configure(schedule=SEARCH, passes=1)
-    whole = Ended(config, corpus, tmp_path / "whole", monkeypatch)
+    whole = undisturbed(config)
     deaths = 0
     with saving(monkeypatch, lambda training: True, then_die=True) as steps, denormals_flushed():
         while True:

@@ -11,6 +11,7 @@ from harness.errors import UserError
 from harness.execution.config import Stage
 from harness.execution.run_file import load_run
 from harness.execution.sequence_run_file import is_sequence, load_sequence
+from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
@@ -28,12 +29,6 @@ rate = 0.01
 minibatch = 16
 timed_minibatch = 256
 """
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "run.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)

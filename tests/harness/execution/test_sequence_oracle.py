@@ -24,13 +24,9 @@ from harness.execution.sequence_decoding import Decoder, Halves, log_posteriors
 from harness.execution.sequence_order import orders
 from harness.seeds import stream
 from harness.simulator import Timeline
-from harness.store import Store
+from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))
-
-
-def silent(progress):
-    del progress
 
 
 def final(run) -> torch.Tensor:
@@ -92,18 +88,18 @@ def close(ours, theirs, moved):
     assert moved > 1e-2
 
 
-def initial_of(config, corpus, tmp_path):
-    return final_model(train(config.start, corpus, Store(tmp_path), silent))
+def initial_of(config, corpus, store):
+    return final_model(train(config.start, corpus, store, silent))
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("oracle", [Naive, Plain])
 def test_one_replica_with_zero_latency_is_plain_sequential_training(
-    slots, oracle, sequence, run_sequence, corpus, tmp_path, zero_cost
+    slots, oracle, sequence, run_sequence, corpus, finished, zero_cost
 ):
     config = sequence(replicas=1, slots=slots, cluster=zero_cost)
     ours, naive = final(run_sequence(config)), oracle(config, corpus)
-    model = initial = initial_of(config, corpus, tmp_path)
+    model = initial = initial_of(config, corpus, finished)
     utterances = iter(orders(0, len(naive.train), 1, 2)[0].tolist())
     slot, left = [[] for _ in range(slots)], True
     while True:
@@ -123,11 +119,11 @@ def test_one_replica_with_zero_latency_is_plain_sequential_training(
 
 
 def test_without_shuffling_minibatches_are_cut_from_one_utterance_after_another(
-    sequence, run_sequence, corpus, tmp_path, zero_cost
+    sequence, run_sequence, corpus, finished, zero_cost
 ):
     config = sequence(replicas=1, slots=4, cluster=zero_cost, shuffling="none", passes=1)
     ours, naive = final(run_sequence(config)), Naive(config, corpus)
-    model = initial = initial_of(config, corpus, tmp_path)
+    model = initial = initial_of(config, corpus, finished)
     gathered = []
     for number in orders(0, len(naive.train), 1, 1)[0].tolist():
         gathered += zip(*naive.decoded(model, number), strict=True)
@@ -140,7 +136,7 @@ def test_without_shuffling_minibatches_are_cut_from_one_utterance_after_another(
 
 @pytest.mark.parametrize("fetch_s", [None, 0.02])
 def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_version(
-    fetch_s, sequence, run_sequence, corpus, tmp_path
+    fetch_s, sequence, run_sequence, corpus, finished
 ):
     criterion = Criterion(kappa=0.1, numerator="sum", cancel_below=0.01)
     config = sequence(fetch_s=fetch_s, criterion=criterion, rate=0.05)
@@ -150,7 +146,7 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
     order = orders(0, len(naive.train), 3, 2)
     assert len(decodes) == 2 * len(naive.train)  # none of which nothing was kept
     assert decodes.steps.sum() < 2 * corpus.frames_of("train")  # and not everything
-    versions = [initial_of(config, corpus, tmp_path)]
+    versions = [initial_of(config, corpus, finished)]
     utterances = {}
     for worker, version, step in zip(
         rows.worker.tolist(), rows.read_version.tolist(), rows.first_step.tolist(), strict=True
@@ -174,11 +170,11 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
 
 
 def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
-    sequence, run_sequence, corpus, tmp_path
+    sequence, run_sequence, corpus, finished
 ):
     config = sequence(replicas=1, slots=4, shuffling="full", passes=1, rate=0.003)
     done, naive = run_sequence(config), Naive(config, corpus)
-    initial = initial_of(config, corpus, tmp_path)
+    initial = initial_of(config, corpus, finished)
     pairs = [naive.decoded(initial, number) for number in range(len(naive.train))]
     frames = [frame for pair in pairs for frame in zip(*pair, strict=True)]
     assert done.summary["folds"] == math.ceil(len(frames) / 4)
@@ -195,11 +191,11 @@ def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
 
 @pytest.mark.parametrize("layers", ["all", "last"])
 def test_utterances_decoded_as_a_batch_give_what_each_gives_alone(
-    layers, sequence, corpus, tmp_path
+    layers, sequence, corpus, finished
 ):
     criterion = Criterion(kappa=0.1, cancel_below=0.1)
     config = sequence(layers=layers, criterion=criterion)
-    model = initial_of(config, corpus, tmp_path)
+    model = initial_of(config, corpus, finished)
     halves, part = Halves.of(Dnn(LAYOUT, "relu"), model, layers)
     single = Naive(config, corpus).criterion
     train, frames = corpus.split("train"), Frames.of(corpus, "cpu")

@@ -8,22 +8,21 @@ from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
 from harness.execution.run_file import load_run
 from harness.execution.sequence_run_file import is_sequence, load_sequence
+from tests.run_files import written
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
 RUN = (RUNS / "sequence.toml").read_text(encoding="utf-8")
 
 
-def written(folder: Path, old: str = "", new: str = "") -> Path:
+def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
     assert old in RUN
-    path = folder / "run.toml"
     text = RUN.replace(old, new, 1) if old else RUN
     where = f"{RUNS / 'clusters' / 'two-replicas.toml'}"
-    path.write_text(text.replace("clusters/two-replicas.toml", where), encoding="utf-8")
-    return path
+    return written(folder, text.replace("clusters/two-replicas.toml", where))
 
 
 def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
-    asked = load_sequence(written(tmp_path), seed=7)
+    asked = load_sequence(asked_for(tmp_path), seed=7)
     config, corpus = asked.config, asked.corpus
     assert (config.seed, config.start.seed) == (7, 0)
     assert config.criterion == Criterion(numerator="sum")
@@ -34,7 +33,7 @@ def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> 
 
 
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
-    path = written(tmp_path)
+    path = asked_for(tmp_path)
     assert is_sequence(path)
     assert not is_sequence(RUNS / "async-averaged.toml")
     with pytest.raises(UserError, match="is: not allowed; allowed: RunConfig"):
@@ -56,7 +55,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
     with pytest.raises(UserError) as refused:
-        load_sequence(written(tmp_path, old, new))
+        load_sequence(asked_for(tmp_path, old, new))
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -27,13 +27,10 @@ from harness.execution.sequence_order import orders, parts
 from harness.execution.sequence_training import collapsed
 from harness.simulator import Timeline
 from harness.store import Store
+from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))
 KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS, MODEL)
-
-
-def silent(progress):
-    del progress
 
 
 def kept_bytes(run) -> dict[str, bytes]:
@@ -44,8 +41,8 @@ def final(run) -> torch.Tensor:
     return torch.from_numpy(load_file(run.path(MODEL))["model"])
 
 
-def initial_of(config, corpus, tmp_path):
-    return final_model(train(config.start, corpus, Store(tmp_path), silent))
+def initial_of(config, corpus, store):
+    return final_model(train(config.start, corpus, store, silent))
 
 
 WAYS = {
@@ -75,12 +72,12 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    way, sequence, corpus, tmp_path, monkeypatch
+    way, sequence, corpus, tmp_path, finished, monkeypatch
 ):
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
     monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every stop
     config = sequence(plateau=Plateau(1, 0.5), **WAYS[way])
-    whole = train_sequence(config, corpus, Store(tmp_path / "whole"), silent)
+    whole = train_sequence(config, corpus, finished, silent)
     assert whole.status == "done"
     store = Store(tmp_path / "killed")
     train(config.start, corpus, store, silent)
@@ -134,25 +131,25 @@ def test_a_criterion_that_collapses_ends_the_run_too(sequence, run_sequence):
     assert done.status == "diverged"
 
 
-def test_no_pass_measures_the_start(sequence, run_sequence, corpus, tmp_path):
+def test_no_pass_measures_the_start(sequence, run_sequence, corpus, finished):
     done = run_sequence(sequence(passes=0))
     assert done.summary["folds"] == 0
-    assert torch.equal(final(done), initial_of(sequence(), corpus, tmp_path))
+    assert torch.equal(final(done), initial_of(sequence(), corpus, finished))
     assert 0.0 <= done.summary["clean_word_error/iterate"] <= 1.0
 
 
 def test_the_last_layer_alone_moves_where_only_it_is_updated(
-    sequence, run_sequence, corpus, tmp_path
+    sequence, run_sequence, corpus, finished
 ):
     ours = final(run_sequence(sequence(layers="last")))
-    before = initial_of(sequence(), corpus, tmp_path)
+    before = initial_of(sequence(), corpus, finished)
     below = Layout(LAYOUT.sizes[:-1]).parameters
     assert torch.equal(ours[:below], before[:below])
     assert not torch.equal(ours[below:], before[below:])
 
 
-def test_a_trunk_and_a_top_compute_what_the_whole_network_does(corpus, sequence, tmp_path):
-    model = initial_of(sequence(), corpus, tmp_path)
+def test_a_trunk_and_a_top_compute_what_the_whole_network_does(corpus, sequence, finished):
+    model = initial_of(sequence(), corpus, finished)
     net, x = Dnn(LAYOUT, "relu"), torch.randn(11, 9)
     halves, part = Halves.of(net, model, "last")
     top = halves.net.logits(part.unsqueeze(0), halves.inputs(x).unsqueeze(0))
@@ -160,11 +157,13 @@ def test_a_trunk_and_a_top_compute_what_the_whole_network_does(corpus, sequence,
     assert torch.equal(halves.whole(part), model)
 
 
-def test_silence_that_is_not_updated_keeps_its_outputs(sequence, run_sequence, corpus, tmp_path):
+def test_silence_that_is_not_updated_keeps_its_outputs(
+    sequence, run_sequence, corpus, tmp_path, finished
+):
     silent_corpus = replace(corpus, silence=(1,))
     config = sequence(update_silence=False)
     done = train_sequence(config, silent_corpus, Store(tmp_path), silent)
-    before, after = initial_of(config, corpus, tmp_path), final(done)
+    before, after = initial_of(config, corpus, finished), final(done)
     rows = [LAYOUT.views(model.unsqueeze(0))[-1].weight[0] for model in (before, after)]
     assert torch.equal(rows[0][1], rows[1][1])
     assert not torch.equal(rows[0][2], rows[1][2])
@@ -235,13 +234,11 @@ def test_a_start_that_diverged_ends_the_run_with_a_word_of_why(sequence, run_seq
     assert "simulated seconds" in done.note
 
 
-def test_a_start_that_kept_no_model_is_refused_in_one_line(
-    sequence, run_sequence, corpus, tmp_path
-):
+def test_a_start_that_kept_no_model_is_refused_in_one_line(sequence, corpus, tmp_path):
     start = train(sequence().start, corpus, Store(tmp_path), silent)
     start.path(MODEL).unlink()
     with pytest.raises(UserError, match=r"has kept no model.safetensors; delete"):
-        run_sequence(sequence())
+        train_sequence(sequence(), corpus, Store(tmp_path), silent)
 
 
 def test_settings_that_are_none_are_refused(sequence):

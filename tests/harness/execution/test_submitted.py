@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from harness.errors import UserError
 from harness.execution import submitted
 from harness.store import Store
+from tests.processes import Started
 
 # This module has no name in a job's process: what it defines travels whole.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -43,10 +43,10 @@ def test_jobs_give_the_runs_that_processes_give_whoever_fills_the_store(tmp_path
     shared, alone = tmp_path / "shared" / "runs", tmp_path / "alone" / "runs"
     (tmp_path / "fill.py").write_text(FILL, encoding="utf-8")
     fillers = [
-        subprocess.Popen([sys.executable, str(tmp_path / "fill.py"), str(store), submit])
+        Started([tmp_path / "fill.py", store, submit])
         for store, submit in ((shared, ""), (shared, "local"), (alone, ""))
     ]
-    assert [filler.wait(timeout=200) for filler in fillers] == [0, 0, 0]
+    assert [filler.ended().returncode for filler in fillers] == [0, 0, 0]
     assert len(hashes(alone)) == 3
     assert hashes(shared) == hashes(alone)
 

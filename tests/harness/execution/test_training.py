@@ -16,6 +16,7 @@ from harness.execution.config import Stage
 from harness.execution.run import WORD_ERRORS, train
 from harness.simulator import Timeline
 from harness.store import Store
+from tests.silence import silent
 
 SCHEDULES = {
     "constant": Constant(0.02),
@@ -24,10 +25,6 @@ SCHEDULES = {
     "halving": Halving(0.05, halve_below=0.2, stop_below=-1.0),
 }
 KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
-
-
-def silent(progress):
-    del progress
 
 
 def kept_bytes(run) -> dict[str, bytes]:
@@ -39,8 +36,8 @@ def test_two_trainings_of_one_configuration_give_the_same_bytes(configure, corpu
     assert kept_bytes(runs[0]) == kept_bytes(runs[1])
 
 
-def test_another_seed_gives_another_timeline_and_other_measurements(configure, corpus, tmp_path):
-    one, two = (train(configure(seed=s), corpus, Store(tmp_path), silent) for s in (0, 1))
+def test_another_seed_gives_another_timeline_and_other_measurements(configure, corpus, finished):
+    one, two = (train(configure(seed=s), corpus, finished, silent) for s in (0, 1))
     assert one.hash != two.hash
     assert one.summary["timeline_sha256"] != two.summary["timeline_sha256"]
     assert one.summary["dev_loss/average"] != two.summary["dev_loss/average"]
@@ -53,12 +50,12 @@ class Killed(BaseException):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("death", [2, 4, 7])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    schedule, death, configure, corpus, tmp_path, monkeypatch
+    schedule, death, configure, corpus, tmp_path, finished, monkeypatch
 ):
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
     monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
     config = configure(schedule=SCHEDULES[schedule], stages=(Stage(4, 64, 0.5), Stage(8, 256)))
-    whole = train(config, corpus, Store(tmp_path / "whole"), silent)
+    whole = train(config, corpus, finished, silent)
 
     told = 0
 
@@ -78,11 +75,11 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
 
 
 def test_a_damaged_checkpoint_costs_time_and_not_the_result(
-    configure, corpus, tmp_path, monkeypatch
+    configure, corpus, tmp_path, finished, monkeypatch
 ):
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
     monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))
-    whole = train(configure(), corpus, Store(tmp_path / "whole"), silent)
+    whole = train(configure(), corpus, finished, silent)
     store = Store(tmp_path / "damaged")
     with store.begin(configure().to_dict()) as writer:
         writer.checkpoint.mkdir()
@@ -90,34 +87,34 @@ def test_a_damaged_checkpoint_costs_time_and_not_the_result(
     assert kept_bytes(train(configure(), corpus, store, silent)) == kept_bytes(whole)
 
 
-def test_a_finished_run_is_not_trained_again(configure, corpus, tmp_path):
-    train(configure(), corpus, Store(tmp_path), silent)
+def test_a_finished_run_is_not_trained_again(configure, corpus, finished):
+    train(configure(), corpus, finished, silent)
 
     def never(progress):
         raise AssertionError("trained again")
 
-    train(configure(), corpus, Store(tmp_path), never)
+    train(configure(), corpus, finished, never)
 
 
-def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, corpus, tmp_path):
-    run = train(configure(schedule=Constant(1e38)), corpus, Store(tmp_path), silent)
+def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, corpus, finished):
+    run = train(configure(schedule=Constant(1e38)), corpus, finished, silent)
     assert run.status == "diverged"
     assert "simulated seconds" in run.note
     assert run.summary["virtual_s"] > 0
 
 
-def test_every_fold_of_the_timeline_was_executed(configure, corpus, tmp_path):
-    run = train(configure(), corpus, Store(tmp_path), silent)
+def test_every_fold_of_the_timeline_was_executed(configure, corpus, finished):
+    run = train(configure(), corpus, finished, silent)
     timeline = Timeline.load(run.path("timeline.parquet"))
     steps = corpus.frames_of("train") // 8
     assert run.summary["folds"] == len(timeline.folds) == 2 * steps
     assert sorted(timeline.contributions.first_step.tolist()) == list(range(2 * steps))
 
 
-def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, corpus, tmp_path):
+def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, corpus, finished):
     from safetensors.numpy import load_file
 
-    run = train(configure(), corpus, Store(tmp_path), silent)
+    run = train(configure(), corpus, finished, silent)
     errors = load_file(run.path(WORD_ERRORS))
     assert set(errors) == {
         f"{test}/{model}/{stage}"
@@ -130,8 +127,8 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
     assert run.summary["clean_word_error/average"] == last.mean()
 
 
-def test_rate_search_costs_simulated_time(configure, corpus, tmp_path):
-    searched = train(configure(schedule=SCHEDULES["search"]), corpus, Store(tmp_path), silent)
+def test_rate_search_costs_simulated_time(configure, corpus, finished):
+    searched = train(configure(schedule=SCHEDULES["search"]), corpus, finished, silent)
     timeline = Timeline.load(searched.path("timeline.parquet"))
     searches = timeline.spans.kind == timeline.kinds.index("search")
     chunks_a_pass = math.ceil(
@@ -141,27 +138,25 @@ def test_rate_search_costs_simulated_time(configure, corpus, tmp_path):
     assert bool(np.all(timeline.spans.end_s[searches] > timeline.spans.start_s[searches]))
 
 
-def test_an_evaluation_may_stand_just_before_a_chunk_ends(configure, corpus, tmp_path):
+def test_an_evaluation_may_stand_just_before_a_chunk_ends(configure, corpus, finished):
     """Fewer folds are left to the drain than workers have contributions under way."""
     search = Search(0.02, least_minibatches=2)
     for evaluations in range(3, 14):
         config = configure(schedule=search, evaluations=evaluations, workers=3, passes=1)
-        assert train(config, corpus, Store(tmp_path), silent).status == "done"
+        assert train(config, corpus, finished, silent).status == "done"
 
 
-def test_halving_stops_when_gains_end(configure, corpus, tmp_path):
+def test_halving_stops_when_gains_end(configure, corpus, finished):
     config = configure(
         algorithm=AsyncSgd(), schedule=Halving(1e-9, halve_below=0.5, stop_below=0.1), passes=9
     )
-    run = train(config, corpus, Store(tmp_path), silent)
+    run = train(config, corpus, finished, silent)
     assert run.summary["passes"] < 9
 
 
-def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus, tmp_path):
+def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus, finished):
     algorithm = AveragedSgd(eta=0.3)
-    run = train(
-        configure(algorithm=algorithm, schedule=Constant(0.5)), corpus, Store(tmp_path), silent
-    )
+    run = train(configure(algorithm=algorithm, schedule=Constant(0.5)), corpus, finished, silent)
     epochs, values, _ = run.curve("switch")
     assert values.tolist() == [1.0]
     iterate, average = (
@@ -172,9 +167,9 @@ def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus,
     assert not any(average[e] < iterate[e] for e in iterate if e < epochs[0])
 
 
-def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, tmp_path):
-    stale = train(configure(), corpus, Store(tmp_path), silent)
-    serial = train(configure(cluster=zero_cost), corpus, Store(tmp_path), silent)
+def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, finished):
+    stale = train(configure(), corpus, finished, silent)
+    serial = train(configure(cluster=zero_cost), corpus, finished, silent)
     assert stale.summary["dev_loss/iterate"] != serial.summary["dev_loss/iterate"]
 
 
@@ -188,10 +183,9 @@ def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path)
     assert first[0] == first[1]
 
 
-def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, tmp_path):
+def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, finished):
     one, two = (
-        train(configure(initial=initial), corpus, Store(tmp_path), silent)
-        for initial in (None, Recipe())
+        train(configure(initial=initial), corpus, finished, silent) for initial in (None, Recipe())
     )
     assert one.curve("dev_loss/iterate")[1][0] != two.curve("dev_loss/iterate")[1][0]
 

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.simulator.events import SIZE, first_s, new_heap, pop, push
+from harness.simulator import Jitter
+from harness.simulator.events import SIZE, first_s, new_heap, pop, push, set_leaf
 
 TIMES = st.sampled_from([0.0, 0.1, 0.25, 1.0, 1e300])
 EVENTS = st.lists(st.tuples(TIMES, st.integers(0, 7)), max_size=40)
@@ -34,3 +40,38 @@ def test_insertions_between_removals_keep_the_order(pairs, data):
 
 def test_an_empty_heap_has_its_first_event_at_infinity():
     assert first_s(new_heap(3)) == float("inf")
+
+
+@pytest.mark.parametrize("workers", [1000, 10_000, 100_000, 1_000_000])
+def test_a_fold_compares_no_more_events_than_the_logarithm_of_the_number_of_workers(workers):
+    levels = math.ceil(math.log2(workers))
+    counts = [comparisons(workers, who) for who in (0, workers // 3, workers - 1)]
+    assert max(counts) == levels
+    assert min(counts) >= levels - 1
+
+
+def comparisons(workers: int, who: int) -> int:
+    """How many times are compared with another as one worker's event enters."""
+    counted = []
+
+    class Seconds(float):
+        def __lt__(self, other):
+            counted.append(other)
+            return float(self) < float(other)
+
+    class Entries(dict):
+        def __len__(self):
+            return 2 * workers
+
+        def __missing__(self, place):
+            return self.setdefault(place, SimpleNamespace(time_s=Seconds("inf"), key=1 << 62))
+
+    set_leaf.py_func(Entries(), who, Seconds(1.0), who)
+    return len(counted)
+
+
+def test_each_fold_is_followed_by_one_read_that_enters_one_event(simulate):
+    simulation = simulate(1000, fold_s=0.0005, jitter=Jitter("shifted-exponential", 1.0))
+    simulation.advance(folds=10_000)
+    pending = simulation._state.arrivals[1000:]["time_s"] < np.inf
+    assert simulation.dispatched == 10_000 + pending.sum()

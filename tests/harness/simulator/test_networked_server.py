@@ -80,6 +80,13 @@ def test_the_sequence_is_simpys_bit_for_bit(run, name, sharing, shards):
 
 
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_the_sequence_of_fifty_workers_is_simpys_too(run, sharing):
+    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), 50)
+    model = simpy_network.NetworkedModel(simulation.cluster, JOB, 50, 3)
+    assert sequence(simulation.advance(folds=500)) == model.run(500)
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_pageable_buffers_are_copied_once_more_on_both_sides(run, sharing):
     host = Host(staging="pageable", staging_bytes_per_s=16.0)
     simulation = run(with_sharing(TOPOLOGIES["star"], sharing), host=host)

@@ -213,6 +213,12 @@ def test_the_sequence_is_that_of_simpy_bit_for_bit(
     assert sequence(timeline) == simpy_sequence(machine, unit_job, workers, 3000, 3)
 
 
+def test_the_sequence_of_a_hundred_thousand_workers_is_simpys_too(cluster, unit_job):
+    machine = cluster(100_000, fold_s=0.5e-5, jitter=EXPONENTIAL)
+    timeline = Simulation(machine, "parameter_server", unit_job, 100_000, 3).advance(folds=3000)
+    assert sequence(timeline) == simpy_sequence(machine, unit_job, 100_000, 3000, 3)
+
+
 def test_kinds_of_device_may_be_mixed(unit_job):
     machine = Cluster(
         name="mixed",

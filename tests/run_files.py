@@ -1,0 +1,70 @@
+"""Run files that several tests train from, beside the cluster of two slow workers they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SLOW = """
+name = "slow"
+[[workers]]
+count = 2
+device = "slow"
+[devices.slow]
+launch_s = {launch_s}
+"""
+ASYNCHRONOUS = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+evaluations = 4
+[algorithm]
+is = "AveragedSgd"
+[schedule]
+is = "Halving"
+rate = 0.01
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
+SHARDED = ASYNCHRONOUS.replace("evaluations = 4", "evaluations = 40\nshards = 2")
+ROUNDS = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+passes = 2
+evaluations = 2
+[protocol]
+every = 5
+[algorithm]
+is = "ModelAveraging"
+restart = "pass"
+outer = { is = "BlockMomentum" }
+[algorithm.descent]
+inputs = { rank = 10, period = 4 }
+outputs = { rank = 10, period = 4 }
+[schedule]
+is = "Exponential"
+rate = 0.5
+passes = 2
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
+
+
+def written(folder: Path, run: str, launch_s: float = 0.0) -> Path:
+    """Write ``run.toml``, which is returned, and ``cluster.toml``.
+
+    Args:
+        folder: where.
+        run: what the run file says.
+        launch_s: how long a minibatch takes on the cluster.
+    """
+    (folder / "cluster.toml").write_text(SLOW.format(launch_s=launch_s), encoding="utf-8")
+    path = folder / "run.toml"
+    path.write_text(run, encoding="utf-8")
+    return path
