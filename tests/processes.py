@@ -22,6 +22,9 @@ from types import ModuleType
 from harness import forked
 from harness.execution.rendezvous import LISTENING
 
+PATIENCE_S = 600.0
+"""What hangs fails after this; what is slow, on a machine with much to do, does not."""
+
 
 class Started:
     """A process that runs, or has run, what ``python WORDS`` runs.
@@ -54,16 +57,18 @@ class Started:
         assert self.process.pid is not None
         self.pid = self.process.pid
 
-    def ended(self, timeout: float = 200.0) -> CompletedProcess[str]:
+    def ended(self) -> CompletedProcess[str]:
         """Wait for its end: exit code (of a signal, less 0) and what it wrote."""
-        self.process.join(timeout)
+        self.process.join(PATIENCE_S)
         code = self.process.exitcode
-        assert code is not None, f"{self.words}: still runs after {timeout} s"
+        if code is None:
+            self.process.kill()
+        assert code is not None, f"{self.words}: {PATIENCE_S} s and no end: {self.err.read_text()}"
         return CompletedProcess(self.words, code, self.out.read_text(), self.err.read_text())
 
-    def wait_until_told(self, word: str, timeout: float = 200.0) -> None:
+    def wait_until_told(self, word: str) -> None:
         """Until there is such a word on stderr."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + PATIENCE_S
         while word not in self.err.read_text():
             assert self.process.is_alive() or word in self.err.read_text(), self.err.read_text()
             assert time.monotonic() < end, f"never told: {word}"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from harness.store import Store
-from tests.processes import Started
+from tests.processes import PATIENCE_S, Started
 
 COMMAND = ["-m", "reproductions"]
 SMALL = ["paper1", "--scale", "smoke", "--corpus", "parametric", "--seeds", "1"]
@@ -40,8 +40,8 @@ def run(cache: Path, *arguments: object) -> CompletedProcess[str]:
 
 
 def wait_for(out: Path, pattern: str) -> None:
-    """Until a file appears below ``out``; gives up after two minutes."""
-    deadline = time.monotonic() + 120
+    """Until a file appears below ``out``."""
+    deadline = time.monotonic() + PATIENCE_S
     while not list(out.glob(pattern)):
         assert time.monotonic() < deadline, f"{pattern} never appeared"
         time.sleep(0.05)

@@ -20,7 +20,7 @@ from harness.execution.sequence import train_sequence
 from harness.execution.sequence_config import SequenceConfig
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run, Store
-from tests.processes import Started
+from tests.processes import PATIENCE_S, Started
 
 ZERO_COST = """
 name = "free"
@@ -235,7 +235,7 @@ class Group:
 
     def wait_for(self, pattern: str) -> None:
         """Until the store has such a file."""
-        end = time.monotonic() + 200.0
+        end = time.monotonic() + PATIENCE_S
         while not next(self.store.glob(pattern), None):
             assert time.monotonic() < end, f"no {pattern}"
             time.sleep(0.02)
