@@ -1,6 +1,6 @@
 """Processes that begin with everything imported.
 
-Importing torch and the executors takes a process four seconds and 300 MB. So one process, the
+Importing torch and the executors takes a process four seconds and 220 MB. So one process, the
 fork server, imports them once and does nothing else, and all others are forks of it: they begin at
 once and share the memory. The fork server has started no thread that a fork would miss. On other
 systems than Linux libraries do not survive a fork, and each process imports for itself.
