@@ -185,7 +185,10 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     for key in ("folds", "virtual_s"):
         print(f"{key:32} {found.summary[key]:.6g}")
     print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
-    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+    if found.status == "done":
+        return EXIT_DONE
+    _say(found.ending(f"{name}, seed {config.seed}"))
+    return EXIT_RUN_FAILED
 
 
 def _executed(asked: argparse.Namespace) -> dict[str, object]:

@@ -76,9 +76,10 @@ def find_stores(folder: Path) -> list[Store]:
 
 
 def summary(run: Run) -> str:
-    """The numbers of a run's summary in one line."""
+    """Why a run ended as it did, if it says so, and the numbers of its summary, in one line."""
     numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
-    return pairs({key: f"{value:.5g}" for key, value in numbers.items()})
+    told = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
+    return "; ".join(filter(None, (run.note, told)))
 
 
 def pairs(items: dict[str, str]) -> str:

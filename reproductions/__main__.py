@@ -61,7 +61,7 @@ def _main(asked: argparse.Namespace) -> int:
     from harness.execution.submitted import check
     from harness.store.atomic import writable_folder
     from reproductions.paper import Paper, Subject
-    from reproductions.pipeline import Request, failed_runs, reproduce
+    from reproductions.pipeline import Request, failures, reproduce
 
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     device = resolve(asked.device)
@@ -101,7 +101,10 @@ def _main(asked: argparse.Namespace) -> int:
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
     print(f"report: {out / 'report.pdf'}")
-    return EXIT_RUN_FAILED if failed_runs(out, results) else EXIT_DONE
+    failed = failures(out, results)
+    for line in failed:
+        _say(line)
+    return EXIT_RUN_FAILED if failed else EXIT_DONE
 
 
 def _say(line: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from harness.store import Run, Store
 from harness.store.atomic import replacing, write_bytes
 from reports.bench import NAME
 from reproductions.paper import Maker, Paper, Runs, Subject
+from reproductions.readings import DidNotEnd, Unreadable
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
 
@@ -87,17 +88,21 @@ def _bench_page(out: Path) -> None:
         write_bytes(out / NAME, found.read_bytes())
 
 
-def failed_runs(out: Path, results: Results) -> list[str]:
-    """Hashes of the runs behind ``results`` that diverged or failed.
+def failures(out: Path, results: Results) -> list[str]:
+    """One line for each run behind ``results`` that diverged or failed: which, where and why.
 
     Runs of which nothing is asked but whether they diverge are not among them.
     """
-    behind = {h for runs in results.provenance["settings"].values() for h in runs}
-    asked = set(results.provenance.get("divergence_asked_of", ()))
-    status = {h: Store(out / "runs").load(h).status for h in behind}
-    return sorted(
-        h for h, s in status.items() if s != "done" and not (s == "diverged" and h in asked)
-    )
+    store, asked = Store(out / "runs"), set(results.provenance.get("divergence_asked_of", ()))
+    names: dict[str, str] = {}
+    for setting, hashes in results.provenance["settings"].items():
+        names = dict.fromkeys(hashes, setting) | names
+    behind = [(setting, store.load(hash_)) for hash_, setting in names.items()]
+    return [
+        f"{results.paper}: {run.ending(_named(setting, run))}"
+        for setting, run in behind
+        if run.status != "done" and not (run.status == "diverged" and run.hash in asked)
+    ]
 
 
 def _asked(makers: Sequence[Maker[Any]], runs: Runs) -> list[str]:
@@ -133,33 +138,57 @@ def _execute(paper: Paper, subject: Subject, request: Request, needed: set[str])
     return {setting: [runs[hashes[setting, seed]] for seed in request.seeds] for setting in order}
 
 
-def _broken(maker: Maker[Any], runs: Runs) -> list[Run]:
-    sound = ("done", "diverged") if maker.divergence else ("done",)
-    return [run for setting in maker.needs for run in runs[setting] if run.status not in sound]
-
-
 def _exhibit(maker: Maker[Exhibit], subject: Subject, runs: Runs) -> Exhibit:
-    """The exhibit; without rows and with a word of why if a run it needs did not end."""
-    broken = _broken(maker, runs)
-    if not broken:
-        return maker.make(subject, runs)
-    return Exhibit(maker.id, "table", maker.id, note=_why(broken))
+    """The exhibit, and a word of why if a run it needs did not end."""
+    try:
+        made = maker.make(subject, _readable(maker, runs))
+    except DidNotEnd:
+        made = Exhibit(maker.id, "table", maker.id)
+    return replace(made, note=_explained(made.note, maker, runs))
 
 
 def _claim(maker: Maker[Claim], subject: Subject, runs: Runs) -> Claim:
-    """The claim; undecided and with a word of why if a run it needs did not end."""
-    broken = _broken(maker, runs)
+    """The claim; of parts whose runs did not all end, those that can be judged, and why not all."""
+    try:
+        made = maker.make(subject, _readable(maker, runs))
+    except DidNotEnd:
+        hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
+        made = Claim(
+            maker.id, (maker.make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
+            "undecided", hashes,
+        )  # fmt: skip
+    missing = [part.label for part in made.parts if part.measured is None]
+    return replace(made, note=_explained(made.note, maker, runs, missing))
+
+
+def _sound(maker: Maker[Any], run: Run) -> bool:
+    return run.status == "done" or (maker.divergence and run.status == "diverged")
+
+
+def _readable(maker: Maker[Any], runs: Runs) -> Runs:
+    """The runs that a maker needs; those that did not end can be named, and not read."""
+    return {
+        setting: [run if _sound(maker, run) else Unreadable.of(run) for run in runs[setting]]
+        for setting in maker.needs
+    }
+
+
+def _explained(note: str, maker: Maker[Any], runs: Runs, missing: Sequence[str] = ()) -> str:
+    """A note, and which runs did not end, so that something is missing."""
+    broken = {
+        run.ending(_named(setting, run)): None
+        for setting in maker.needs
+        for run in runs[setting]
+        if not _sound(maker, run)
+    }
     if not broken:
-        return maker.make(subject, runs)
-    hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
-    return Claim(
-        maker.id, (maker.make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
-        "undecided", hashes, _why(broken),
-    )  # fmt: skip
+        return note
+    what = f"Not measured: {', '.join(missing)}." if missing else ""
+    return " ".join(filter(None, (note, what, f"{'; '.join(broken)}.")))
 
 
-def _why(broken: Sequence[Run]) -> str:
-    return "; ".join(f"run {run.hash[:12]} {run.status}: {run.note}" for run in broken)
+def _named(setting: str, run: Run) -> str:
+    return f"{setting}, seed {run.config['seed']}" if "seed" in run.config else setting
 
 
 def _timeline_kept(exhibit: Exhibit, out: Path) -> Exhibit:

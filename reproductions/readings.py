@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file
 
 from harness.execution.run import WORD_ERRORS
 from harness.judge.results import Row
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import Interval, mean_ci
 from harness.store import Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DidNotEnd(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """Something was to be read of a run that diverged or failed."""
+
+
+@dataclass(frozen=True)
+class Unreadable(Run):
+    """A run that did not end, as claims and exhibits see it: it has a name, and nothing to read."""
+
+    @classmethod
+    def of(cls, run: Run) -> Unreadable:
+        """This run, closed."""
+        return cls(*(getattr(run, each.name) for each in fields(run)))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("status", "summary", "metrics", "curve", "path", "dir"):
+            raise DidNotEnd
+        return super().__getattribute__(name)
+
+
+def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Of a reading: what it gives where one of its runs did not end, so that others still count.
+
+    Args:
+        otherwise: NaN, or an interval that is the whole line: what no verdict rests on.
+    """
+
+    def guarded(reading: Callable[P, T]) -> Callable[P, T]:
+        @wraps(reading)
+        def read(*args: P.args, **choices: P.kwargs) -> T:
+            try:
+                return reading(*args, **choices)
+            except DidNotEnd:
+                return otherwise
+
+        return read
+
+    return guarded
+
+
+def signed(change: float, places: int = 0) -> str:
+    """A relative change in percent, for a note; a dash where it is not known."""
+    return "–" if math.isnan(change) else f"{change:+.{places}%}"
+
+
+UNKNOWN = Interval(math.nan)
+"""Of runs that did not end: the whole line."""
+
+
+@unless_missing(math.nan)
+def of_summary(run: Run, key: str) -> float:
+    """A number of a run's summary; NaN for a run that did not end."""
+    return run.summary[key]
 
 
 def hashes(*groups: Sequence[Run]) -> tuple[str, ...]:
@@ -18,14 +79,19 @@ def hashes(*groups: Sequence[Run]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.hash for group in groups for run in group))
 
 
+@unless_missing(math.nan)
 def at_epoch(run: Run, name: str, epoch: float) -> float:
-    """A metric at one epoch, interpolated between its two nearest readings; NaN past its end."""
+    """A metric at one epoch, interpolated between its two nearest readings.
+
+    NaN past its end, and for a run that did not end.
+    """
     epochs, values, _ = run.curve(name)
     if epoch > epochs[-1] + 1e-9:
         return float("nan")
     return float(np.interp(epoch, epochs, values))
 
 
+@unless_missing(math.nan)
 def time_at_epoch(run: Run, name: str, epoch: float) -> float:
     """The virtual time in seconds at which a metric was read at one epoch."""
     epochs, _, time_s = run.curve(name)
@@ -49,6 +115,7 @@ def lengths_of_utterances(run: Run, test: str) -> np.ndarray:
     return load_file(run.path(WORD_ERRORS))[f"{test}/lengths"]
 
 
+@unless_missing(())
 def curve_rows(
     label: str,
     runs: Sequence[Run],
@@ -56,11 +123,11 @@ def curve_rows(
     scale: float = 1.0,
     passes: float = 1.0,
     hours: float | None = None,
-) -> list[Row]:
+) -> tuple[Row, ...]:
     """A metric's mean over seeds against epochs, at the epochs that every seed reached.
 
     The reading before training is left out: near 100% for everyone, it would press the
-    curves flat.
+    curves flat. There are no rows where a run did not end.
 
     Args:
         label: the series.
@@ -80,4 +147,4 @@ def curve_rows(
         if hours is not None:
             x = round(hours * float(np.mean([t[epoch] for t in times])), 6)
         rows.append(Row(label, x, None, mean.estimate, mean.ci95, hashes(runs)))
-    return rows
+    return tuple(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,9 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
     with Display(names) as display:
         done = execute(list(configs.values()), arguments.out, arguments.jobs, display.show)
     runs = [[done[hashes[number, seed]] for seed in seeds] for number in range(len(systems))]
-    broken = [each for row in runs for each in row if each.status != "done"]
-    for each in broken:
-        print(f"run {each.hash[:12]} {each.status}: {each.note}")
+    broken = {names[run.hash]: run for row in runs for run in row if run.status != "done"}
+    for name, run in broken.items():
+        print(run.ending(name), file=sys.stderr)
     if broken:
         return EXIT_RUN_FAILED
     found = measured(labels(systems), corpora, runs, seeds)

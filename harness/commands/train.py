@@ -46,4 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{key:32} {value:.6g}" if isinstance(value, float) else f"{key:32} {value}")
     print(f"{'status':32} {found.status}")
     print(f"{'run':32} {found.dir}")
-    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+    if found.status == "done":
+        return EXIT_DONE
+    say(found.ending(f"{arguments.file.stem}, seed {asked.config.seed}"))
+    return EXIT_RUN_FAILED

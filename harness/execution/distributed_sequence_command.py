@@ -64,7 +64,10 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
     for key in ("folds", "virtual_s", "lost_frames"):
         print(f"{key:32} {found.summary.get(key, 0):.6g}")
     print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
-    return EXIT_DONE if found.status == "done" else EXIT_RUN_FAILED
+    if found.status == "done":
+        return EXIT_DONE
+    say(found.ending(f"{name}, seed {config.seed}"))
+    return EXIT_RUN_FAILED
 
 
 def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> int:

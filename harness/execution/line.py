@@ -64,7 +64,7 @@ def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -
     def execute(writer: RunWriter) -> None:
         trained = train_sequence(config.training, corpus, store, watch)
         if trained.status != "done":
-            writer.finish("failed", {}, f"its training {trained.hash[:12]} {trained.status}")
+            writer.finish("failed", {}, trained.ending("its training"))
             return
         begin = started(config.training.start, corpus, store, watch)
         end = load_file(trained.path(MODEL))["model"]

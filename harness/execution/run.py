@@ -14,6 +14,7 @@ from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import check_here
 from harness.execution.config import RunConfig
+from harness.execution.divergence import stage_of, where
 from harness.execution.executor import Simulated
 from harness.execution.observe import Watch
 from harness.execution.pretraining import MODEL
@@ -71,11 +72,17 @@ def _execute(training: Training) -> None:
     if status == "done":
         writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
         return
-    at, folds = training.executor.now_s, training.executor.server.version
+    moment = training.moment()
     writer.finish(
         status,
-        {"virtual_s": at, "folds": folds},
-        f"no longer finite at fold {folds}, {at:.1f} simulated seconds into the run",
+        {"virtual_s": moment.time_s, "folds": moment.fold},
+        where(
+            stage_of(training.config, moment.fold),
+            moment,
+            writer.rows(),
+            "dev_loss",
+            training.pace.rate,
+        ),
     )
 
 

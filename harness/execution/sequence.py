@@ -17,6 +17,7 @@ from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.errors import UserError
 from harness.execution.config import RunConfig
+from harness.execution.divergence import STAGES, Moment, where
 from harness.execution.observe import Watch
 from harness.execution.pretraining import MODEL
 from harness.execution.run import EXECUTED, TIMELINE, WORD_ERRORS, train
@@ -24,6 +25,7 @@ from harness.execution.sequence_config import SequenceConfig
 from harness.execution.sequence_full import Passes
 from harness.execution.sequence_streams import Streams
 from harness.execution.sequence_training import SequenceTraining
+from harness.identity import SHORT
 from harness.simulator import concat
 from harness.store import Run, RunWriter, Store
 
@@ -63,7 +65,8 @@ def train_sequence(
     def execute(writer: RunWriter) -> None:
         start = train(config.start, corpus, store, watch)
         if start.status != "done":
-            writer.finish("diverged", {}, f"its start, run {start.hash[:12]}: {start.note}")
+            its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
+            writer.finish("diverged", {}, f"{its}, {start.note}")
             return
         with denormals_flushed():
             make = way or WAYS[config.shuffling]
@@ -81,7 +84,7 @@ def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Te
     """
     run = train(config, corpus, store, watch)
     if run.status != "done":
-        raise UserError(f"start: run {run.hash[:12]} {run.status}: {run.note}")
+        raise UserError(f"start: {run.ending()}")
     return final_model(run)
 
 
@@ -122,8 +125,17 @@ def carry_out(training: SequenceTraining[Any]) -> None:
         **training.lags(timeline),
         "timeline_sha256": timeline.sha256(),
     }
-    note = ""
-    if status == "diverged":
-        at, folds = training.simulation.now_s, training.simulation.version
-        note = f"diverged by fold {folds}, {at:.1f} simulated seconds into the run"
-    writer.finish(status, summary, note)
+    writer.finish(status, summary, "" if status == "done" else _diverged(training))
+
+
+def _diverged(training: SequenceTraining[Any]) -> str:
+    """Where a training diverged, in words."""
+    clock, kind = training.simulation, training.config.criterion.kind
+    return where(
+        STAGES[kind],
+        Moment(clock.version, training.epoch, clock.now_s),
+        training.writer.rows(),
+        "held_out_criterion",
+        training.rate,
+        "of the frames right" if kind == "smbr" else "nats a frame",
+    )

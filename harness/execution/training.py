@@ -26,6 +26,7 @@ from harness.algorithms.schedules import Pace
 from harness.execution import checkpoint, resume
 from harness.execution.config import RunConfig
 from harness.execution.dealing import Dealing
+from harness.execution.divergence import Moment
 from harness.execution.executor import Executor, Simulated
 from harness.execution.frames import Frames, Order
 from harness.execution.observe import Examiner, Progress, Watch
@@ -245,6 +246,10 @@ class Training:
         step, share = self.position.step, self.config.stage(self.position.stage).share
         done = self._every(self.config.evaluations).get(step, step / self.order.folds)
         return self.position.epoch_before + share * done
+
+    def moment(self) -> Moment:
+        """Where the run stands."""
+        return Moment(self.executor.server.version, self.epoch, self.executor.now_s)
 
     def _passes(self) -> float:
         return sum(self.config.stage(k).share for k in range(self.config.passes))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import UserError
+from harness.identity import SHORT
 from harness.store import schema
 from harness.store.columns import Columns, columns_of, read_columns
 from harness.store.schema import Status
@@ -70,6 +71,15 @@ class Run:
         if not path.is_file():
             raise FileNotFoundError(f"run {self.hash[:12]}: no file {name!r}")
         return path
+
+    def ending(self, name: str = "run") -> str:
+        """What became of the run, in one line: who, how it ended, and why if it says so.
+
+        Args:
+            name: what to call it.
+        """
+        why = "" if not self.note else f"{' ' if self.note.startswith('in ') else ': '}{self.note}"
+        return f"{name} ({self.hash[:SHORT]}) {self.status}{why}"
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

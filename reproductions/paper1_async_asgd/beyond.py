@@ -10,7 +10,7 @@ from harness.simulator import Timeline
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
 from reproductions.paper1_async_asgd.experiments import TIMED_WORKERS, hours_factor
-from reproductions.readings import at_epoch, curve_rows, hashes
+from reproductions.readings import at_epoch, curve_rows, hashes, of_summary
 
 VARIANTS = (
     "search, no margin",
@@ -72,12 +72,12 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
     rows = []
     for n in TIMED_WORKERS:
         many = runs[f"timing_{n}"]
-        rate = [run.summary["throughput_per_s"] for run in many]
+        rate = [of_summary(run, "throughput_per_s") for run in many]
         for label, base in (
             ("over one worker", "throughput_per_s"),
             ("over one bare card", "bare_throughput_per_s"),
         ):
-            ratio = ratio_ci(rate, [run.summary[base] for run in one])
+            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             paper = 3.2 if n == 4 else None
             rows.append(Row(label, n, paper, ratio.estimate, ratio.ci95, hashes(one, many)))
     return Exhibit(

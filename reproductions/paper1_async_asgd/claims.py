@@ -35,7 +35,16 @@ from reproductions.paper1_async_asgd.exhibits import (
     training_seconds,
 )
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, PRESETS, REPORTED, chunk_name
-from reproductions.readings import at_epoch, errors_of_utterances, hashes, lengths_of_utterances
+from reproductions.readings import (
+    UNKNOWN,
+    at_epoch,
+    errors_of_utterances,
+    hashes,
+    lengths_of_utterances,
+    of_summary,
+    signed,
+    unless_missing,
+)
 
 EARLY = 0.25
 """The share of epoch 1 that counts as early; a quarter of figure 2's first epoch."""
@@ -109,13 +118,10 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     settings = [chunk_name(hours) for hours in CHUNK_HOURS]
     for test in subject.corpus.tests:
-        errors = [final_errors("one_pass", test, runs[name]) for name in settings]
-        lengths = lengths_of_utterances(runs["one_pass"][0], test)
-        rates = np.stack([each.sum(1) / lengths.sum() for each in errors], axis=1)
-        order = rank_correlation_ci(CHUNK_HOURS, rates)
+        order = _order(test, [runs[name] for name in settings])
         parts.append((f"{test}, rank correlation", "above 0", order,
                       judge_direction(order, "above")))  # fmt: skip
-        ratio = rate_ratio_ci(errors[-1], errors[0], lengths)
+        ratio = _largest_over_smallest(test, runs[settings[-1]], runs[settings[0]])
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
         excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
         parts.append((f"{test}, 25 h over 1 h", paper, ratio, judge_direction(excess, "above")))
@@ -124,6 +130,22 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
         "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
         hashes(*(runs[name] for name in settings)),
     )  # fmt: skip
+
+
+@unless_missing(UNKNOWN)
+def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
+    """Rank correlation of the error of one pass with the size of its chunk."""
+    lengths = lengths_of_utterances(chunks[0][0], test)
+    errors = [final_errors("one_pass", test, group) for group in chunks]
+    rates = np.stack([each.sum(1) / lengths.sum() for each in errors], axis=1)
+    return rank_correlation_ci(CHUNK_HOURS, rates)
+
+
+@unless_missing(UNKNOWN)
+def _largest_over_smallest(test: str, largest: Sequence[Run], smallest: Sequence[Run]) -> Interval:
+    """Error of one pass with the largest chunks over that with the smallest."""
+    errors = (final_errors("one_pass", test, group) for group in (largest, smallest))
+    return rate_ratio_ci(*errors, lengths_of_utterances(smallest[0], test))
 
 
 def one_pass_close(subject: Subject, runs: Runs) -> Claim:
@@ -200,7 +222,7 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
         ("over one bare card", paper, over_card, None),
         (f"over one bare card, minibatches of {LATER:,}", paper, over_card_later, None),
     ]
-    errors = _listed(f"{relative_error(i, paper).estimate:+.0%}" for _, _, i, _ in parts)
+    errors = _listed(signed(relative_error(i, paper).estimate) for _, _, i, _ in parts)
     return claim_of(
         "p1.speedup-4", "Asynchronous SGD on four GPUs is 3.2 times as fast as on one",
         "Section 1", "simulated throughput, 4 workers over 1; within 10%", parts,
@@ -213,9 +235,15 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
 
 def _speedups(four: Sequence[Run], one: Sequence[Run]) -> tuple[Interval, Interval]:
     """Throughput of four workers over one worker's, and over one card's without a server."""
-    rate = [run.summary["throughput_per_s"] for run in four]
-    over_worker = ratio_ci(rate, [run.summary["throughput_per_s"] for run in one])
-    return over_worker, ratio_ci(rate, [run.summary["bare_throughput_per_s"] for run in one])
+    rate, alone, bare = (
+        [of_summary(run, name) for run in runs]
+        for runs, name in (
+            (four, "throughput_per_s"),
+            (one, "throughput_per_s"),
+            (one, "bare_throughput_per_s"),
+        )
+    )
+    return ratio_ci(rate, alone), ratio_ci(rate, bare)
 
 
 def switch(subject: Subject, runs: Runs) -> Claim:
@@ -251,10 +279,15 @@ def noise_harder(subject: Subject, runs: Runs) -> Claim:
 
 def _clean_against_noise(name: str, label: str, group: Sequence[Run]) -> Quantity:
     method = "multi_pass" if name == "multi_pass" else "one_pass"
-    clean, noise = (final_errors(method, test, group) for test in ("clean", "noise"))
-    difference = rate_difference_ci(clean, noise, lengths_of_utterances(group[0], "clean"))
+    difference = _clean_minus_noise(method, group)
     verdict = judge_direction(difference, "below")
     return f"{label}, clean − noise", "below 0", _in_percent(difference), verdict
+
+
+@unless_missing(UNKNOWN)
+def _clean_minus_noise(method: str, group: Sequence[Run]) -> Interval:
+    clean, noise = (final_errors(method, test, group) for test in ("clean", "noise"))
+    return rate_difference_ci(clean, noise, lengths_of_utterances(group[0], "clean"))
 
 
 def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:
@@ -283,11 +316,13 @@ def _dev(subject: Subject, runs: Sequence[Run], epoch: float) -> np.ndarray:
 def _early(subject: Subject, runs: Sequence[Run]) -> np.ndarray:
     """Mean development frame error (%) over the readings early in epoch 1, the start left out."""
     until = EARLY * PRESETS[subject.scale].subset + 1e-9
-    readings = []
-    for run in runs:
-        epochs, values, _ = run.curve(DEV_AVERAGE)
-        readings.append(100.0 * values[(epochs > 0) & (epochs <= until)].mean())
-    return np.array(readings)
+    return np.array([100.0 * _mean_until(run, until) for run in runs])
+
+
+@unless_missing(math.nan)
+def _mean_until(run: Run, until: float) -> float:
+    epochs, values, _ = run.curve(DEV_AVERAGE)
+    return float(values[(epochs > 0) & (epochs <= until)].mean())
 
 
 def _switch_epoch(run: Run) -> float:

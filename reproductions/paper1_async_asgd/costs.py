@@ -9,7 +9,7 @@ from harness.simulator import Cluster, Workload, compute_seconds, load_cluster
 from harness.simulator.costs import copy_seconds, fold_seconds
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, timing
-from reproductions.readings import hashes
+from reproductions.readings import hashes, of_summary
 
 MINIBATCHES = (64, 128, 256, 512, 1024, 2048)
 LATER = 1024
@@ -76,8 +76,8 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
     ):
         for size in MINIBATCHES:
             one, four = runs[setting(1, size)], runs[setting(REPORTED["paper"]["workers"], size)]
-            rate = [run.summary["throughput_per_s"] for run in four]
-            ratio = ratio_ci(rate, [run.summary[base] for run in one])
+            rate = [of_summary(run, "throughput_per_s") for run in four]
+            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             rows.append(Row(label, size, None, ratio.estimate, ratio.ci95, hashes(one, four)))
     return Exhibit(
         "p1.speedup-by-minibatch",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.execution.run import TIMELINE
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
@@ -20,11 +21,14 @@ from reproductions.paper1_async_asgd.experiments import (
     hours_factor,
 )
 from reproductions.readings import (
+    UNKNOWN,
     curve_rows,
     errors_of_utterances,
     hashes,
     lengths_of_utterances,
+    of_summary,
     time_at_epoch,
+    unless_missing,
 )
 
 DEV_AVERAGE, DEV_ITERATE = "dev_frame_error/average", "dev_frame_error/iterate"
@@ -40,6 +44,7 @@ LABELS = {
 def fig1(subject: Subject, runs: Runs) -> Exhibit:
     """The framework, drawn from the simulated timeline that drove a run."""
     run = runs["one_pass"][0]
+    run.path(TIMELINE)  # there is one to draw
     return Exhibit(
         "p1.fig1",
         "figure",
@@ -85,8 +90,7 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
         printed = REPORTED["table1"].get(test, [None] * len(CHUNK_HOURS))
         for hours, paper in zip(CHUNK_HOURS, printed, strict=True):
             group = runs[chunk_name(hours)]
-            errors = final_errors("one_pass", test, group)
-            rows.append(_error_row(test, f"{hours} h", test, errors, paper, group))
+            rows.append(_error_row(test, f"{hours} h", test, "one_pass", paper, group))
     share = PRESETS[subject.scale].chunk
     return Exhibit(
         "p1.table1",
@@ -102,7 +106,7 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
 def table2(subject: Subject, runs: Runs) -> Exhibit:
     """Error rates of one pass of ASGD and of many passes of SGD."""
     rows = [
-        _error_row(LABELS[name], test, test, final_errors(name, test, runs[name]),
+        _error_row(LABELS[name], test, test, name,
                    REPORTED["table2"].get(test, {}).get(name), runs[name])
         for name in ("multi_pass", "one_pass")
         for test in subject.corpus.tests
@@ -170,7 +174,7 @@ def error_note(subject: Subject) -> str:
 def training_seconds(runs: Runs) -> dict[str, list[float]]:
     """Simulated seconds of each seed: all passes of the baseline, the first pass of ASGD."""
     return {
-        "multi_pass": [run.summary["virtual_s"] for run in runs["multi_pass"]],
+        "multi_pass": [of_summary(run, "virtual_s") for run in runs["multi_pass"]],
         "one_pass": [time_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs["one_pass"]],
     }
 
@@ -189,13 +193,18 @@ def _error_row(
     label: str,
     column: str,
     test: str,
-    errors: np.ndarray,
+    method: str,
     paper: float | None,
     runs: Sequence[Run],
 ) -> Row:
-    rate = rate_ci(errors, lengths_of_utterances(runs[0], test))
+    rate = _rate(method, test, runs)
     percent = Interval(100 * rate.estimate, 100 * rate.low, 100 * rate.high)
     return Row(label, column, paper, percent.estimate, percent.ci95, hashes(runs))
+
+
+@unless_missing(UNKNOWN)
+def _rate(method: str, test: str, runs: Sequence[Run]) -> Interval:
+    return rate_ci(final_errors(method, test, runs), lengths_of_utterances(runs[0], test))
 
 
 def _hours_row(name: str, runs: Sequence[Run], hours: Sequence[float]) -> Row:

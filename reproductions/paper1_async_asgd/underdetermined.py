@@ -20,7 +20,7 @@ from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
-from reproductions.readings import hashes
+from reproductions.readings import hashes, of_summary
 
 PAPER = REPORTED["paper"]
 HOURS: float = REPORTED["table3"]["one_pass"]
@@ -79,14 +79,14 @@ def readings(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for name, label in LABELS.items():
         one, four = runs[f"reading_{name}_1"], runs[f"reading_{name}_{PAPER['workers']}"]
-        rate = [run.summary["throughput_per_s"] for run in four]
+        rate = [of_summary(run, "throughput_per_s") for run in four]
         hours = mean_ci([MINIBATCHES / each / 3600.0 for each in rate])
         rows.append(Row(label, "hours", HOURS, hours.estimate, hours.ci95, hashes(four)))
         for column, base in (
             ("over one card", "bare_throughput_per_s"),
             ("over one worker", "throughput_per_s"),
         ):
-            ratio = ratio_ci(rate, [run.summary[base] for run in one])
+            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             rows.append(Row(label, column, SPEEDUP, ratio.estimate, ratio.ci95, hashes(one, four)))
     return Exhibit(
         "p1.readings",

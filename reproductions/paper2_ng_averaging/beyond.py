@@ -7,7 +7,7 @@ from harness.judge.statistics import ratio_ci
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.experiments import swept
-from reproductions.readings import curve_rows, hashes
+from reproductions.readings import curve_rows, hashes, of_summary
 
 DEV = "dev_frame_error/iterate"
 LABELS = {
@@ -38,7 +38,9 @@ def others(subject: Subject, runs: Runs) -> Exhibit:
             errors.row(subject, runs, setting, test, label, errors.label_of(test))
             for test in (*errors.main_tests(subject), errors.ALL)
         ]
-        seconds = [[run.summary["virtual_s"] for run in runs[name]] for name in (setting, "ng_16")]
+        seconds = [
+            [of_summary(run, "virtual_s") for run in runs[name]] for name in (setting, "ng_16")
+        ]
         ratio = ratio_ci(*seconds)
         behind = hashes(runs[setting], runs["ng_16"])
         rows.append(Row(label, "time", None, ratio.estimate, ratio.ci95, behind))

@@ -16,7 +16,7 @@ from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.equivalence import equivalence
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.speedups import SPEEDUPS
-from reproductions.readings import hashes
+from reproductions.readings import UNKNOWN, hashes, unless_missing
 
 CLOSE = (0.97, 1.03)
 MOST_LOSS = 1.04
@@ -141,6 +141,7 @@ def lr_scaling(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
+@unless_missing(UNKNOWN)
 def _over_sets(
     subject: Subject,
     runs: Runs,

@@ -18,7 +18,13 @@ from harness.judge.utterances import rate_ci
 from harness.store import Run
 from reproductions.paper import Runs, Subject
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import errors_of_utterances, hashes, lengths_of_utterances
+from reproductions.readings import (
+    UNKNOWN,
+    errors_of_utterances,
+    hashes,
+    lengths_of_utterances,
+    unless_missing,
+)
 
 LABELS = {
     "swb": "SWB",
@@ -69,10 +75,14 @@ def printed(setting: str, test: str) -> float | None:
 
 def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, column: str) -> Row:
     """A table's cell: the word error rate (%) of a setting on a set."""
-    wrong, said = of(subject, runs[setting], test)
-    rate = percent(rate_ci(wrong, said))
+    rate = percent(_rate(subject, runs[setting], test))
     paper = printed(setting, test)
     return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs[setting]))
+
+
+@unless_missing(UNKNOWN)
+def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
+    return rate_ci(*of(subject, runs, test))
 
 
 def percent(interval: Interval) -> Interval:

@@ -22,7 +22,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     fitted,
     workload,
 )
-from reproductions.readings import hashes
+from reproductions.readings import hashes, of_summary
 
 FOUR = 4
 PRINTED = {16: REPORTED["claims"]["speedup_16"], 32: REPORTED["claims"]["speedup_32"]}
@@ -138,7 +138,7 @@ def _timing_rows(
 
 
 def _seconds(runs: Sequence[Run]) -> list[float]:
-    return [run.summary["virtual_s"] for run in runs]
+    return [of_summary(run, "virtual_s") for run in runs]
 
 
 FIGURES = (Maker("p2.fig1", (), fig1), Maker("p2.fig2", ALL, fig2))

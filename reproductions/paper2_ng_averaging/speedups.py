@@ -7,7 +7,7 @@ from harness.judge.results import Claim, Part
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import hashes
+from reproductions.readings import hashes, signed
 
 BAND = 0.05
 PAPER = REPORTED["claims"]
@@ -40,8 +40,8 @@ def every_20(subject: Subject, runs: Runs) -> Claim:
         "Table 3", {"": paper}, runs, "timing_16_every_20",
         " The timings on up to four GPUs do not tell a slower minibatch from a fixed cost of "
         f"each average; with the latter the prediction is {other:.2f} "
-        f"({other / paper - 1:+.1%}). The former is judged: a fixed cost of that size would be "
-        "a quarter of ten minibatches.",
+        f"({signed(other / paper - 1, 1)}). The former is judged: a fixed cost of that size would "
+        "be a quarter of ten minibatches.",
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _claim(
         Part(label, figure, ratio.estimate, ratio.ci95, verdict)
         for (label, figure), verdict in zip(paper.items(), verdicts, strict=True)
     )
-    errors = " and ".join(f"{relative_error(ratio, p).estimate:+.1%}" for p in paper.values())
+    errors = " and ".join(signed(relative_error(ratio, p).estimate, 1) for p in paper.values())
     needs = ["timing_1", setting, *(["other_1", "other_16_every_20"] if note else [])]
     return Claim(
         id_, statement, where,

@@ -11,7 +11,7 @@ from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.experiments import NODES
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import hashes
+from reproductions.readings import hashes, of_summary
 
 PAPER = REPORTED["claims"]
 NOTE = (
@@ -71,7 +71,8 @@ def table5(subject: Subject, runs: Runs) -> Exhibit:
     settings = {"newbob": ("newbob_1", "newbob_16"), "exponential": ("ng_1", "ng_16")}
     rows = _two_by_two(subject, runs, settings, (1, 16))
     passes = [
-        ", ".join(str(run.summary["passes"]) for run in runs[name]) for name in settings["newbob"]
+        ", ".join(f"{of_summary(run, 'passes'):g}" for run in runs[name])
+        for name in settings["newbob"]
     ]
     note = f"Newbob went through the data {passes[0]} times on 1 GPU, {passes[1]} on 16. {NOTE}"
     return _table("table5", "Word error rate (%) by learning-rate schedule", rows, note)

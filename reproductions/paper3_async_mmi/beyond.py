@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections import Counter
 
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
+from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, KEPT, PRESETS, RATES, REPORTED
-from reproductions.paper3_async_mmi.quantities import CRITERION, fetch_losses, gain, percent
-from reproductions.readings import hashes
+from reproductions.paper3_async_mmi.quantities import CRITERION, fetch_losses, gain, last, percent
+from reproductions.readings import hashes, of_summary, unless_missing
 
 
 def stability(subject: Subject, runs: Runs) -> Exhibit:
@@ -49,7 +50,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
     for n in REPLICAS:
         group = runs[f"timing {n}"]
         for column, name in columns.items():
-            mean = mean_ci([run.summary[name] for run in group])
+            mean = mean_ci([of_summary(run, name) for run in group])
             paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
             label = f"{n} replica{'s' * (n > 1)}"
             rows.append(Row(label, column, paper, mean.estimate, mean.ci95, hashes(group)))
@@ -90,7 +91,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
     for n, name in REPLICAS.items():
         group = runs[name]
         for column in ("kept", "rejected", "cancelled"):
-            mean = mean_ci([100.0 * run.summary[f"{column}_frames"] for run in group])
+            mean = mean_ci([100.0 * of_summary(run, f"{column}_frames") for run in group])
             paper = None
             if column != "rejected":
                 share = REPORTED["paper"]["kept"] if column == "kept" else 0.85
@@ -99,11 +100,8 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
             rows.append(
                 Row(label, f"frames {column} (%)", paper, mean.estimate, mean.ci95, hashes(group))
             )
-    found = sorted(
-        {key for name in REPLICAS.values() for run in runs[name] for key in run.summary
-         if key.startswith("trouble/")}
-    )  # fmt: skip
-    told = ", ".join(f"{key.partition('/')[2]} {_total(runs, key)}" for key in found)
+    found = sum((_troubles(run) for name in REPLICAS.values() for run in runs[name]), Counter())
+    told = ", ".join(f"{trouble} {count}" for trouble, count in sorted(found.items()))
     return Exhibit(
         "p3.frames", "table", "What became of the decoded frames (%)", tuple(rows),
         paper_label="Beyond the paper",
@@ -111,9 +109,11 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
-def _total(runs: Runs, key: str) -> int:
-    every = [run for name in REPLICAS.values() for run in runs[name]]
-    return int(np.sum([run.summary.get(key, 0) for run in every]))
+@unless_missing(Counter())
+def _troubles(run: Run) -> Counter[str]:
+    """How many utterances of a run had each trouble."""
+    kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}
+    return Counter(kinds)
 
 
 def final_criterion(subject: Subject, runs: Runs) -> Exhibit:
@@ -121,7 +121,7 @@ def final_criterion(subject: Subject, runs: Runs) -> Exhibit:
     labels = {"unshuffled": "none", "ten": "on the fly", "full": "full"}
     rows: list[Row] = []
     for name, label in labels.items():
-        mean = mean_ci([100.0 * float(run.curve(CRITERION)[1][-1]) for run in runs[name]])
+        mean = mean_ci(100.0 * last(runs[name], CRITERION))
         column = "criterion (nats a second)"
         rows.append(Row(label, column, None, mean.estimate, mean.ci95, hashes(runs[name])))
     return Exhibit(

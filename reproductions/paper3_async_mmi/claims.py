@@ -37,7 +37,7 @@ from reproductions.paper3_async_mmi.quantities import (
     time_to_gain,
 )
 from reproductions.paper3_async_mmi.staleness import STALENESS
-from reproductions.readings import hashes
+from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
 
 FIGURES = REPORTED["claims"]
 CLOSE: Band = (0.98, 1.02)
@@ -122,7 +122,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
     """More replicas reach the same gain in the criterion earlier."""
     names = ("one", "ten", "fifty")
     seeds = list(zip(*(runs[name] for name in names), strict=True))
-    wanted = [REACHED * min(gain(run) for run in group) for group in seeds]
+    wanted = [REACHED * float(np.min([gain(run) for run in group])) for group in seeds]
     times = {
         name: np.array([time_to_gain(run, w) for run, w in zip(runs[name], wanted, strict=True)])
         for name in names
@@ -173,7 +173,7 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for label, name in (("computing alone", " alone"), ("with the assumed network", "")):
         mmi, ce = (
-            [1.0 / run.summary["throughput_per_s"] for run in runs[f"step {which}{name}"]]
+            [1.0 / of_summary(run, "throughput_per_s") for run in runs[f"step {which}{name}"]]
             for which in ("mmi", "ce")
         )
         ratio = ratio_ci(mmi, ce)
@@ -224,6 +224,7 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
+@unless_missing(UNKNOWN)
 def _ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
     """Test word error of some runs over that of others."""
     (errors, lengths), (others, _) = test_errors(subject, a), test_errors(subject, b)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.judge.results import Exhibit, Row
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
 from harness.simulator import Timeline
 from harness.store import Run
@@ -23,7 +23,7 @@ from reproductions.paper3_async_mmi.quantities import (
     percent,
     test_errors,
 )
-from reproductions.readings import hashes
+from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",
@@ -40,7 +40,7 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
     for name in LABELS:
         for path, label in PATHS.items():
             for unit, key in (("s", "lag_s_mean"), ("updates", "staleness_mean")):
-                mean = mean_ci([run.summary[f"{path}_{key}"] for run in runs[name]])
+                mean = mean_ci([of_summary(run, f"{path}_{key}") for run in runs[name]])
                 column = f"{LABELS[name]}, {unit}"
                 rows.append(Row(label, column, None, mean.estimate, mean.ci95, hashes(runs[name])))
     return Exhibit(
@@ -218,12 +218,17 @@ def error_note(subject: Subject) -> str:
 def _error_row(
     subject: Subject, label: str, column: str, runs: Sequence[Run], paper: float | None
 ) -> Row:
-    errors, lengths = test_errors(subject, runs)
-    rate = percent(rate_ci(errors, lengths))
+    rate = percent(_rate(subject, runs))
     return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs))
 
 
-def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> list[Row]:
+@unless_missing(UNKNOWN)
+def _rate(subject: Subject, runs: Sequence[Run]) -> Interval:
+    return rate_ci(*test_errors(subject, runs))
+
+
+@unless_missing(())
+def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean over seeds at each reading that every seed has, at their mean time."""
     curves = [run.curve(name) for run in runs]
     rows: list[Row] = []
@@ -232,10 +237,11 @@ def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> l
         if hours > 0:
             mean = mean_ci([scale * values[i] for _, values, _ in curves])
             rows.append(Row(label, round(hours, 6), None, mean.estimate, mean.ci95, hashes(runs)))
-    return rows
+    return tuple(rows)
 
 
-def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> list[Row]:
+@unless_missing(())
+def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean change from the start, at each reading that every seed has."""
     curves = [run.curve(name) for run in runs]
     rows: list[Row] = []
@@ -243,7 +249,7 @@ def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> 
         epoch = float(np.mean([epochs[i] for epochs, *_ in curves]))
         mean = mean_ci([scale * (values[i] - values[0]) for _, values, _ in curves])
         rows.append(Row(label, round(epoch, 4), None, mean.estimate, mean.ci95, hashes(runs)))
-    return rows
+    return tuple(rows)
 
 
 def _slots(run: Run) -> list[list[tuple[int, int]]]:

@@ -200,7 +200,8 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         ten = sequence(subject, seed, 10)
         return {"large": ten, "large ce": measured(ten)}
     wide = replace(subject, corpus=_loaded(subject.scale, subject.corpus_seed))
-    ten = sequence(wide, seed, 10, PRESETS[subject.scale].large_hidden)
+    preset = PRESETS[subject.scale]
+    ten = replace(sequence(wide, seed, 10, preset.large_hidden), rate=preset.rate_large)
     return {"large": ten, "large ce": measured(ten)}
 
 

@@ -15,7 +15,11 @@ from harness.store import Run, Store
 from reproductions.paper import Runs, Subject
 from reproductions.paper3_async_mmi.experiments import fetch_name, map_name, sequence
 from reproductions.paper3_async_mmi.presets import PRESETS
-from reproductions.readings import errors_of_utterances, lengths_of_utterances
+from reproductions.readings import (
+    errors_of_utterances,
+    lengths_of_utterances,
+    unless_missing,
+)
 
 CRITERION = "held_out_criterion"
 FRAME_ERROR, WORD_ERROR = "dev_frame_error/iterate", "dev_word_error/iterate"
@@ -40,10 +44,16 @@ def test_errors(subject: Subject, runs: Sequence[Run]) -> tuple[np.ndarray, np.n
 
 
 def last(runs: Sequence[Run], name: str) -> np.ndarray:
-    """A metric's last reading of each seed, [S]."""
-    return np.array([float(run.curve(name)[1][-1]) for run in runs])
+    """A metric's last reading of each seed, [S]; NaN for a run that did not end."""
+    return np.array([_last(run, name) for run in runs])
 
 
+@unless_missing(math.nan)
+def _last(run: Run, name: str) -> float:
+    return float(run.curve(name)[1][-1])
+
+
+@unless_missing(math.nan)
 def gain(run: Run) -> float:
     """What the held-out criterion has gained; NaN for a run that diverged."""
     if run.status != "done":
@@ -53,7 +63,12 @@ def gain(run: Run) -> float:
 
 
 def time_to_gain(run: Run, wanted: float) -> float:
-    """Simulated seconds until the held-out criterion has gained ``wanted``; inf if never."""
+    """Simulated seconds until the held-out criterion has gained ``wanted``; inf if never.
+
+    NaN if ``wanted`` is not known.
+    """
+    if math.isnan(wanted):
+        return math.nan
     _, values, time_s = run.curve(CRITERION)
     gained = values - values[0]
     above = np.flatnonzero(gained >= wanted)

@@ -20,7 +20,7 @@ from reproductions.paper3_async_mmi.quantities import (
     largest_stable,
     tolerated,
 )
-from reproductions.readings import hashes
+from reproductions.readings import hashes, of_summary
 
 FIGURES = REPORTED["claims"]
 
@@ -28,8 +28,8 @@ FIGURES = REPORTED["claims"]
 def staleness_50(subject: Subject, runs: Runs) -> Claim:
     """Age of the outer gradients with fifty replicas, in seconds and in updates."""
     group = runs["timing 50"]
-    lag = mean_ci([run.summary["outer_lag_s_mean"] for run in group])
-    updates = mean_ci([run.summary["outer_staleness_mean"] for run in group])
+    lag = mean_ci([of_summary(run, "outer_lag_s_mean") for run in group])
+    updates = mean_ci([of_summary(run, "outer_staleness_mean") for run in group])
     parts: list[Quantity] = [
         ("seconds", FIGURES["lag_s"], lag, judge_size(lag, (30.0, 120.0))),
         ("updates", "a few hundred", updates, judge_size(updates, (200.0, 900.0))),

@@ -1,0 +1,137 @@
+"""How far each default run of a paper stands from divergence, on development seeds.
+
+    python -m reproductions.margins paper3 [--scale smoke] [--factors 1,1.5,2] [--seeds 100,101]
+
+Every run that a verdict or a figure needs is trained at multiples of its rate, and so is what
+it starts from. Runs of which nothing is asked but whether they diverge are left out. Corpus
+seed 0 and run seeds from 100 on are for development: no verdict sees them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+from data_synth import CAN_SKIP, load_corpus
+from harness.cli import Parser, exit_code
+from harness.execution.config import RunConfig
+from harness.execution.display import Display
+from harness.execution.grid import execute
+from harness.execution.sequence_config import SequenceConfig
+from harness.identity import identity
+from harness.store import Run
+from reproductions.__main__ import PAPERS
+from reproductions.paper import Paper, Subject
+
+CORPUS_SEED, SEEDS = 0, (100, 101)
+LAST = ("held_out_criterion", "dev_loss/average", "dev_loss/iterate")
+"""What says how a run went, first come first served: of a sequence run, of an average, of SGD."""
+Trained = RunConfig | SequenceConfig
+
+
+def kinds(
+    paper: Paper, subject: Subject, seed: int, only: Sequence[str] = ()
+) -> dict[str, Trained]:
+    """Every default run of one seed and what it starts from, each once, by setting.
+
+    Args:
+        paper: whose.
+        subject: its corpus and scale.
+        seed: of the runs.
+        only: settings; all if empty.
+    """
+    makers = (*(m for m in paper.exhibits if m.smoke or subject.scale != "smoke"), *paper.claims)
+    asked = {s for m in makers if not m.divergence for s in m.needs if not only or s in only}
+    found: dict[str, Trained] = {}
+    for name, config in paper.experiments(subject, seed).items():
+        if name in asked and isinstance(config, RunConfig):
+            found[name] = config
+        elif name in asked and isinstance(config, SequenceConfig):
+            found[f"{name}, its start"] = config.start
+            found[name] = config
+    first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
+    return {name: c for name, c in found.items() if name in first.values()}
+
+
+def faster(config: Trained, factor: float) -> Trained:
+    """The same run at so many times its rate, without tests."""
+    if isinstance(config, SequenceConfig):
+        return replace(config, rate=factor * config.rate, test=False)
+    schedule = replace(config.schedule, rate=factor * config.schedule.rate)
+    return replace(config, schedule=schedule, tested="never")
+
+
+def told(run: Run) -> str:
+    """How a run ended: what was measured first and last, or that it diverged."""
+    if run.status != "done":
+        return run.status
+    name = next(name for name in LAST if name in run.summary)
+    values = run.curve(name)[1]
+    return f"{values[0]:.3g} to {values[-1]:.3g}"
+
+
+def table(
+    settings: Iterable[str], factors: Sequence[float], runs: Mapping[tuple[str, float], list[Run]]
+) -> str:
+    """One line a setting, one column a factor, every seed in a cell."""
+    lines = ["| setting | " + " | ".join(f"{f:g} times" for f in factors) + " |"]
+    lines.append("| --- " * (len(factors) + 1) + "|")
+    for name in settings:
+        cells = ("; ".join(map(told, runs[name, factor])) for factor in factors)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return exit_code(lambda: _main(_parser().parse_args(arguments)), "the same command goes on")
+
+
+def _main(asked: argparse.Namespace) -> int:
+    paper: Paper = import_module(PAPERS[asked.paper]).PAPER
+    corpus = load_corpus(
+        paper.corpus, scale=asked.scale, seed=CORPUS_SEED, skip=paper.corpus in CAN_SKIP
+    )
+    subject = Subject(asked.scale, corpus, CORPUS_SEED, "cpu")
+    configs = {
+        (name, factor, seed): faster(config, factor)
+        for seed in asked.seeds
+        for name, config in kinds(paper, subject, seed, asked.only).items()
+        for factor in asked.factors
+    }
+    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+    titles = {hash_: f"{n}, {f:g} times, seed {s}" for (n, f, s), hash_ in hashes.items()}
+    with Display(titles) as display:
+        runs = execute(list(configs.values()), asked.out, asked.jobs, display.show)
+    grouped: dict[tuple[str, float], list[Run]] = {}
+    for (name, factor, _), hash_ in hashes.items():
+        grouped.setdefault((name, factor), []).append(runs[hash_])
+    print(table(dict.fromkeys(name for name, *_ in configs), asked.factors, grouped))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    p = Parser(
+        prog="reproductions.margins", description="How far default runs are from divergence."
+    )
+    p.add_argument("paper", choices=PAPERS)
+    p.add_argument("--scale", default="smoke")
+    p.add_argument("--factors", type=_numbers(float), default=(1.0, 2.0), help="of the rate")
+    p.add_argument("--seeds", type=_numbers(int), default=SEEDS, help="for development: 100 and up")
+    p.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="settings")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--out", type=Path, default=Path("reports/out/margins"))
+    return p
+
+
+def _numbers(kind: type[float] | type[int]):
+    return lambda text: tuple(kind(each) for each in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
