@@ -46,7 +46,7 @@ def kinds(
         only: settings; all if empty.
     """
     makers = (*(m for m in paper.exhibits if m.smoke or subject.scale != "smoke"), *paper.claims)
-    asked = {s for m in makers if not m.divergence for s in m.needs if not only or s in only}
+    asked = {setting for m in makers if not m.divergence for setting in m.needs}
     found: dict[str, Trained] = {}
     for name, config in paper.experiments(subject, seed).items():
         if name in asked and isinstance(config, RunConfig):
@@ -55,7 +55,8 @@ def kinds(
             found[f"{name}, its start"] = config.start
             found[name] = config
     first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
-    return {name: c for name, c in found.items() if name in first.values()}
+    kept = [name for name in found if name in first.values()]
+    return {name: found[name] for name in kept if not only or name in only}
 
 
 def faster(config: Trained, factor: float) -> Trained:

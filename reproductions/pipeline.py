@@ -157,7 +157,7 @@ def _claim(maker: Maker[Claim], subject: Subject, runs: Runs) -> Claim:
             maker.id, (maker.make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
             "undecided", hashes,
         )  # fmt: skip
-    missing = [part.label for part in made.parts if part.measured is None]
+    missing = [p.label for p in made.parts if p.measured is None and p.ci95 == (None, None)]
     return replace(made, note=_explained(made.note, maker, runs, missing))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
@@ -10,8 +12,8 @@ from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, KEPT, PRESETS, RATES, REPORTED
-from reproductions.paper3_async_mmi.quantities import CRITERION, fetch_losses, gain, last, percent
-from reproductions.readings import hashes, of_summary, unless_missing
+from reproductions.paper3_async_mmi.quantities import CRITERION, gain, known_loss, last, percent
+from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
 
 
 def stability(subject: Subject, runs: Runs) -> Exhibit:
@@ -20,12 +22,10 @@ def stability(subject: Subject, runs: Runs) -> Exhibit:
     for replicas in REPLICAS:
         for i, rate in enumerate(PRESETS[subject.scale].rates):
             group = runs[map_name(replicas, i)]
-            diverged = sum(run.status == "diverged" for run in group)
             label = f"{replicas} replica{'s' * (replicas > 1)}"
-            mean = mean_ci([100.0 * gain(run) for run in group])
-            names = hashes(group)
+            mean, names = _mean_gain(group), hashes(group)
             rows.append(Row(label, f"gain at {rate:g}", None, mean.estimate, mean.ci95, names))
-            rows.append(Row(label, f"diverged at {rate:g}", None, diverged, None, names))
+            rows.append(Row(label, f"diverged at {rate:g}", None, _diverged(group), None, names))
     return Exhibit(
         "p3.stability", "table",
         "One pass of MMI by rate and replicas: gain of the criterion (nats a second), and how "
@@ -35,6 +35,16 @@ def stability(subject: Subject, runs: Runs) -> Exhibit:
         f"{REPORTED['paper']['rate_many']} with 10 and 50. A gain is given where no seed diverged. "
         "Diverged means no numbers, or twice the nats of the start.",
     )  # fmt: skip
+
+
+@unless_missing(UNKNOWN)
+def _mean_gain(runs: Sequence[Run]) -> Interval:
+    return mean_ci([100.0 * gain(run) for run in runs])
+
+
+@unless_missing(math.nan)
+def _diverged(runs: Sequence[Run]) -> float:
+    return sum(run.status == "diverged" for run in runs)
 
 
 def lags(subject: Subject, runs: Runs) -> Exhibit:
@@ -67,9 +77,8 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
     intervals = PRESETS[subject.scale].fetch
     rows: list[Row] = []
     for sweep, label in SWEEPS.items():
-        losses = fetch_losses(subject, runs, sweep)
-        for i, loss in enumerate(losses, start=1):
-            group = runs[fetch_name(sweep, i)]
+        for i in range(1, len(intervals) + 1):
+            loss, group = known_loss(runs, sweep, i), runs[fetch_name(sweep, i)]
             left = percent(Interval(1 - loss.estimate, 1 - loss.high, 1 - loss.low))
             seconds = group[0].config["fetch_s"]
             column = f"every {seconds / 60:.3g} min ({intervals[i - 1]:g})"

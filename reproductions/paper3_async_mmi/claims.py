@@ -122,7 +122,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
     """More replicas reach the same gain in the criterion earlier."""
     names = ("one", "ten", "fifty")
     seeds = list(zip(*(runs[name] for name in names), strict=True))
-    wanted = [REACHED * float(np.min([gain(run) for run in group])) for group in seeds]
+    wanted = [REACHED * min(gain(run) for run in group) for group in seeds]
     times = {
         name: np.array([time_to_gain(run, w) for run, w in zip(runs[name], wanted, strict=True)])
         for name in names

@@ -58,23 +58,27 @@ class Preset:
 PRESETS = {
     "smoke": Preset(
         hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_rate=0.002,
-        ce_passes=3, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1, evaluations=1,
-        held_out=10, fetch=(0.04, 0.1, 0.25, 0.6), rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        ce_passes=3, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1,
+        evaluations=1, held_out=10, fetch=(0.04, 0.1, 0.25, 0.6),
+        rates=(0.0002, 0.0003, 0.00045, 0.0007),
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_rate=0.002,
-        ce_passes=4, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1, evaluations=4,
-        held_out=100, fetch=(0.04, 0.1, 0.25, 0.6), rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        ce_passes=4, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1,
+        evaluations=4, held_out=100, fetch=(0.04, 0.1, 0.25, 0.6),
+        rates=(0.0002, 0.0003, 0.00045, 0.0007),
     ),
     "gpu": Preset(
         hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_rate=0.0005,
-        ce_passes=4, slots=16, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=3, evaluations=8,
-        held_out=200, fetch=(0.04, 0.1, 0.25, 0.6), rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        ce_passes=4, slots=16, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=3,
+        evaluations=8, held_out=200, fetch=(0.04, 0.1, 0.25, 0.6),
+        rates=(0.0002, 0.0003, 0.00045, 0.0007),
     ),
     "paper": Preset(
         hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_rate=0.0005,
-        ce_passes=10, slots=32, rate_one=0.002, rate_many=0.001, rate_large=0.001, passes=5, evaluations=20,
-        held_out=750, fetch=(0.01, 0.03, 0.1, 0.3), rates=(0.0009, 0.0013, 0.002, 0.003),
+        ce_passes=10, slots=32, rate_one=0.002, rate_many=0.001, rate_large=0.001, passes=5,
+        evaluations=20, held_out=750, fetch=(0.01, 0.03, 0.1, 0.3),
+        rates=(0.0009, 0.0013, 0.002, 0.003),
     ),
 }  # fmt: skip
 MOST_STATES = 10_000

@@ -16,6 +16,7 @@ from reproductions.paper import Runs, Subject
 from reproductions.paper3_async_mmi.experiments import fetch_name, map_name, sequence
 from reproductions.paper3_async_mmi.presets import PRESETS
 from reproductions.readings import (
+    UNKNOWN,
     errors_of_utterances,
     lengths_of_utterances,
     unless_missing,
@@ -53,7 +54,6 @@ def _last(run: Run, name: str) -> float:
     return float(run.curve(name)[1][-1])
 
 
-@unless_missing(math.nan)
 def gain(run: Run) -> float:
     """What the held-out criterion has gained; NaN for a run that diverged."""
     if run.status != "done":
@@ -63,12 +63,7 @@ def gain(run: Run) -> float:
 
 
 def time_to_gain(run: Run, wanted: float) -> float:
-    """Simulated seconds until the held-out criterion has gained ``wanted``; inf if never.
-
-    NaN if ``wanted`` is not known.
-    """
-    if math.isnan(wanted):
-        return math.nan
+    """Simulated seconds until the held-out criterion has gained ``wanted``; inf if never."""
     _, values, time_s = run.curve(CRITERION)
     gained = values - values[0]
     above = np.flatnonzero(gained >= wanted)
@@ -92,16 +87,27 @@ def largest_stable(subject: Subject, runs: dict[str, Run], replicas: int) -> Bou
 
 
 def fetch_losses(subject: Subject, runs: Runs, sweep: str) -> list[Interval]:
-    """The share of the gain of always fetching that each interval costs, mean over mean.
+    """The share of the gain of always fetching that each interval costs."""
+    return [fetch_loss(runs, sweep, i + 1) for i in range(len(PRESETS[subject.scale].fetch))]
+
+
+def fetch_loss(runs: Runs, sweep: str, interval: int) -> Interval:
+    """The share of the gain of always fetching that an interval costs, mean over mean.
 
     All of it where a run diverged or ended below its start.
+
+    Args:
+        runs: of the sweep.
+        sweep: its name.
+        interval: its number, from 1.
     """
-    found: list[Interval] = []
     base = _kept_gains(runs[fetch_name(sweep, 0)])
-    for i in range(1, len(PRESETS[subject.scale].fetch) + 1):
-        left = ratio_ci(_kept_gains(runs[fetch_name(sweep, i)]), base)
-        found.append(Interval(1 - left.estimate, 1 - left.high, 1 - left.low))
-    return found
+    left = ratio_ci(_kept_gains(runs[fetch_name(sweep, interval)]), base)
+    return Interval(1 - left.estimate, 1 - left.high, 1 - left.low)
+
+
+known_loss = unless_missing(UNKNOWN)(fetch_loss)
+"""The same; the whole line where a run did not end."""
 
 
 def _kept_gains(runs: Sequence[Run]) -> list[float]:
@@ -140,10 +146,8 @@ def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interv
 
 def line(subject: Subject, trained: Run, points: tuple[float, ...] = POINTS) -> Run:
     """The criterion and its auxiliary function along the way that a run has gone."""
-    seed = trained.config["seed"]
-    replicas = trained.config["replicas"]
-    config = LineConfig(sequence(subject, seed, replicas), points=points)
-    store = Store(Path(trained.dir).parent)
+    store, asked = Store(Path(trained.dir).parent), trained.config
+    config = LineConfig(sequence(subject, asked["seed"], asked["replicas"]), points=points)
     return along_line(config, subject.corpus, store, lambda progress: None)
 
 

@@ -15,12 +15,12 @@ from reproductions.paper3_async_mmi.experiments import SWEEPS, fetch_name, fetch
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES, REPORTED
 from reproductions.paper3_async_mmi.quantities import (
     COSTS_NOTHING,
-    fetch_losses,
     in_updates,
+    known_loss,
     largest_stable,
     tolerated,
 )
-from reproductions.readings import hashes, of_summary
+from reproductions.readings import hashes, of_summary, unless_missing
 
 FIGURES = REPORTED["claims"]
 
@@ -64,8 +64,7 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
 def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     """Up to some interval T* nothing is lost, beyond it something is."""
     intervals = PRESETS[subject.scale].fetch
-    losses = fetch_losses(subject, runs, "last")
-    short, long = losses[0], losses[-1]
+    short, long = (known_loss(runs, "last", i) for i in (1, len(intervals)))
     beyond = Interval(*(x - COSTS_NOTHING for x in (long.estimate, long.low, long.high)))
     parts: list[Quantity] = [
         (f"loss of gain, every {intervals[0]:g} passes", "nothing", short,
@@ -73,15 +72,20 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
         (f"loss of gain, every {intervals[-1]:g} passes", "some", long,
          judge_direction(beyond, "above")),
     ]  # fmt: skip
-    star = tolerated(subject, runs, "last")
-    updates = in_updates(star, runs[fetch_name("last", 0)], fetch_s(subject, 1.0))
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
         "Section 4.2, Figure 5",
         f"share of the criterion's gain that is lost; up to {COSTS_NOTHING:.0%} counts as nothing",
         parts, hashes(*(runs[name] for name in _sweep("last"))),
-        f"T* in updates: {_star(updates)} (the paper: 15 minutes of ten replicas).",
+        f"T* in updates: {_updates(subject, runs)} (the paper: 15 minutes of ten replicas).",
     )  # fmt: skip
+
+
+@unless_missing("not known")
+def _updates(subject: Subject, runs: Runs) -> str:
+    """T* of the last layer, in updates."""
+    star = tolerated(subject, runs, "last")
+    return _star(in_updates(star, runs[fetch_name("last", 0)], fetch_s(subject, 1.0)))
 
 
 def fetch_all_layers(subject: Subject, runs: Runs) -> Claim:
