@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from data_synth import CAN_SKIP, load_corpus
 from harness.cli import Parser, exit_code
@@ -52,7 +53,7 @@ def kinds(
         if name in asked and isinstance(config, RunConfig):
             found[name] = config
         elif name in asked and isinstance(config, SequenceConfig):
-            found[f"{name}, its start"] = config.start
+            found[f"{name} (its start)"] = config.start
             found[name] = config
     first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
     kept = [name for name in found if name in first.values()]
@@ -63,7 +64,8 @@ def faster(config: Trained, factor: float) -> Trained:
     """The same run at so many times its rate, without tests."""
     if isinstance(config, SequenceConfig):
         return replace(config, rate=factor * config.rate, test=False)
-    schedule = replace(config.schedule, rate=factor * config.schedule.rate)
+    schedule: Any = config.schedule
+    schedule = replace(schedule, rate=factor * schedule.rate)
     return replace(config, schedule=schedule, tested="never")
 
 

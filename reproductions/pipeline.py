@@ -96,7 +96,8 @@ def failures(out: Path, results: Results) -> list[str]:
     store, asked = Store(out / "runs"), set(results.provenance.get("divergence_asked_of", ()))
     names: dict[str, str] = {}
     for setting, hashes in results.provenance["settings"].items():
-        names = dict.fromkeys(hashes, setting) | names
+        for hash_ in hashes:
+            names.setdefault(hash_, setting)
     behind = [(setting, store.load(hash_)) for hash_, setting in names.items()]
     return [
         f"{results.paper}: {run.ending(_named(setting, run))}"

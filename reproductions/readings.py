@@ -66,6 +66,8 @@ def signed(change: float, places: int = 0) -> str:
 
 UNKNOWN = Interval(math.nan)
 """Of runs that did not end: the whole line."""
+NO_ROWS = tuple[Row, ...]()
+"""Of a curve whose runs did not end."""
 
 
 @unless_missing(math.nan)
@@ -115,7 +117,7 @@ def lengths_of_utterances(run: Run, test: str) -> np.ndarray:
     return load_file(run.path(WORD_ERRORS))[f"{test}/lengths"]
 
 
-@unless_missing(())
+@unless_missing(NO_ROWS)
 def curve_rows(
     label: str,
     runs: Sequence[Run],

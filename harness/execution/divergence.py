@@ -54,7 +54,7 @@ def where(
         stage: as a person calls it.
         moment: of the divergence.
         rows: everything the run has logged.
-        metric: ``"dev_loss"`` or ``"held_out_criterion"``, for every candidate model.
+        metric: ``"dev_loss"`` or ``"held_out_criterion"``; of several models the first is told.
         rate: in force.
         unit: of the criterion.
 
@@ -69,10 +69,11 @@ def where(
 
 def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
     """The last number of a metric, and the first, from which it came, if that is another."""
-    known = [r for r in rows if str(r["name"]).startswith(metric) and math.isfinite(r["value"])]
+    known = [r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])]
     if not known:
         return "never a number"
-    first, last = known[0], known[-1]
+    first = known[0]
+    last = [row for row in known if row["name"] == first["name"]][-1]
     told = f"{_signed(last['value'])} {unit} at fold {int(last['fold']):,}"
     return told + (f" ({_signed(first['value'])} at first)" if first is not last else "")
 

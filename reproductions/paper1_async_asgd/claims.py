@@ -144,8 +144,8 @@ def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
 @unless_missing(UNKNOWN)
 def _largest_over_smallest(test: str, largest: Sequence[Run], smallest: Sequence[Run]) -> Interval:
     """Error of one pass with the largest chunks over that with the smallest."""
-    errors = (final_errors("one_pass", test, group) for group in (largest, smallest))
-    return rate_ratio_ci(*errors, lengths_of_utterances(smallest[0], test))
+    a, b = (final_errors("one_pass", test, group) for group in (largest, smallest))
+    return rate_ratio_ci(a, b, lengths_of_utterances(smallest[0], test))
 
 
 def one_pass_close(subject: Subject, runs: Runs) -> Claim:

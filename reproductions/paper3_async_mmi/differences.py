@@ -51,7 +51,8 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "verdicts on seeds from 21; sweeps and decoding were settled with other seeds on the same "
          "synthetic corpus (decision 20)" if corpus.name == SMALL else "not used before"),
         ("large task", "3,000 h English, 8 layers, 14,000 states",
-         "voice-search-large, 8 layers" if corpus.name == "voice-search-small" else "none"),
+         f"voice-search-large, 8 layers, rate {preset.rate_large}" if corpus.name == SMALL
+         else "none"),
         ("time", "measured", "simulated for the paper's network on assumed machines"),
     ]  # fmt: skip
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

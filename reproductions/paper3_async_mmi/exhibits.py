@@ -23,7 +23,7 @@ from reproductions.paper3_async_mmi.quantities import (
     percent,
     test_errors,
 )
-from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
+from reproductions.readings import NO_ROWS, UNKNOWN, hashes, of_summary, unless_missing
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",
@@ -227,7 +227,7 @@ def _rate(subject: Subject, runs: Sequence[Run]) -> Interval:
     return rate_ci(*test_errors(subject, runs))
 
 
-@unless_missing(())
+@unless_missing(NO_ROWS)
 def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean over seeds at each reading that every seed has, at their mean time."""
     curves = [run.curve(name) for run in runs]
@@ -240,7 +240,7 @@ def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> t
     return tuple(rows)
 
 
-@unless_missing(())
+@unless_missing(NO_ROWS)
 def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean change from the start, at each reading that every seed has."""
     curves = [run.curve(name) for run in runs]

@@ -58,13 +58,13 @@ class Preset:
 PRESETS = {
     "smoke": Preset(
         hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_rate=0.002,
-        ce_passes=3, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1,
+        ce_passes=3, slots=8, rate_one=0.0002, rate_many=0.0001, rate_large=0.00004, passes=1,
         evaluations=1, held_out=10, fetch=(0.04, 0.1, 0.25, 0.6),
         rates=(0.0002, 0.0003, 0.00045, 0.0007),
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_rate=0.002,
-        ce_passes=4, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=1,
+        ce_passes=4, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00015, passes=1,
         evaluations=4, held_out=100, fetch=(0.04, 0.1, 0.25, 0.6),
         rates=(0.0002, 0.0003, 0.00045, 0.0007),
     ),

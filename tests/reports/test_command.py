@@ -36,6 +36,9 @@ def test_runs_are_plain_lines_where_there_is_no_terminal(built, capsys):
     assert sorted(line[0] for line in lines) == [run.hash[:12] for run in runs]
     assert {line[1] for line in lines} == {"done", "diverged", "unfinished"}
     assert all(len(line) == 5 for line in lines)
+    bad = [(run, line) for run in runs for line in lines if run.note and line[0] == run.hash[:12]]
+    assert bad
+    assert all(line[2].startswith(run.note) for run, line in bad)
 
 
 def test_a_store_is_found_itself_or_below(built, capsys):

@@ -13,7 +13,7 @@ from harness.execution.config import RunConfig, Stage
 from harness.judge.results import Exhibit, Row
 from harness.simulator import load_cluster
 from reproductions.paper import Maker, Paper, Runs, Subject
-from reproductions.pipeline import Request, failed_runs, reproduce
+from reproductions.pipeline import Request, failures, reproduce
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 
@@ -50,9 +50,13 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(tmp_path: Path, asked:
     (exhibit,) = results.exhibits
     if asked:
         assert exhibit.rows[0].column == "diverged"
-        assert failed_runs(tmp_path, results) == []
+        assert failures(tmp_path, results) == []
     else:
         assert not exhibit.rows
         assert "diverged" in exhibit.note
-        assert "no longer finite at fold" in exhibit.note
-        assert failed_runs(tmp_path, results) == list(results.provenance["settings"]["wild"])
+        ((run,),) = results.provenance["settings"].values()
+        told = f"wild, seed 11 ({run[:12]}) diverged in AsyncSgd at fold "
+        assert exhibit.note.startswith(told)
+        (line,) = failures(tmp_path, results)
+        assert line.startswith(f"paper1: {told}")
+        assert line.endswith("rate 1e+06")

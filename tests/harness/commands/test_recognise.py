@@ -179,6 +179,16 @@ def test_the_command_compares_two_systems_over_seeds(folder, tmp_path, capsys):
     assert capsys.readouterr().out == said
 
 
+def test_a_system_that_diverged_is_told_with_its_stage_and_rate(folder, tmp_path, capsys):
+    quick = ["--initial", "random", "--hidden", "12", "--rate", "1e38", "--minibatch", "16"]
+    where = ["--passes", "1", "--jobs", "1", "--seeds", "1", "--out", str(tmp_path)]
+    assert main(["recognise", str(folder), *quick, *where]) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("random 12 seed 11 (")
+    assert ") diverged in AsyncSgd at fold " in last
+    assert last.endswith("rate 1e+38")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -25,6 +25,7 @@ from harness.execution.sequence_config import Plateau
 from harness.execution.sequence_decoding import TOLD, Halves
 from harness.execution.sequence_order import orders, parts
 from harness.execution.sequence_training import collapsed
+from harness.identity import SHORT, identity
 from harness.simulator import Timeline
 from harness.store import Store
 from tests.silence import silent
@@ -122,7 +123,7 @@ def test_every_kept_frame_is_trained_on_in_every_pass(way, sequence, run_sequenc
 def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(sequence, run_sequence):
     done = run_sequence(sequence(rate=1e38))
     assert done.status == "diverged"
-    assert "simulated seconds" in done.note
+    assert done.note.startswith(f"in MMI at fold {done.summary['folds']} (pass ")
     assert done.summary["virtual_s"] > 0
 
 
@@ -230,8 +231,21 @@ def test_a_start_that_diverged_ends_the_run_with_a_word_of_why(sequence, run_seq
     bad = configure(activation="relu", algorithm=AsyncSgd(), schedule=Constant(1e38))
     done = run_sequence(sequence(start=bad))
     assert done.status == "diverged"
-    assert done.note.startswith("its start, run ")
-    assert "simulated seconds" in done.note
+    start = identity(bad.to_dict())[:SHORT]
+    assert done.note.startswith(f"in its cross-entropy start, run {start}, in AsyncSgd at fold ")
+    assert done.note.endswith("rate 1e+38")
+
+
+def test_a_criterion_that_collapsed_is_told_with_its_fold_its_value_and_its_rate(
+    sequence, run_sequence
+):
+    done = run_sequence(sequence(rate=1e4))
+    assert done.status == "diverged"
+    assert done.note.startswith("in MMI at fold ")
+    _, values, _ = done.curve("held_out_criterion")
+    last = values[np.isfinite(values)][-1]
+    assert f"criterion −{abs(last):.3g} nats a frame at fold " in done.note
+    assert done.note.endswith("rate 1e+04")
 
 
 def test_a_start_that_kept_no_model_is_refused_in_one_line(sequence, corpus, tmp_path):

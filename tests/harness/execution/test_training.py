@@ -13,6 +13,7 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.execution import training as module
 from harness.execution.config import Stage
+from harness.execution.pretraining import initial_parameters
 from harness.execution.run import WORD_ERRORS, train
 from harness.simulator import Timeline
 from harness.store import Store
@@ -99,8 +100,23 @@ def test_a_finished_run_is_not_trained_again(configure, corpus, finished):
 def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, corpus, finished):
     run = train(configure(schedule=Constant(1e38)), corpus, finished, silent)
     assert run.status == "diverged"
-    assert "simulated seconds" in run.note
     assert run.summary["virtual_s"] > 0
+    at = f"at fold {run.summary['folds']:,} (pass "
+    assert run.note.startswith(f"in {run.config['algorithm']['is']} {at}")
+    first = run.curve("dev_loss/iterate")[1][0]
+    assert f"loss {first:.3g} nats a frame at fold 0, rate 1e+38" in run.note
+
+
+def test_initial_parameters_that_are_no_numbers_are_told_as_such(
+    configure, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        module, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
+    )
+    run = train(configure(), corpus, Store(tmp_path), silent)
+    assert run.status == "diverged"
+    at = "at fold 0 (pass 0, 0.0 s): loss never a number"
+    assert run.note.startswith(f"in its initial parameters {at}")
 
 
 def test_every_fold_of_the_timeline_was_executed(configure, corpus, finished):

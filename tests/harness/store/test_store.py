@@ -40,6 +40,20 @@ def test_a_finished_run_reads_back_as_it_was_logged(tmp_path):
     assert time_s.tolist() == [0, 0.5, 1]
 
 
+@pytest.mark.parametrize(
+    ("status", "note", "told"),
+    [
+        ("diverged", "in MMI at fold 9: rate 0.1", " diverged in MMI at fold 9: rate 0.1"),
+        ("diverged", "no longer finite at fold 9", " diverged: no longer finite at fold 9"),
+        ("failed", "ValueError: no", " failed: ValueError: no"),
+        ("done", "", " done"),
+    ],
+)
+def test_what_became_of_a_run_is_one_line(tmp_path, status, note, told):
+    run = finished(Store(tmp_path), status=status, note=note)
+    assert run.ending("large, seed 22") == f"large, seed 22 ({run.hash[:12]}){told}"
+
+
 def test_a_further_column_is_nan_where_a_row_has_none(tmp_path):
     store = Store(tmp_path)
     with store.begin(CONFIG) as writer:

@@ -1,0 +1,41 @@
+"""Which runs a margin is asked of, and what is done to them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from data_synth import load_corpus
+from harness.execution.config import RunConfig
+from harness.execution.sequence_config import SequenceConfig
+from reproductions.__main__ import PAPERS
+from reproductions.margins import faster, kinds
+from reproductions.paper import Subject
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    # Of paper 1 and for all: what is configured does not depend on what the corpus holds.
+    return Subject("smoke", load_corpus("parametric", scale="smoke", seed=0), 0, "cpu")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice(name, subject):
+    found = kinds(import_module(PAPERS[name]).PAPER, subject, 100)
+    assert found
+    assert len({str(config.to_dict()) for config in found.values()}) == len(found)
+    for config in found.values():
+        twice = faster(config, 2.0)
+        if isinstance(config, SequenceConfig) and isinstance(twice, SequenceConfig):
+            assert twice.rate == 2.0 * config.rate
+            assert twice.start == config.start
+        elif isinstance(config, RunConfig) and isinstance(twice, RunConfig):
+            assert twice.schedule.rate == 2.0 * config.schedule.rate
+
+
+def test_a_stability_map_is_not_asked_and_what_a_run_starts_from_is(subject):
+    found = kinds(import_module(PAPERS["paper3"]).PAPER, subject, 100)
+    assert not [name for name in found if name.startswith("map ")]
+    assert "large (its start)" in found  # which all others share here
+    assert list(kinds(import_module(PAPERS["paper3"]).PAPER, subject, 100, ("one",))) == ["one"]
