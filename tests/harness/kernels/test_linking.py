@@ -1,0 +1,55 @@
+"""A function that only kernels call has no machine code, and a constant makes no copy of it."""
+
+from __future__ import annotations
+
+import numba
+import pytest
+
+from harness.kernels.compiling import kernel, part, shared
+
+
+@shared
+def leaf(value, by):
+    return value * by
+
+
+@shared
+def branch(value):
+    return leaf(value, 2) + leaf(value, 3)
+
+
+@shared
+def tree(value):
+    return branch(value) + leaf(value, 5)
+
+
+def test_functions_that_are_called_on_several_ways_are_linked_once_each():
+    assert tree(10) == 100
+    assert [len(function.overloads) for function in (leaf, branch, tree)] == [1, 1, 1]
+
+
+def test_a_function_compiled_by_others_can_call_them():
+    @numba.njit
+    def foreign(value):
+        return tree(value) + 1
+
+    assert foreign(10) == 101
+
+
+def test_a_kernel_may_call_what_python_calls_too():
+    @kernel
+    def outermost(value):
+        return leaf(value, 2)
+
+    assert outermost(4) == 8
+    assert leaf(4, 2) == 8
+    assert leaf(0.5, 4) == 2.0
+
+
+def test_python_cannot_call_a_part():
+    @part
+    def inner(value):
+        return value
+
+    with pytest.raises(TypeError, match="inner is called by compiled functions only"):
+        inner(1)
