@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, unknown
+from harness.kernels import notice
 
 __all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 
@@ -54,9 +55,13 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `lagbench` with the given arguments, by default the process's own.
 
+    In the latter case somebody waits at a terminal, and is told what is compiled.
+
     Returns:
         The exit code: 0 done, 2 bad usage or input, 3 a run failed, 130 interrupted.
     """
+    if argv is None:
+        notice.announce()
 
     def run() -> int:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness.kernels import notice
 
 PAPERS = {
     "paper1": "reproductions.paper1_async_asgd",
@@ -47,6 +48,8 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    if arguments is None:
+        notice.announce()
     goes_on = "interrupted; the same command goes on from the last checkpoint"
     return exit_code(lambda: _main(parser().parse_args(arguments)), goes_on)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from harness.acoustics.compiling import kernel, part
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
 from harness.errors import UserError
@@ -144,7 +144,7 @@ def _no_lattice(graph: Graph, frames: int) -> Lattice:
     return Lattice(graph, frames, none, none, np.zeros(1, np.int64), none, none, np.zeros(0))
 
 
-@njit(cache=True, nogil=True)
+@part
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
     """The array, or a copy twice as long if ``size`` elements do not fit."""
     if size <= len(array):
@@ -154,7 +154,7 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
     return grown
 
 
-@njit(cache=True, nogil=True)
+@part
 def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
     """The lowest score that survives among a layer's states."""
     if len(values) == 0:
@@ -166,7 +166,7 @@ def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
     return lowest
 
 
-@njit(cache=True, nogil=True)
+@part
 def _advance(
     row: np.ndarray,
     tokens: range,
@@ -203,7 +203,7 @@ def _advance(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _search(
     scores: np.ndarray,
     first: np.ndarray,
@@ -268,7 +268,7 @@ def _search(
     return node[:size], score[:size], origin[:size], arc[:size], layer_first
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _link(
     scores: np.ndarray,
     layer_first: np.ndarray,

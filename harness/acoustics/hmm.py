@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from harness.acoustics.compiling import kernel
 
 
-@njit(cache=True)
+@kernel
 def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
     """Best walk over the columns of [frames, positions] scores.
 
@@ -94,7 +95,7 @@ def chains(lexicon: Mapping[str, Sequence[int]], silence: Sequence[int] = ()) ->
     return Chains(tuple(lexicon), np.concatenate(full).astype(np.int64), ends, len(silence))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _chain_scores(
     loglik: np.ndarray, states: np.ndarray, ends: np.ndarray, skippable: int
 ) -> np.ndarray:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from harness.acoustics.compiling import kernel, part
 from harness.acoustics.graph import NO_WORD, Graph
 
 
@@ -205,7 +205,7 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     return int(_fewest_edits(lattice.first, lattice.to, lattice.graph.label[lattice.arc], said))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_forward(
     first: np.ndarray, to: np.ndarray, score: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -221,7 +221,7 @@ def _best_forward(
     return best, came
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
     best = np.full(len(first) - 1, -np.inf)
     best[-1] = 0.0
@@ -231,7 +231,7 @@ def _best_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.n
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
     alpha = np.full(len(first) - 1, -np.inf)
     alpha[0] = 0.0
@@ -245,7 +245,7 @@ def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nda
     return alpha
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
     beta = np.full(len(first) - 1, -np.inf)
     beta[-1] = 0.0
@@ -261,13 +261,13 @@ def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nd
     return beta
 
 
-@njit(cache=True, nogil=True)
+@part
 def _log_add(x: float, y: float) -> float:
     more, less = max(x, y), min(x, y)
     return more + np.log1p(np.exp(less - more)) if less > -np.inf else more
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _said_forward(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, said: np.ndarray
 ) -> np.ndarray:
@@ -288,7 +288,7 @@ def _said_forward(
     return alpha
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _said_backward(
     first: np.ndarray,
     to: np.ndarray,
@@ -314,7 +314,7 @@ def _said_backward(
     return beta
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fewest_edits(first: np.ndarray, to: np.ndarray, label: np.ndarray, said: np.ndarray) -> int:
     """Levenshtein's recursion over (node, words of the reference accounted for)."""
     words = len(said)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from harness.acoustics.compiling import kernel
 from harness.acoustics.hmm import chain_scores, chains
 
 Sentence = Sequence[str]
@@ -112,7 +112,7 @@ def isolated_word_errors(
     return np.array([b != r for b, r in zip(best, references, strict=True)], np.uint8)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
     cost = np.empty((len(said) + 1, len(heard) + 1), np.int64)
     cost[0] = np.arange(len(heard) + 1)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.algorithms.turns import Turns
+from harness.kernels.compiling import kernel, part
 
 BLOCK = 256
 """Parameters at once: a block of the model and of its average stay in the first-level cache."""
@@ -99,7 +100,7 @@ def _to_prefetch(context: Any, address: Any) -> Any:
 _prefetch: Any = intrinsic(_to_prefetch)
 
 
-@njit(cache=True)
+@part
 def _ask_for(vector: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
     """Prefetch the block of a vector ``[P]`` that begins there, if it is whole.
 
@@ -112,7 +113,7 @@ def _ask_for(vector: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
             _prefetch(first + ahead)
 
 
-@njit(cache=True)
+@kernel
 def _fold(
     model: np.ndarray,
     average: np.ndarray,
@@ -146,7 +147,7 @@ def _fold(
         begin = until
 
 
-@njit(cache=True)
+@part
 def _draw(
     average: np.ndarray,
     model: np.ndarray,

@@ -58,7 +58,7 @@ def first_s(heap: Heap) -> float:
 @kernel
 def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
     """Insert an event; of equal time and priority, the one inserted first comes first."""
-    events, counts = heap
+    events, counts = heap.events, heap.counts
     key = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
     place = counts[SIZE]
     counts[SEQUENCE] += 1
@@ -77,7 +77,7 @@ def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
 @kernel
 def pop(heap: Heap) -> tuple[float, int, int]:
     """Remove the first event and return (time, priority, who); the heap must not be empty."""
-    events, counts = heap
+    events, counts = heap.events, heap.counts
     first = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
     size = counts[SIZE]

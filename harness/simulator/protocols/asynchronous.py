@@ -64,7 +64,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return FULL
         link_s, where = link.soonest(state.channels)
         if networked:
-            link_s = next_to_leave_s(state)
+            link_s = next_to_leave_s(state.roads, clock.now_s)
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
         event_s = state.events[1].time_s
@@ -79,7 +79,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         if link_s <= event_s and networked:
-            leave_network(state, rules)
+            leave_network(state, state.roads, rules)
         elif link_s <= event_s:
             leave_link(state, costs, rules, where)
         else:
@@ -101,14 +101,13 @@ def happen(
     elif kind == PUSHED:
         arrive(state, costs, rules, place_of(state, rules, leaf))
     elif kind == SEND and networked:
-        dispatch(state, rules, leaf)
+        dispatch(state, state.roads, rules, leaf)
     elif kind == SEND:
         send(state, costs, rules, leaf)
     elif kind == COMPUTED:
         computed(state, costs, rules, leaf)
     elif kind == FETCHED:
-        stage_s = staging_s(state.roads, leaf) if networked else 0.0
-        compute(state, leaf, state.clock[0].now_s + stage_s)
+        compute(state, leaf, state.clock[0].now_s + staging_s(state.roads, leaf))
     elif kind == FAULT:
         place = who - len(state.workers)
         process, worker = place // len(state.workers), place % len(state.workers)

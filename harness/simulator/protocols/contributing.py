@@ -105,7 +105,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     if not fetches:
         compute(state, place, clock.now_s)
     elif state.channels.sharing == link.NETWORK:
-        travelling.fetch(state, costs, rules, place)
+        travelling.fetch(state, state.roads, costs, rules, place)
     elif state.channels.sharing == link.FAIR:
         slot.on_link = 1
         link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, FETCHED, place)
@@ -165,7 +165,7 @@ def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
     slot.phase = PUSHING
     slot.push_start_s = clock.now_s
     if channels.sharing == link.NETWORK:
-        travelling.push(state, costs, rules, place)
+        travelling.push(state, state.roads, rules, place)
         return
     if channels.sharing == link.OWN:
         slot.push_start_s = max(clock.now_s, worker.uplink_free_s)

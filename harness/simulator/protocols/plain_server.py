@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
 from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
-from harness.simulator.jit import kernel, part
+from harness.simulator.jit import kernel, loop, part
 from harness.simulator.laws import CONSTANT
 from harness.simulator.prefetch import prefetch
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
@@ -213,7 +213,7 @@ def wake(state: PlainState) -> None:
             queue_reader(state, who)
 
 
-@kernel
+@loop
 def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: int) -> int:
     """Move ``state`` until a limit is met or ``room`` rows are written; returns why it stopped."""
     clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks

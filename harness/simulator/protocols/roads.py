@@ -11,20 +11,20 @@ an event of the traffic, like the end of a copy on a fair `harness.simulator.lin
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.simulator.cluster import Cluster
 from harness.simulator.jit import kernel
 from harness.simulator.network import Traffic, new_traffic, reserve, start
-from harness.simulator.topology import Network, wire
+from harness.simulator.topology import wire
 
 __all__ = ["Roads", "is_networked", "new_roads", "send_next", "staging_s"]
 
 
 class Roads(NamedTuple):
-    """What a network adds to the state; arrays without entries where there is none.
+    """What a network adds to the state.
 
     Attributes:
         traffic: what is under way, by slot of its contribution.
@@ -44,37 +44,27 @@ def is_networked(cluster: Cluster) -> bool:
     return cluster.network is not None and cluster.network.server is not None
 
 
-def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads:
-    """Nothing under way between the workers and the shards."""
-    if not is_networked(cluster):
-        return _emptied(Roads(new_traffic(wire(Network(), 0), 0), np.zeros(0), _counts(0), np.inf))
-    assert cluster.network is not None
+def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads | None:
+    """Nothing under way between the workers and the shards; None where no network joins them.
+
+    For None a kernel is compiled without what it does on a network.
+    """
+    if cluster.network is None or cluster.network.server is None:
+        return None
     rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
     return Roads(
         traffic=new_traffic(wire(cluster.network, workers, shards), slots),
         size_bytes=np.zeros(slots),
-        sent=_counts(slots),
+        sent=np.zeros(slots, np.int64),
         staging_bytes_per_s=rate if pageable and rate is not None else np.inf,
     )
 
 
-def _counts(entries: int) -> Any:
-    return np.zeros(entries, np.int64)
-
-
-def _emptied(value: Any) -> Any:
-    """The same nested tuple with no entry in any array."""
-    if isinstance(value, np.ndarray):
-        return cast(Any, value)[:0].copy()
-    if isinstance(value, tuple):
-        parts = cast("tuple[Any, ...]", value)
-        return type(parts)(*map(_emptied, parts))
-    return value
-
-
 @kernel
-def staging_s(roads: Roads, place: int) -> float:
+def staging_s(roads: Roads | None, place: int) -> float:
     """How long it takes to copy a slot's parameters to or from a pinned buffer."""
+    if roads is None:
+        return 0.0
     return roads.size_bytes[place] / roads.staging_bytes_per_s
 
 

@@ -119,7 +119,7 @@ class State(NamedTuple):
     workers: Any
     occurrences: Any
     shards: Shards
-    roads: Roads
+    roads: Roads | None
 
 
 class Record(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from harness.simulator.costs import Costs
 from harness.simulator.jit import kernel
 from harness.simulator.network import depart, next_departure_s
-from harness.simulator.protocols.roads import send_next, staging_s
+from harness.simulator.protocols.roads import Roads, send_next, staging_s
 from harness.simulator.protocols.slots import (
     ABANDONED,
     ENGAGED,
@@ -26,37 +26,42 @@ __all__ = ["dispatch", "fetch", "leave_network", "next_to_leave_s", "place_of", 
 
 
 @kernel
-def next_to_leave_s(state: State) -> float:
+def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
     """When the next message leaves fair links, infinity if none is under way there."""
-    traffic = state.roads.traffic
-    if not traffic.wiring.fair:
+    if roads is None or not roads.traffic.wiring.fair:
         return np.inf
-    return next_departure_s(traffic, state.clock[0].now_s)
+    return next_departure_s(roads.traffic, now_s)
 
 
 @kernel
-def fetch(state: State, costs: Costs, rules: Rules, place: int) -> None:
+def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
     """The parameters set off to a worker that reads now."""
-    state.roads.size_bytes[place] = costs.parameter_bytes
-    state.roads.sent[place] = 0
-    dispatch(state, rules, place)
+    if roads is None:
+        return
+    roads.size_bytes[place] = costs.parameter_bytes
+    roads.sent[place] = 0
+    dispatch(state, roads, rules, place)
 
 
 @kernel
-def push(state: State, costs: Costs, rules: Rules, place: int) -> None:
+def push(state: State, roads: Roads | None, rules: Rules, place: int) -> None:
     """A contribution sets off, first to a pinned buffer if need be."""
-    state.roads.sent[place] = 0
-    stage_s = staging_s(state.roads, place)
+    if roads is None:
+        return
+    roads.sent[place] = 0
+    stage_s = staging_s(roads, place)
     if stage_s > 0.0:
         plan(state, place, state.clock[0].now_s + stage_s, SEND)
     else:
-        dispatch(state, rules, place)
+        dispatch(state, roads, rules, place)
 
 
 @kernel
-def dispatch(state: State, rules: Rules, place: int) -> None:
+def dispatch(state: State, roads: Roads | None, rules: Rules, place: int) -> None:
     """Send the next message of a fetch or a push."""
-    slot, roads, now_s = state.slots[place], state.roads, state.clock[0].now_s
+    if roads is None:
+        return
+    slot, now_s = state.slots[place], state.clock[0].now_s
     up = slot.phase == PUSHING
     start_s, departs_s, arrives_s = send_next(roads, place, slot.worker, rules.shards, up, now_s)
     if roads.traffic.wiring.fair:
@@ -66,32 +71,36 @@ def dispatch(state: State, rules: Rules, place: int) -> None:
             slot.fetch_start_s = start_s
         if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
             slot.push_start_s = start_s
-        departed(state, rules, place, departs_s, arrives_s)
+        departed(state, roads, rules, place, departs_s, arrives_s)
 
 
 @kernel
-def leave_network(state: State, rules: Rules) -> None:
+def leave_network(state: State, roads: Roads | None, rules: Rules) -> None:
     """A message has left fair links; its last byte arrives a latency later."""
-    traffic, now_s = state.roads.traffic, state.clock[0].now_s
+    if roads is None:
+        return
+    traffic, now_s = roads.traffic, state.clock[0].now_s
     place = depart(traffic)
     slot = state.slots[place]
     slot.on_link = 0
     if slot.phase == ABANDONED:
         abandoned(state, place)
     else:
-        departed(state, rules, place, now_s, now_s + traffic.flows[place].latency_s)
+        departed(state, roads, rules, place, now_s, now_s + traffic.flows[place].latency_s)
 
 
 @kernel
-def departed(state: State, rules: Rules, place: int, departs_s: float, arrives_s: float) -> None:
+def departed(
+    state: State, roads: Roads, rules: Rules, place: int, departs_s: float, arrives_s: float
+) -> None:
     """What follows from a message: its arrival, and at its departure the next one."""
-    last = state.roads.sent[place] == rules.shards
+    last = roads.sent[place] == rules.shards
     if state.slots[place].phase == PUSHING:
-        plan(state, arrival_leaf(state, rules, place), arrives_s, PUSHED)
+        plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
     elif last:
         plan(state, place, arrives_s, FETCHED)
     if last:
-        state.roads.sent[place] = 0
+        roads.sent[place] = 0
     else:
         plan(state, place, departs_s, SEND)
 
@@ -107,12 +116,12 @@ def abandoned(state: State, place: int) -> None:
 
 
 @kernel
-def arrival_leaf(state: State, rules: Rules, place: int) -> int:
+def arrival_leaf(state: State, roads: Roads, rules: Rules, place: int) -> int:
     """The leaf of the arrival of the message just sent: of several, each has its own."""
     if rules.shards == 1:
         return place
     first = len(state.slots) + len(state.workers)
-    return first + place * rules.shards + state.roads.sent[place] - 1
+    return first + place * rules.shards + roads.sent[place] - 1
 
 
 @kernel

@@ -31,7 +31,7 @@ def test_a_process_that_compiles_and_one_that_loads_compute_the_same_bits(tmp_pa
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     compiled = computed().stdout
-    kept = list(tmp_path.rglob("*.nbc"))
+    kept = list(tmp_path.rglob("*.kernel"))
     assert kept
     assert computed().stdout == compiled
-    assert list(tmp_path.rglob("*.nbc")) == kept
+    assert list(tmp_path.rglob("*.kernel")) == kept
