@@ -69,7 +69,8 @@ def _things(value: Any, names: frozenset[str], found: dict[int, Any]) -> Iterato
                 yield name
                 yield from _reached(vars(inner)[name], names, found)
     elif isinstance(inner, FunctionType) and _ours(inner.__module__):
-        yield f"{inner.__qualname__} {sorted(getattr(value, 'targetoptions', {}).items())}"
+        options = sorted(getattr(value, "targetoptions", {}).items())
+        yield f"{inner.__qualname__} {[(name, _constant(option)) for name, option in options]}"
         yield from _reached(inner.__defaults__ or (), names, found)
         yield from _of_function(inner, found)
     elif isinstance(inner, type) and hasattr(inner, "_fields"):
@@ -106,7 +107,7 @@ def _spelled_code(code: CodeType) -> str:
 def _constant(constant: Any) -> str:
     if isinstance(constant, CodeType):
         return _spelled_code(constant)
-    if isinstance(constant, frozenset):
+    if isinstance(constant, (set, frozenset)):  # in another order in every process
         return repr(sorted(map(repr, constant)))
     return repr(constant)
 

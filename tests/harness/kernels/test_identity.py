@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 import numba
@@ -9,6 +12,34 @@ import numpy as np
 import pytest
 
 from harness.kernels.identity import spelled
+
+ALL = """
+import gc
+from importlib import import_module
+from harness.kernels.identity import identity
+from numba.core.registry import CPUDispatcher
+
+for name in ("simulator.simulation", "acoustics.decoder", "acoustics.lattice", "acoustics.scoring",
+             "acoustics.hmm", "acoustics.mmi", "acoustics.accuracy", "algorithms.blocks"):
+    import_module("harness." + name)
+found = {f"{k.__module__}.{k.__qualname__}": identity(k)
+         for k in gc.get_objects() if isinstance(k, CPUDispatcher) and "harness." in k.__module__}
+print(len(found), *sorted(found.items()), sep="\\n")
+"""
+
+
+def test_every_kernel_has_the_same_identity_in_every_process():
+    def identities(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", ALL]
+        finished = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        )
+        return finished.stdout.splitlines()
+
+    first = identities("1")
+    assert int(first[0]) > 100
+    assert identities("2") == first
 
 
 def change(package, name, old, new):
