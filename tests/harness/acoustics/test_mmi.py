@@ -416,3 +416,18 @@ def test_over_the_paths_it_was_made_from_a_narrow_lattices_gradient_is_the_value
 def test_a_setting_that_cannot_be_is_refused_by_name(key, value):
     with pytest.raises(UserError, match=key):
         replace(Criterion(), **{key: value})
+
+
+def test_scores_are_kappa_times_posteriors_over_priors(tiny):
+    task, reference, references = tiny
+    posteriors = stream(3, "posteriors").dirichlet(np.ones(6), size=len(task.scores))
+    priors = stream(3, "priors").dirichlet(np.ones(6))
+    scaled = replace(EXACT, kappa=0.3)
+    criterion = SequenceCriterion(scaled, references, np.log(priors))
+    found = criterion.scores(np.log(posteriors))
+    np.testing.assert_allclose(np.exp(found), (posteriors / priors) ** 0.3, rtol=1e-12)
+    # Dividing by priors before or inside the criterion is one thing.
+    inside = criterion.outer(np.log(posteriors), reference)
+    before = criterion_of(references, scaled).outer(np.log(posteriors / priors), reference)
+    assert inside.value == pytest.approx(before.value, rel=1e-12)
+    np.testing.assert_allclose(inside.gradient, before.gradient, atol=1e-12)

@@ -102,3 +102,49 @@ def test_characters_can_be_what_is_counted():
 def test_nothing_to_try_is_refused():
     with pytest.raises(ValueError, match="empty"):
         tune(CORPUS, noisy(CORPUS, 0.0), GRAPH, scales=())
+
+
+def test_of_equally_good_settings_the_first_given_is_kept():
+    clean = noisy(CORPUS, 0.0)
+    tuned = tune(CORPUS, clean, GRAPH, scales=(0.5, 1.0, 0.3), insertions=(0.2, -0.2))
+    assert {trial.rate for trial in tuned.trials} == {0.0}
+    assert tuned.best == Trial(0.5, 0.0, 0.0)
+
+
+def test_penalties_are_tried_at_the_best_scale_and_at_no_other():
+    scores = noisy(CORPUS, 4.0)
+    for scales in ((0.3, 0.05, 3.0), (3.0, 0.3, 0.05), (0.05, 3.0, 0.3)):
+        tuned = tune(CORPUS, scores, GRAPH, scales=scales, insertions=(-1.0, 0.0, 1.0))
+        first = tuned.trials[:3]
+        best = min(first, key=lambda trial: trial.rate)
+        assert [trial.rate for trial in first].count(best.rate) == 1
+        tried = [(trial.scale, trial.insertion) for trial in tuned.trials]
+        assert tried[3:] == [(best.scale, -1.0), (best.scale, 1.0)]
+
+
+def test_a_setting_as_good_as_the_best_is_tried_to_its_end():
+    """The later setting reaches the best one's errors in the first utterance, then makes more."""
+    corpus = corpus_of([(("yes",), "dev"), (("no",), "dev")])
+
+    def scores_of(utterances):
+        # Right only if the language model has a say, or only if it has none.
+        for target in (2, 2):
+            scores = np.full((6, 4), -1.0)
+            scores[:3, target], scores[3:, target + 1] = 1.0, 1.0
+            yield scores
+
+    tuned = tune(corpus, scores_of, GRAPH, scales=(1.0,), insertions=(8.0, -8.0))
+    by_hand = {
+        (t.scale, t.insertion): word_errors(
+            corpus.split("dev").words,
+            [
+                found.words
+                for found in recognise(
+                    GRAPH.penalised(t.insertion), scores_of(corpus.split("dev")), t.scale
+                )
+            ],
+        ).rate
+        for t in tuned.trials
+    }
+    assert tuned.best.rate == min(by_hand.values())
+    assert all(t.rate <= by_hand[t.scale, t.insertion] for t in tuned.trials)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.execution import checkpoint
+
+
+def test_a_checkpoint_comes_back_with_its_arrays_and_facts(tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3).T, "scalar": np.array(2.5), "none": np.zeros(0)}
+    checkpoint.save(tmp_path / "new", arrays, {"step": 3, "rows": [[1, "x"]]})
+    found, facts = checkpoint.load(tmp_path / "new")
+    assert facts == {"step": 3, "rows": [[1, "x"]]}
+    assert {name: (a.shape, a.tolist()) for name, a in found.items()} == {
+        name: (a.shape, a.tolist()) for name, a in arrays.items()
+    }
+    assert checkpoint.load(tmp_path / "empty") is None
+
+
+def test_a_death_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, {"a": np.ones(3)}, {"step": 1})
+
+    def dies(arrays, path, metadata):
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save_file", dies)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, {"a": np.zeros(3)}, {"step": 2})
+    arrays, facts = checkpoint.load(tmp_path)
+    assert (arrays["a"].tolist(), facts) == ([1.0, 1.0, 1.0], {"step": 1})

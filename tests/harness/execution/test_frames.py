@@ -1,0 +1,98 @@
+"""Splicing, and the order of frames over passes and chunks, against both written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from data_synth.corpus import Corpus, Utterances
+from harness.execution.frames import Frames, Order
+from harness.seeds import stream
+
+LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
+START = np.cumsum(LENGTHS) - LENGTHS
+TOTAL = int(LENGTHS.sum())
+
+
+def of_context(context: int) -> Corpus:
+    """Features number the frames, so that a spliced row says which frames it was made of."""
+    table = Utterances(
+        np.array([f"u{i}" for i in range(len(LENGTHS))]),
+        np.array(["s"] * len(LENGTHS)),
+        np.array(["train"] * len(LENGTHS)),
+        START.astype(np.int64),
+        LENGTHS.astype(np.int64),
+        tuple(("yes",) for _ in LENGTHS),
+    )
+    features = np.stack([np.arange(TOTAL), -np.arange(TOTAL)], axis=1).astype(np.float32)
+    targets = (np.arange(TOTAL) % 3).astype(np.int32)
+    return Corpus("counted", features, targets, table, {"yes": (0, 1, 2)}, context=context)
+
+
+@pytest.mark.parametrize("context", [0, 1, 2, 5])
+def test_a_spliced_frame_repeats_the_ends_of_its_own_utterance_and_sees_no_other(context):
+    rows = torch.arange(TOTAL).reshape(2, -1)
+    x, targets = Frames.of(of_context(context), "cpu").gather(rows)
+    expected = []
+    for start, length in zip(START.tolist(), LENGTHS.tolist(), strict=True):
+        for at in range(length):
+            seen = [start + min(max(at + k, 0), length - 1) for k in range(-context, context + 1)]
+            expected.append([value for frame in seen for value in (frame, -frame)])
+    assert x.shape == (2, TOTAL // 2, 2 * (2 * context + 1))
+    assert x.reshape(TOTAL, -1).tolist() == expected
+    assert targets.flatten().tolist() == [row % 3 for row in range(TOTAL)]
+
+
+def order(stage: int = 0, share: float = 1.0, minibatch: int = 3, chunk_steps: int = 4) -> Order:
+    return Order(7, stage, START, LENGTHS, minibatch, share, chunk_steps)
+
+
+def by_hand(stage: int, share: float, minibatch: int, chunk_steps: int) -> list[list[int]]:
+    """Paper 1, section 2.4: shuffle utterances, cut them into chunks, shuffle frames in each."""
+    drawn = stream(7, "subset").permutation(len(LENGTHS)).tolist()
+    subset = drawn[: round(share * len(LENGTHS))]
+    said = stream(7, "utterance order", stage).permutation(subset).tolist()
+    rows = [START[u] + at for u in said for at in range(LENGTHS[u])]
+    size, shuffled = minibatch * chunk_steps, []
+    for chunk, begin in enumerate(range(0, len(rows), size)):
+        frames = stream(7, "frame order", stage, chunk).permutation(rows[begin : begin + size])
+        shuffled += frames.tolist()
+    whole = len(shuffled) // minibatch * minibatch
+    return [shuffled[at : at + minibatch] for at in range(0, whole, minibatch)]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("share", "minibatch", "chunk_steps"), [(1.0, 3, 4), (1.0, 5, 1), (0.5, 2, 3), (1.0, 4, 50)]
+)
+def test_minibatches_are_those_of_the_paper_chunk_by_chunk(stage, share, minibatch, chunk_steps):
+    ours = order(stage, share, minibatch, chunk_steps)
+    expected = by_hand(stage, share, minibatch, chunk_steps)
+    assert ours.steps == ours.folds == len(expected)
+    assert [ours.rows(step).tolist() for step in range(ours.steps)] == expected
+
+
+def test_a_pass_sees_each_frame_once_and_a_chunk_only_its_own():
+    ours = order()
+    seen = np.concatenate([ours.rows(step) for step in range(ours.steps)])
+    assert len(seen) == TOTAL
+    assert set(seen.tolist()) == set(range(TOTAL))
+    chunks = [set(seen[at : at + 12].tolist()) for at in range(0, TOTAL, 12)]
+    said = stream(7, "utterance order", 0).permutation(stream(7, "subset").permutation(8))
+    rows = np.concatenate([START[u] + np.arange(LENGTHS[u]) for u in said])
+    assert chunks == [set(rows[at : at + 12].tolist()) for at in range(0, TOTAL, 12)]
+
+
+def test_passes_over_a_share_see_the_same_utterances_in_another_order():
+    one, two = (order(stage, share=0.5, minibatch=1) for stage in (0, 1))
+    seen = [[int(o.rows(step)[0]) for step in range(o.steps)] for o in (one, two)]
+    assert sorted(seen[0]) == sorted(seen[1])
+    assert seen[0] != seen[1]
+    assert len(seen[0]) == sum(LENGTHS[stream(7, "subset").permutation(8)[:4]])
+
+
+def test_a_minibatch_is_of_its_step_whoever_the_worker():
+    ours = order()
+    dealt = ours.dealt([(2, 5), (0, 1), (9, 5)])
+    assert dealt.tolist() == [ours.rows(5).tolist(), ours.rows(1).tolist(), ours.rows(5).tolist()]

@@ -1,0 +1,73 @@
+"""The acoustic scale of test sets: tuned once, on an even part of the development set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.language_model import train
+from harness.acoustics.scoring import word_errors
+from harness.acoustics.tuning import SCALES, recognise
+from harness.execution import recognition
+from harness.execution.recognition import BEAM, ORDER, Sentences
+from harness.seeds import stream
+
+LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
+TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """Ten development sentences, five of a test set; features number the frames."""
+    words = [*TEXT, *TEXT, *TEXT]
+    targets = [np.repeat([t for w in said for t in LEXICON[w]], 3) for said in words]
+    frames = np.array([len(t) for t in targets])
+    table = Utterances(
+        np.array([str(i) for i in range(15)]),
+        np.full(15, "s"),
+        np.array(["dev"] * 10 + ["clean"] * 5),
+        np.cumsum(frames) - frames,
+        frames,
+        tuple(words),
+    )
+    every = np.concatenate(targets).astype(np.int32)
+    features = np.arange(len(every), dtype=np.float32)[:, None]
+    return Corpus("tiny", features, every, table, LEXICON, lm_text=TEXT)
+
+
+def test_the_scale_is_tuned_once_on_development_utterances_that_lie_evenly(corpus, monkeypatch):
+    monkeypatch.setattr(recognition, "TUNED_ON", 3)
+    asked = []
+
+    def scores_of(part: Utterances) -> list[np.ndarray]:
+        asked.append(part.id.tolist())
+        scores = []
+        for start, frames in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+            rows = corpus.targets[start : start + frames]
+            noise = stream(8, "noise", start).normal(size=(frames, 4))
+            scores.append(3.0 * np.eye(4)[rows] + 4.0 * noise)
+        return scores
+
+    recogniser = Sentences(corpus)
+    errors = recogniser.errors("clean", scores_of)
+    assert asked == [["0", "3", "6", "9"], ["10", "11", "12", "13", "14"]]
+
+    graph = decoding_graph(train(TEXT, ORDER), Lexicon.of(LEXICON))
+    dev, clean = corpus.split("dev").take(np.arange(0, 10, 3)), corpus.split("clean")
+
+    def rate(scale: float) -> float:
+        found = recognise(graph, scores_of(dev), scale, BEAM)
+        return word_errors(dev.words, [each.words for each in found]).rate
+
+    assert len({rate(scale) for scale in SCALES}) > 1
+    assert recogniser.scale == min(SCALES, key=rate)
+    heard = recognise(graph, scores_of(clean), recogniser.scale, BEAM)
+    assert errors.tolist() == word_errors(clean.words, [h.words for h in heard]).errors.tolist()
+
+    asked.clear()
+    recogniser.scale = 0.7
+    recogniser.errors("clean", scores_of)
+    assert asked == [["10", "11", "12", "13", "14"]]
+    assert recogniser.scale == 0.7

@@ -1,0 +1,52 @@
+"""What held-out and test speech is recognised with: posteriors less priors."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.numerator import references_of
+from harness.acoustics.stack import Layout, random_parameters
+from harness.execution import sequence_exam as module
+from harness.execution.frames import Frames
+from harness.execution.sequence_decoding import log_posteriors
+from harness.execution.sequence_exam import SequenceExaminer
+
+PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
+
+
+def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, monkeypatch):
+    net = Dnn(Layout((9, 6, 5)), "relu")
+    model = random_parameters(net.layout, torch.Generator().manual_seed(2))[0]
+    frames = Frames.of(corpus, "cpu")
+    criterion = SequenceCriterion(Criterion(kappa=0.5), references_of(corpus), PRIOR)
+    examiner = SequenceExaminer(net, frames, corpus, criterion, held_out=3)
+    seen, tuned = [], []
+    true_recognise, true_tune = module.recognise, module.tune
+
+    def recognise(graph, scores, scale, beam):
+        seen.extend(scores)
+        return true_recognise(graph, scores, scale, beam)
+
+    def tune(thinned, scores_of, graph, **choices):
+        tuned.extend(scores_of(thinned.split("dev")))
+        return true_tune(thinned, scores_of, graph, **choices)
+
+    monkeypatch.setattr(module, "recognise", recognise)
+    monkeypatch.setattr(module, "tune", tune)
+
+    def expected(part):
+        for start, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+            x = frames.gather(torch.arange(start, start + length).unsqueeze(0)).x[0]
+            yield (log_posteriors(net, model, x) - PRIOR).tolist()
+
+    held_out = corpus.split("dev").take(np.array([0, 2, 3]))  # three of four, evenly
+    examiner.held_out(model)
+    assert [each.tolist() for each in seen] == list(expected(held_out))
+    seen.clear()
+    examiner.tests(model, order=1)
+    assert [each.tolist() for each in tuned] == list(expected(held_out))
+    tested = [scores for test in corpus.tests for scores in expected(corpus.split(test))]
+    assert [each.tolist() for each in seen] == tested
