@@ -23,7 +23,7 @@ import pytest
 
 from tests.mutations.declared import PACKAGES, ROOT, Mutation, module_of, mutated, paths_of
 
-PRELOADED = ("hypothesis", "numba", "pyarrow.parquet", "safetensors", "scipy.stats", "torch")
+PRELOADED = ("numba", "pyarrow.parquet", "safetensors", "scipy.stats", "torch")
 
 PASSED, FAILED, NEVER_RAN = 0, 1, 3
 """Exit codes of pytest; every other than the first two says that tests could not be run."""

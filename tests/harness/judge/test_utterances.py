@@ -99,3 +99,16 @@ def test_a_bootstrap_is_the_same_every_time_and_agrees_with_the_binomial():
 def test_shapes_that_do_not_fit_are_refused(errors, lengths):
     with pytest.raises(ValueError, match="do not fit"):
         rate_ci(np.ones(errors), np.ones(lengths))
+
+
+def test_utterances_of_one_rate_do_not_widen_it_however_their_lengths_differ():
+    lengths = np.array([10, 20, 40, 80])
+    rates = np.array([0.1, 0.2, 0.4])
+    found = rate_ci(rates[:, None] * lengths, lengths)
+    assert found.ci95 == pytest.approx(mean_ci(rates).ci95, rel=1e-12)
+
+
+def test_a_bootstrap_divides_by_the_length_of_what_it_drew():
+    lengths = np.array([10, 20, 40, 80])
+    found = bootstrap_rate_ci(lengths // 10, lengths, stream(1, "bootstrap"))
+    assert found.ci95 == (0.1, 0.1)
