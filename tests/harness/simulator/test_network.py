@@ -182,3 +182,9 @@ def test_levels_that_do_not_nest_are_refused():
     table = {"levels": [{"workers_per_link": 4}, {"workers_per_link": 6}]}
     with pytest.raises(UserError, match=r"a.toml: network.levels\[1\].workers_per_link: 6 is not"):
         build(Network, table, "a.toml", "network")
+
+
+def test_a_fifo_message_waits_for_every_link_of_its_way():
+    fifo = switched(sharing="fifo")
+    assert transfer(fifo, [0, 0.5], [0, 0], [1, 2], [3, 1]).tolist() == [3.0, 4.0]  # one sender
+    assert transfer(fifo, [0, 0.5], [0, 3], [1, 1], [3, 1]).tolist() == [3.0, 4.0]  # one receiver
