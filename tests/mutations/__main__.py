@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     preload()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # trials end with who began them
     with tempfile.TemporaryDirectory(prefix="lagbench-mutations-") as folder:
         return _report(chosen, _tried(chosen, options.jobs, options.limit, Path(folder)))
 
@@ -97,7 +99,7 @@ def _report(chosen: Sequence[Mutation], tried: Iterator[Told]) -> int:
         left_s = (time.monotonic() - begun) / len(outcomes) * (len(chosen) - len(outcomes))
         print(
             f"{len(outcomes):3d}/{len(chosen)}  {outcome.verdict:9s} {outcome.seconds:6.1f} s  "
-            f"{mutation.name}  ({outcome.word[:140]}; about {left_s / 60.0:.0f} min left)",
+            f"{mutation.name}  ({outcome.word[:100]}; about {left_s / 60.0:.0f} min left)",
             flush=True,
         )
     return _summary(list(outcomes.values()))

@@ -88,7 +88,11 @@ class Copy:
         return self._run(paths_of(mutation, self._root), limit_s)
 
     def _run(self, tests: Sequence[str], limit_s: float) -> Outcome:
-        own = {"PYTHONPATH": str(self._tree), "XDG_CACHE_HOME": str(self._work / "cache")}
+        own = {
+            "PYTHONPATH": str(self._tree),
+            "XDG_CACHE_HOME": str(self._work / "cache"),
+            "COLUMNS": "1000",  # pytest cuts its reasons to the width of the terminal
+        }
         options = ["-x", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider"]
         words = [*options, "-o", "addopts=--import-mode=importlib", *tests]
         told, begun = self._work / "told", time.monotonic()
