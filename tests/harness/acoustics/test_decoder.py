@@ -112,3 +112,17 @@ def test_scores_that_are_not_numbers_are_refused(bad):
 def test_a_beam_that_keeps_nothing_is_refused():
     with pytest.raises(UserError, match="positive"):
         Beam(width=0)
+
+
+@pytest.mark.parametrize("gain", [-50.0, 50.0])
+def test_what_every_score_of_a_frame_gains_changes_no_path_under_any_beam(task_of, gain):
+    for seed in range(4):
+        task = task_of(2, (0,), 5, seed)
+        gained = task.scores + gain * np.arange(1, 6)[:, None]
+        for width in (0.5, 2.0, 6.0):
+            one, other = (
+                decode(task.graph, scores, Beam(width)) for scores in (task.scores, gained)
+            )
+            assert (other.words, other.complete) == (one.words, one.complete)
+            assert other.targets.tolist() == one.targets.tolist()
+            assert other.score == pytest.approx(one.score + gain * 15)
