@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.simulator import Fault, Jitter, Simulation, Timeline, Workload, concat
+from harness.simulator.protocols.absences import new_absences, who_reads
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 
@@ -256,3 +257,14 @@ def test_a_timeline_with_lost_rounds_survives_the_file(run, tmp_path):
     again = Timeline.load(tmp_path / "t")
     assert again.sha256() == timeline.sha256()
     assert len(again.lost()) > 0
+
+
+def test_who_is_back_at_this_very_instant_reads_and_who_is_preempted_goes(cluster):
+    faulty = cluster(4, faults=(Fault("death", mean_s=30.0, down_s=6.0),))
+    absences = new_absences(faulty, 4, "averaging")
+    absences.until_s[:] = [5.0, 5.5, -np.inf, -np.inf]
+    absences.leave_s[:] = [0.0, 0.0, 2.0, 2.0]
+    due = np.array([True, True, True, False])
+    assert who_reads(absences, 5.0, due).tolist() == [True, False, False, False]
+    assert absences.until_s.tolist() == [5.0, 5.5, 7.0, -np.inf]
+    assert absences.leave_s.tolist() == [0.0, 0.0, 0.0, 2.0]

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UserError
-from harness.simulator import Jitter, Timeline, concat
+from harness.simulator import Contributions, Jitter, Timeline, concat
+from harness.simulator.timeline import LOST, Restarts
 
 
 @pytest.fixture
@@ -142,3 +143,13 @@ def test_columns_have_the_types_that_other_parts_rely_on(timeline):
         **dict.fromkeys(("worker", "steps", "kind"), np.int32),
         **dict.fromkeys(("time_s", "read_time_s", "start_s", "end_s"), np.float64),
     }
+
+
+def test_what_a_restart_undid_is_from_the_checkpoint_to_the_failure():
+    fold = np.array([0, 1, 2, 3, 4, 5, LOST])
+    none = np.zeros(7, np.int64)
+    rows = Contributions(fold, none.astype(np.int32), none, none * 0.0, none, none.astype(np.int32))
+    restarts = Restarts(np.array([9.0]), np.array([4]), np.array([2]))
+    made = Timeline(contributions=rows, restarts=restarts)
+    assert made.kept().fold.tolist() == [0, 1, 4, 5]
+    assert replace(made, restarts=Restarts()).kept().fold.tolist() == [0, 1, 2, 3, 4, 5]
