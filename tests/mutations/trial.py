@@ -83,8 +83,6 @@ class Copy:
         later = path.stat().st_mtime + 2.0  # Python and numba compile what has another time
         path.write_text(mutated(mutation, self._root), encoding="utf-8")
         os.utime(path, (later, later))
-        for kernel in (path.parent / "__pycache__").glob("*.nb?"):
-            kernel.unlink()  # numba keeps a kernel whose own file has not changed
         return self._run(paths_of(mutation, self._root), limit_s)
 
     def _run(self, tests: Sequence[str], limit_s: float) -> Outcome:

@@ -12,7 +12,7 @@ from harness.acoustics.decoder import EVERYTHING, Beam
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
-from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _weighed
+from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _Said, _weighed
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout, random_parameters
 from harness.errors import UserError
@@ -431,3 +431,30 @@ def test_scores_are_kappa_times_posteriors_over_priors(tiny):
     before = criterion_of(references, scaled).outer(np.log(posteriors / priors), reference)
     assert inside.value == pytest.approx(before.value, rel=1e-12)
     np.testing.assert_allclose(inside.gradient, before.gradient, atol=1e-12)
+
+
+class Lost:
+    """A lattice that does not hold the reference."""
+
+    def __init__(self, log_z, gamma):
+        self.log_z, self.gamma = log_z, gamma
+
+    def occupancies(self, boost=None):
+        return self.log_z, self.gamma
+
+    def reference(self, words):
+        return -math.inf, np.zeros_like(self.gamma)
+
+
+@pytest.mark.parametrize("ratio", [3.0, 1.0, 0.25])
+def test_a_reference_that_joins_the_denominator_has_its_share_of_z(ratio, tiny):
+    """Z_num of any size beside Z_den: the share is Z_num / (Z_num + Z_den)."""
+    _, reference, references = tiny
+    numerator, denominator = stream(2, "lost").dirichlet(np.ones(6), size=(2, 5))
+    said = _Said(-7.0 + math.log(ratio), numerator, None, True)
+    criterion = criterion_of(references, replace(EXACT, lost="add", kappa=0.5))
+    found = criterion._information(Lost(-7.0, denominator), reference, said)
+    share = ratio / (1.0 + ratio)
+    assert found.value == pytest.approx(math.log(share))
+    both = share * numerator + (1.0 - share) * denominator
+    np.testing.assert_allclose(found.gradient, 0.5 * (numerator - both), atol=1e-15)
