@@ -116,3 +116,9 @@ def test_rows_that_lie_together_are_seen_and_others_copied():
     stack = draw(SLOTS, 4)
     assert rows(stack, [1, 2, 3]).data_ptr() == stack[1].data_ptr()
     assert torch.equal(rows(stack, [3, 1]), torch.stack([stack[3], stack[1]]))
+
+
+def test_rows_come_in_the_order_of_their_slots_though_they_fill_a_stretch():
+    stack = torch.arange(5.0).unsqueeze(1)
+    assert rows(stack, [1, 3, 2, 4])[:, 0].tolist() == [1.0, 3.0, 2.0, 4.0]
+    assert rows(stack, [3, 2])[:, 0].tolist() == [3.0, 2.0]
