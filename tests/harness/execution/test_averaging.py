@@ -254,3 +254,20 @@ def test_two_trainings_of_one_configuration_give_the_same_bytes(averaged, corpus
     one, two = (train(config, corpus, Store(tmp_path / name), silent) for name in "ab")
     assert kept_bytes(one) == kept_bytes(two)
     assert np.isfinite(one.summary["dev_loss/iterate"])
+
+
+def test_every_pass_deals_each_worker_its_minibatches_from_the_first_to_the_last(
+    averaged, corpus, tmp_path, monkeypatch
+):
+    dealt, deal = [], Shards.dealt
+
+    def noted(part, keys):
+        dealt.extend((part.stage, worker, step) for worker, step in keys)
+        return deal(part, keys)
+
+    monkeypatch.setattr(Shards, "dealt", noted)
+    training = trained(averaged(), corpus, tmp_path, monkeypatch)
+    steps = _order(training).steps
+    assert sorted(dealt) == [
+        (k, w, step) for k in range(3) for w in range(3) for step in range(steps)
+    ]

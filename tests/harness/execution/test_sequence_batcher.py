@@ -65,17 +65,17 @@ def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_w
 
 def test_a_minibatch_of_several_replicas_is_filled_up_with_zeros():
     batcher = Batcher(slots=2, shuffled=True)
-    for utterance, frames in ((0, 1), (1, 1), (2, 1)):
+    for utterance, frames in ((3, 1), (1, 1), (2, 1)):
         batcher.add(kept(utterance, frames))
     batcher.follow(
         Timeline(
             contributions=reads((0, 0), (1, 1)),
-            decodes=decodes((0, 0, 1, 0), (0, 1, 2, 0), (1, 0, 0, 0)),
+            decodes=decodes((0, 0, 1, 0), (0, 1, 2, 0), (1, 0, 3, 0)),
         )
     )
     x, outer = batcher.minibatch([(1, 1), (0, 0)])
-    assert x.tolist() == [[[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [2.0, 0.0]]]
-    assert outer.tolist() == [[[0.0, 0.0], [0.0, 0.0]], [[10.0, 0.0], [20.0, 0.0]]]
+    assert x.tolist() == [[[3.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [2.0, 0.0]]]
+    assert outer.tolist() == [[[30.0, 0.0], [0.0, 0.0]], [[10.0, 0.0], [20.0, 0.0]]]
     assert not batcher.chosen
 
 
