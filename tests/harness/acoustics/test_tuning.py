@@ -126,7 +126,7 @@ def test_penalties_are_tried_at_the_best_scale_and_at_no_other():
 
 
 def test_a_setting_is_given_up_beyond_the_best_ones_errors_and_not_at_them(monkeypatch):
-    """The larger scale is tried first and errs once; the smaller errs as often at once, then again."""
+    """The larger scale goes first and errs once; the smaller errs as often at once, then again."""
     heard = {100.0: ("yes",), 200.0: ("no",), 1.0: ("no",), 2.0: ("no",)}
     monkeypatch.setattr(
         tuning, "decode", lambda graph, scores, beam: SimpleNamespace(words=heard[scores[0, 0]])
