@@ -310,3 +310,10 @@ def test_the_sequence_is_that_of_simpy_bit_for_bit(averaging, collective, worker
     )
     expected = simpy_sequence(simulation.cluster, workers, 3, overlap, collective, 25, 3)
     assert sequence(simulation.advance(folds=25)) == expected
+
+
+def test_with_a_barrier_nobody_goes_on_before_the_last_has_the_average(averaging):
+    """A naive broadcast reaches one worker after the other; a copy takes 1 s."""
+    timeline = averaging(3, every=2, collective="naive", copy_s=0.125).advance(folds=3)
+    assert timeline.folds.time_s.tolist() == [6.0, 12.0, 18.0]
+    assert timeline.folded().read_time_s.tolist() == [0.0] * 3 + [6.0] * 3 + [12.0] * 3
