@@ -32,7 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     try:
         for mutation in chosen:
-            module_of(mutation), paths_of(mutation)
+            module_of(mutation)
+            paths_of(mutation)
     except CannotApply as error:
         print(error, file=sys.stderr)
         return 2
