@@ -10,6 +10,8 @@ from harness import forked
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+pytest_plugins = ["tests.portable.flips"]
+
 forked.context(
     "harness.execution.distributed_rounds",
     "harness.execution.distributed_sequence_command",
