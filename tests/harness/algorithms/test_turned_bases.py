@@ -1,0 +1,40 @@
+"""Natural gradient steps the same way whatever signs and turns its decompositions come with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.contract import Minibatch
+from harness.algorithms.local_descent import descend
+from harness.algorithms.ng_change import PerSample
+from harness.algorithms.ng_estimate import Preconditioner
+from harness.algorithms.ng_layer import NaturalGradient
+from tests.harness.algorithms.invariants import invariants
+from tests.portable.flips import flip_bases
+
+LAYOUT = Layout((9, 12, 12, 7))
+OPTIONS = NaturalGradient(Preconditioner(6, 2), Preconditioner(5, 2), PerSample(0.02))
+FRAMES = 4
+"""Fewer than the ranks: directions that no row has are all of the same size."""
+
+
+def stepped(steps: int = 15) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(5)
+    stack = 0.3 * torch.randn(2, LAYOUT.parameters, dtype=torch.float64, generator=draw)
+    x = torch.randn(steps, 2, FRAMES, 9, dtype=torch.float64, generator=draw)
+    y = torch.randint(0, 7, (steps, 2, FRAMES), generator=draw)
+    minibatches = [Minibatch(*each) for each in zip(x, y, strict=True)]
+    start = OPTIONS.start(LAYOUT.sizes, 2, torch.float64)
+    losses, state = descend(OPTIONS, Dnn(LAYOUT), stack, minibatches, 0.3, start)
+    return [stack, losses, *invariants(state)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_turned_bases_change_a_step_by_rounding_alone(seed, monkeypatch):
+    usual = stepped()
+    flip_bases(monkeypatch, seed)
+    for found, expected in zip(stepped(), usual, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
