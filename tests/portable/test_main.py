@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.portable import __main__ as portable
+from tests.portable.settings import DEFAULT, SETTINGS, TESTS
+
+MIXED = """
+import os, pytest
+def test_holds(): pass
+def test_fails_without_vectors(): assert "ATEN_CPU_CAPABILITY" not in os.environ
+@pytest.mark.skip
+def test_skipped(): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def probed(monkeypatch):
+    """Probes cost seconds; by these, every setting but the default changes training."""
+    monkeypatch.setattr(portable, "_probed", lambda s: {"torch": "", "training": s.name})
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    path = tmp_path / "test_mixed.py"
+    path.write_text(MIXED)
+    return str(path)
+
+
+def test_a_setting_that_fails_is_counted_and_ends_with_1(mixed, capsys):
+    only = ["--only", "default", "--only", "ATEN_CPU_CAPABILITY=default"]
+    assert portable.main([*only, mixed]) == 1
+    said = capsys.readouterr()
+    rows = [line.split() for line in said.out.splitlines()[1:]]
+    assert [(name, *map(int, counts)) for name, *counts in (row[:4] for row in rows)] == [
+        ("default", 2, 0, 1),
+        ("ATEN_CPU_CAPABILITY=default", 1, 1, 1),
+    ]
+    assert [row[5] for row in rows] == ["none", "training"]
+    assert "test_fails_without_vectors" in said.err
+
+
+def test_where_nothing_fails_it_ends_with_0(mixed):
+    assert portable.main(["--only", "threads=1", mixed]) == 0
+
+
+def test_an_unknown_setting_is_answered_with_those_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        portable.main(["--only", "nowhere"])
+    assert "OPENBLAS_CORETYPE=Zen" in capsys.readouterr().err
+
+
+def test_settings_have_names_of_their_own_and_the_tests_are_there():
+    assert len({setting.name for setting in SETTINGS}) == len(SETTINGS)
+    assert SETTINGS[0] is DEFAULT
+    assert all((portable.ROOT / path).exists() for path in TESTS)
