@@ -7,6 +7,7 @@ The same operations in the same order for every parameter as `torch` has for ``s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from harness.algorithms.turns import Turns
+from harness.algorithms.turns import Turn, Turns
 from harness.kernels.compiling import kernel, part
 
 BLOCK = 256
@@ -31,7 +32,18 @@ THREADS = 2
 def fit_for_blocks(model: Tensor) -> bool:
     """Whether ``step_and_average`` is the faster way, and open: on a processor, few threads."""
     known = model.dtype in (torch.float32, torch.float64)
-    return known and model.device.type == "cpu" and torch.get_num_threads() <= THREADS
+    few = model.device.type == "cpu" and torch.get_num_threads() <= THREADS
+    return known and few and _rounds_as_torch(model.dtype)
+
+
+@cache
+def _rounds_as_torch(dtype: torch.dtype) -> bool:
+    """Whether torch fuses as the kernel does: not where it goes without vector instructions."""
+    model = torch.linspace(1.0, 2.0, BLOCK, dtype=dtype)
+    contribution = 1.0 / model.unsqueeze(0)
+    expected = model.sub(contribution[0], alpha=0.3)
+    step_and_average(model, None, Turns(contribution, contribution, [Turn([0], [0], [])]), 0.3, ())
+    return torch.equal(model, expected)
 
 
 def step_and_average(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -62,11 +63,25 @@ def few_threads():
 @pytest.mark.parametrize("size", [1, 7, BLOCK, 3 * BLOCK + 37])
 @pytest.mark.parametrize("algorithm", [AsyncSgd(), AveragedSgd(), AveragedSgd(eta=0.7)])
 def test_folds_by_block_give_the_bytes_of_folds_one_by_one(algorithm, size, dtype, shared):
-    assert fit_for_blocks(draw(size, dtype=dtype))
     blocks, single = (
         executed(how, algorithm, size, dtype, shared=shared) for how in (fold_turns, one_by_one)
     )
     must_equal(blocks, single)
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT" or "NUMBA_CPU_NAME" in os.environ,
+    reason="torch or numba is told to do without fused multiplications",
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_folds_go_by_block_where_torch_fuses_as_the_kernel_does(dtype):
+    assert fit_for_blocks(draw(7, dtype=dtype))
+
+
+def test_where_torch_rounds_otherwise_folds_are_torchs_own(monkeypatch):
+    monkeypatch.setattr("harness.algorithms.blocks._rounds_as_torch", lambda _: False)
+    assert not fit_for_blocks(draw(7))
+    must_equal(*(executed(how, AveragedSgd(), 999) for how in (fold_turns, one_by_one)))
 
 
 def test_the_full_average_begins_with_weights_of_a_half_and_keeps_count():
