@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.portable.settings import DEFAULT, SETTINGS, TESTS, Setting
+from tests.portable.settings import DEFAULT, SETTINGS, TESTS, THREADS, Setting
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def _pytest(setting: Setting, tests: Sequence[str]) -> tuple[int, int, int]:
     """Passed, failed and skipped; what failed is printed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        quiet = ["pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        quiet = ["pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", f"--junitxml={report}"]
         done = _python(setting, [*quiet, *tests])
         if done.returncode not in (0, 1):
             raise SystemExit(f"{setting.name}: pytest ends with {done.returncode}\n{done.stdout}")
@@ -98,7 +98,7 @@ def _python(setting: Setting, module: Sequence[str]) -> subprocess.CompletedProc
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=ROOT,
-        env=os.environ | dict(setting.environment),
+        env=os.environ | dict.fromkeys(THREADS, "1") | dict(setting.environment),
         capture_output=True,
         text=True,
         check=False,
