@@ -1,5 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
+# pyright: reportIncompatibleVariableOverride=false
 """Machine code of kernels, kept in files for the next process.
 
 One file holds one kernel for one kind of arguments: a SHA-256 of its name and its content, then the

@@ -1,5 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
+# pyright: reportIncompatibleVariableOverride=false
 """One way of compiling for the whole package.
 
 Whatever kernels call is compiled into them, so a process that loads a kernel needs nothing else,

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
+# pyright: reportUnknownParameterType=false, reportPrivateImportUsage=false
 """Named tuples are handed from one compiled function to the next by their address.
 
 numba hands over a tuple by its parts, and an array by seven words. The state of a simulation is
