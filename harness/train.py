@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.acoustics.dnn import Dnn
-    from harness.execution.config import RunConfig
-    from harness.execution.dealing import Dealing
-    from harness.execution.distributed import Distributed
-    from harness.execution.distributed_rounds import Rounds
-    from harness.execution.distributed_shards import Sharded
+    from harness.execution.data.minibatches import Dealing
+    from harness.execution.processes.rounds import Rounds
+    from harness.execution.processes.server import Distributed
+    from harness.execution.processes.shards import Sharded
+    from harness.execution.runs.config import RunConfig
 
 SEQUENCE = "sequence"
 """Said in place of an identity: sequence training begins in its own way."""
 NEEDED = (
-    "harness.execution.distributed_rounds",
-    "harness.execution.distributed_sequence_command",
-    "harness.execution.distributed_shards",
-    "harness.execution.distributed_worker",
-    "harness.execution.run_file",
-    "harness.execution.shard",
+    "harness.execution.processes.rounds",
+    "harness.execution.processes.sequence_command",
+    "harness.execution.processes.shards",
+    "harness.execution.processes.worker",
+    "harness.execution.runs.file",
+    "harness.execution.processes.shard",
 )
 """What any process of a group imports."""
 GOES_ON = "the same command goes on from the last checkpoint"
@@ -83,11 +83,11 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     if asked.seed is not None and asked.seed < 0:
         raise UserError(f"--seed {asked.seed}: allowed: a whole number from 0")
     if asked.backend != "gloo":
-        from harness.execution.backends import check
+        from harness.execution.processes.backends import check
 
         check(asked.backend)
     if asked.device is not None:
-        from harness.execution.backends import device_of
+        from harness.execution.processes.backends import device_of
 
         asked.device = device_of(asked.backend, asked.device)
     if asked.processes is not None and "RANK" not in os.environ:
@@ -100,9 +100,9 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.execution.rejoining import comes_late
-    from harness.execution.rendezvous import join, whole
-    from harness.execution.wire import SERVER_RANK
+    from harness.execution.processes.group import join, whole
+    from harness.execution.processes.membership import comes_late
+    from harness.execution.processes.messages import SERVER_RANK
 
     torch.set_num_threads(1)
     if comes_late():
@@ -113,19 +113,19 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _serve(asked: argparse.Namespace, ranks: int) -> int:
     """Be the server: read the file, make the corpus, train, send the workers home."""
-    from harness.execution.backends import device_of
-    from harness.execution.display import Display
-    from harness.execution.distributed import Distributed, NoWorkersLeft, Pace
-    from harness.execution.distributed_rounds import Rounds
-    from harness.execution.distributed_sequence_command import serve as serve_sequence
-    from harness.execution.distributed_shards import Sharded, ShardGone
-    from harness.execution.grid import Report
-    from harness.execution.rejoining import door_of
-    from harness.execution.rendezvous import begin, dismiss
-    from harness.execution.run import train
-    from harness.execution.run_file import load_run
-    from harness.execution.sequence_run_file import is_sequence
-    from harness.execution.wire import SERVER_RANK
+    from harness.execution.jobs.display import Display
+    from harness.execution.jobs.grid import Report
+    from harness.execution.processes.backends import device_of
+    from harness.execution.processes.group import begin, dismiss
+    from harness.execution.processes.membership import door_of
+    from harness.execution.processes.messages import SERVER_RANK
+    from harness.execution.processes.rounds import Rounds
+    from harness.execution.processes.sequence_command import serve as serve_sequence
+    from harness.execution.processes.server import Distributed, NoWorkersLeft, Pace
+    from harness.execution.processes.shards import Sharded, ShardGone
+    from harness.execution.runs.file import load_run
+    from harness.execution.runs.sequence_file import is_sequence
+    from harness.execution.training.run import train
     from harness.store import Store
     from harness.store.atomic import writable_folder
 
@@ -199,7 +199,7 @@ def _executed(asked: argparse.Namespace) -> dict[str, object]:
 
 def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
-    from harness.execution.run import EXECUTED
+    from harness.execution.training.run import EXECUTED
     from harness.identity import identity
 
     return identity(config.to_dict() | {EXECUTED: _executed(asked)})
@@ -221,15 +221,15 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     import torch.distributed as dist
 
     from harness.acoustics.denormals import denormals_flushed
-    from harness.execution.backends import device_of, own_device
-    from harness.execution.distributed import Pace, ServerGone
-    from harness.execution.distributed_rounds import work_in_rounds
-    from harness.execution.distributed_sequence_command import take_part
-    from harness.execution.distributed_worker import work, work_in_shards
-    from harness.execution.rejoining import come_back, door_of
-    from harness.execution.rendezvous import DONE, agree, begun
-    from harness.execution.run_file import load_run
-    from harness.execution.shard import serve
+    from harness.execution.processes.backends import device_of, own_device
+    from harness.execution.processes.group import DONE, agree, begun
+    from harness.execution.processes.membership import come_back, door_of
+    from harness.execution.processes.rounds import work_in_rounds
+    from harness.execution.processes.sequence_command import take_part
+    from harness.execution.processes.server import Pace, ServerGone
+    from harness.execution.processes.shard import serve
+    from harness.execution.processes.worker import work, work_in_shards
+    from harness.execution.runs.file import load_run
 
     try:
         at_work = begun()
@@ -308,7 +308,7 @@ def _member(
     words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
 ) -> None:
     """Be one process of a group; rank 0 is handed the socket of the store."""
-    from harness.execution.rendezvous import LISTENING
+    from harness.execution.processes.group import LISTENING
 
     os.environ |= environment
     if listening is not None:

@@ -59,9 +59,9 @@ def _main(asked: argparse.Namespace) -> int:
         raise unknown("paper", asked.paper, PAPERS)
     # Only now: nobody waits for torch to be told of a misspelt word.
     from data_synth import CAN_SKIP, load_corpus
-    from harness.execution.device import resolve
-    from harness.execution.grid import ProcessDied
-    from harness.execution.submitted import check
+    from harness.execution.jobs.grid import ProcessDied
+    from harness.execution.jobs.submitted import check
+    from harness.execution.runs.device import resolve
     from harness.store.atomic import writable_folder
     from reproductions.paper import Paper, Subject
     from reproductions.pipeline import Request, failures, reproduce

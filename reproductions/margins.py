@@ -20,10 +20,10 @@ from typing import Any
 
 from data_synth import CAN_SKIP, load_corpus
 from harness.cli import Parser, exit_code
-from harness.execution.config import RunConfig
-from harness.execution.display import Display
-from harness.execution.grid import execute
-from harness.execution.sequence_config import SequenceConfig
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import execute
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
 from harness.store import Run
 from reproductions.__main__ import PAPERS

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from data_synth.corpus import Corpus
 from harness.errors import unknown
-from harness.execution.grid import Config
+from harness.execution.jobs.grid import Config
 from harness.judge.results import Claim, Exhibit
 from harness.store import Run
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import reports
 from harness.bench.baseline import KEPT, latest
-from harness.execution.display import Display
-from harness.execution.grid import execute
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import execute
 from harness.identity import identity
 from harness.judge.results import Claim, Exhibit, Results, write_results
 from harness.store import Run, Store

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from safetensors.numpy import load_file
 
-from harness.execution.run import WORD_ERRORS
+from harness.execution.training.run import WORD_ERRORS
 from harness.judge.results import Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.store import Run

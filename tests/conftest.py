@@ -13,10 +13,10 @@ for library in ("OMP", "MKL", "OPENBLAS"):
 pytest_plugins = ["tests.portable.flips"]
 
 forked.context(
-    "harness.execution.distributed_rounds",
-    "harness.execution.distributed_sequence_command",
-    "harness.execution.distributed_shards",
-    "harness.execution.distributed_worker",
-    "harness.execution.grid",
+    "harness.execution.processes.rounds",
+    "harness.execution.processes.sequence_command",
+    "harness.execution.processes.shards",
+    "harness.execution.processes.worker",
+    "harness.execution.jobs.grid",
     "reproductions.pipeline",
 )

@@ -24,8 +24,8 @@ from harness.acoustics.precision import Precision, products_in
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Minibatch
-from harness.execution.frames import Frames, Order
-from harness.execution.simulated import StaleReplay
+from harness.execution.data.frames import Frames, Order
+from harness.execution.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"

@@ -25,9 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.errors import EXIT_DONE
-    from harness.execution.comparing import compare, shown
-    from harness.execution.replaying import config_of, is_sequence, stored_run
-    from harness.execution.run import TIMELINE
+    from harness.execution.fidelity.compare import compare, shown
+    from harness.execution.fidelity.replay import config_of, is_sequence, stored_run
+    from harness.execution.training.run import TIMELINE
     from harness.simulator import Timeline, load_cluster
 
     found = stored_run(arguments.folder)
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterator[str]:
     """Of a sequence training, which needs its corpus: utterances have lengths."""
-    from harness.execution import distributed_sequence_comparing as comparing
-    from harness.execution.distributed_sequence_record import TOLD, load_told
-    from harness.execution.replaying import corpus_of, sequence_config_of
+    from harness.execution.fidelity import compare_sequence as comparing
+    from harness.execution.fidelity.replay import corpus_of, sequence_config_of
+    from harness.execution.processes.sequence_recorder import TOLD, load_told
 
     told, _ = load_told(found.dir / TOLD)
     config = sequence_config_of(found)

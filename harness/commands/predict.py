@@ -27,10 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time."""
     from harness.errors import EXIT_DONE, UserError
-    from harness.execution.foreseeing import foreseen
-    from harness.execution.run_file import load_run
-    from harness.execution.sequence_foreseeing import foreseen_sequence
-    from harness.execution.sequence_run_file import is_sequence, load_sequence
+    from harness.execution.fidelity.predict import foreseen
+    from harness.execution.fidelity.predict_sequence import foreseen_sequence
+    from harness.execution.runs.file import load_run
+    from harness.execution.runs.sequence_file import is_sequence, load_sequence
     from harness.simulator import load_cluster
 
     if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:

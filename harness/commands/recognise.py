@@ -14,7 +14,7 @@ from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
-    from harness.execution.transcribing import RecognitionConfig
+    from harness.execution.jobs.recognise import RecognitionConfig
 
 __all__ = ["System", "config_of", "configure", "run"]
 
@@ -94,9 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
 
     from harness.commands.recognition import measured, text
-    from harness.execution.display import Display
-    from harness.execution.grid import execute
-    from harness.execution.transcribing import Place
+    from harness.execution.jobs.display import Display
+    from harness.execution.jobs.grid import execute
+    from harness.execution.jobs.recognise import Place
     from harness.identity import identity
     from harness.store.atomic import writable_folder, write_json
 
@@ -141,9 +141,9 @@ def config_of(
     from harness.acoustics.rbm import Recipe
     from harness.algorithms.async_sgd import AsyncSgd
     from harness.algorithms.schedules import Halving
-    from harness.execution.config import RunConfig, Stage
-    from harness.execution.device import resolve
-    from harness.execution.transcribing import Decoding, RecognitionConfig, arpa_sha256
+    from harness.execution.jobs.recognise import Decoding, RecognitionConfig, arpa_sha256
+    from harness.execution.runs.config import RunConfig, Stage
+    from harness.execution.runs.device import resolve
     from harness.simulator import Cluster
     from harness.spec import build
 

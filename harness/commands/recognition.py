@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from data_synth.corpus import Corpus
-from harness.execution.transcribing import ERRORS
+from harness.execution.jobs.recognise import ERRORS
 from harness.judge import Interval, bootstrap_rate_ci, rate_ci, rate_difference_ci
 from harness.judge.matched_pairs import matched_pairs
 from harness.seeds import stream

@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
     from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.execution.replaying import replayed
+    from harness.execution.fidelity.replay import replayed
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

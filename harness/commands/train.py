@@ -22,11 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train to the end, or go on where it stopped, and print what was measured."""
     from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-    from harness.execution.device import resolve
-    from harness.execution.display import Display
-    from harness.execution.grid import execute
-    from harness.execution.run_file import load_run
-    from harness.execution.sequence_run_file import is_sequence, load_sequence
+    from harness.execution.jobs.display import Display
+    from harness.execution.jobs.grid import execute
+    from harness.execution.runs.device import resolve
+    from harness.execution.runs.file import load_run
+    from harness.execution.runs.sequence_file import is_sequence, load_sequence
     from harness.identity import identity
     from harness.store.atomic import writable_folder
 

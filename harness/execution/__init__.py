@@ -1,1 +1,1 @@
-"""Where an algorithm meets a timeline."""
+"""Where an algorithm meets a timeline, in eight rooms."""

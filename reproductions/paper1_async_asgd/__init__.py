@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.execution.grid import Config
+from harness.execution.jobs.grid import Config
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import costs
 from reproductions.paper1_async_asgd.beyond import BEYOND

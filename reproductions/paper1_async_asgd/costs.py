@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.execution.timing import TimingConfig
+from harness.execution.runs.timing import TimingConfig
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
 from harness.simulator import Cluster, Workload, compute_seconds, load_cluster

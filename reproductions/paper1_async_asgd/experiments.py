@@ -14,8 +14,8 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, Scaling
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
-from harness.execution.config import RunConfig, Stage
-from harness.execution.timing import TimingConfig
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 from reproductions.paper import Subject
 

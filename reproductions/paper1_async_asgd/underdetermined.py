@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.execution.timing import TimingConfig
+from harness.execution.runs.timing import TimingConfig
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster

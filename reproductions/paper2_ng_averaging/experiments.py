@@ -17,9 +17,9 @@ from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.schedules import Exponential, Halving
-from harness.execution.config import RunConfig, Stage
-from harness.execution.grid import Config
-from harness.execution.timing import TimingConfig
+from harness.execution.jobs.grid import Config
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.timing import TimingConfig
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import (
     EVERY,

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_synth import load_corpus
-from harness.execution.config import RunConfig
-from harness.execution.display import Display
-from harness.execution.grid import execute
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import execute
+from harness.execution.runs.config import RunConfig
 from harness.identity import identity
 from harness.store import Run
 from harness.store.atomic import write_bytes

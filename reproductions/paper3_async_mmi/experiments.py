@@ -11,10 +11,10 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
-from harness.execution.config import RunConfig, Stage
-from harness.execution.grid import Config
-from harness.execution.sequence_config import Plateau, SequenceConfig
-from harness.execution.timing import TimingConfig
+from harness.execution.jobs.grid import Config
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.sequence import Plateau, SequenceConfig
+from harness.execution.runs.timing import TimingConfig
 from harness.simulator import Link, load_cluster
 from harness.simulator.protocols.sequence import Sequence
 from reproductions.paper import Subject

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.execution.line import POINTS, LineConfig, along_line
+from harness.execution.jobs.line import POINTS, LineConfig, along_line
 from harness.judge.statistics import Interval, ratio_ci
 from harness.store import Run, Store
 from reproductions.paper import Runs, Subject

@@ -23,7 +23,7 @@ import torch
 
 from data_synth import load_corpus
 from harness.acoustics.dnn import Dnn
-from harness.execution import grid
+from harness.execution.jobs import grid
 from reproductions.__main__ import PAPERS
 from reproductions.paper import Subject
 

@@ -22,10 +22,10 @@ from harness.acoustics.mmi import Criterion
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.config import RunConfig, Stage
-from harness.execution.sequence_config import SequenceConfig
-from harness.execution.sequence_setup import Setup
-from harness.execution.sequence_streams import Streams
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.setup import Setup
+from harness.execution.training.streams import Streams
 from harness.simulator import load_cluster
 from harness.store import Store
 

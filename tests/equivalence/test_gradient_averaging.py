@@ -12,7 +12,7 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.simulated import StaleReplay
+from harness.execution.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging

@@ -16,7 +16,7 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Minibatch
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.errors import UserError
-from harness.execution.simulated import StaleReplay
+from harness.execution.replay.stale import StaleReplay
 from harness.simulator import (
     Contributions,
     Folds,

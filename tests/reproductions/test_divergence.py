@@ -9,7 +9,7 @@ import pytest
 from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.config import RunConfig, Stage
+from harness.execution.runs.config import RunConfig, Stage
 from harness.judge.results import Exhibit, Row
 from harness.simulator import load_cluster
 from reproductions.paper import Maker, Paper, Runs, Subject

@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 
 from data_synth import load_corpus
-from harness.execution.config import RunConfig
-from harness.execution.sequence_config import SequenceConfig
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
 from reproductions.__main__ import PAPERS
 from reproductions.margins import faster, kinds
 from reproductions.paper import Subject

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.run import WORD_ERRORS
+from harness.execution.training.run import WORD_ERRORS
 from harness.judge.claims import all_of
 from harness.store import Run, RunWriter, Store
 from reproductions.__main__ import PAPERS

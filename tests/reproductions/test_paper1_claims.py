@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.run import WORD_ERRORS
+from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
 from reproductions.paper1_async_asgd import claims
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus, Utterances
-from harness.execution import grid
-from harness.execution.run import WORD_ERRORS
+from harness.execution.jobs import grid
+from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import claims, exhibits

@@ -9,8 +9,8 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Constant
-from harness.execution.config import RunConfig
-from harness.execution.run import train
+from harness.execution.runs.config import RunConfig
+from harness.execution.training.run import train
 from harness.identity import identity
 from harness.store import Store
 from reproductions.paper import Subject

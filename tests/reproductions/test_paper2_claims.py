@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.run import WORD_ERRORS
+from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
 from reproductions.paper2_ng_averaging import beyond, claims, errors, tables
 from reproductions.paper2_ng_averaging.equivalence import difference

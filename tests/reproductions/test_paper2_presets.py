@@ -10,8 +10,8 @@ import pytest
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.initial import WideRandom
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.config import RunConfig
-from harness.execution.run import train
+from harness.execution.runs.config import RunConfig
+from harness.execution.training.run import train
 from harness.identity import identity
 from harness.simulator import Averaging
 from harness.store import Store

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.run import WORD_ERRORS
+from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
 from harness.store.schema import Outcome
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness

@@ -42,7 +42,7 @@ AveragedSgd.fold = slower
 """
 
 COPY_IN_THE_READ = """
-from harness.execution.simulated import StaleReplay
+from harness.execution.replay.stale import StaleReplay
 
 admit = StaleReplay._admit
 

@@ -16,7 +16,7 @@ from harness.acoustics.arpa import write_arpa
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of
-from harness.execution.transcribing import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
+from harness.execution.jobs.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
 from harness.store import Store
 from tests.silence import silent
 

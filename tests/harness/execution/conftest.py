@@ -14,10 +14,10 @@ from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.config import RunConfig, Stage
-from harness.execution.observe import Watch
-from harness.execution.sequence import train_sequence
-from harness.execution.sequence_config import SequenceConfig
+from harness.execution.evaluation.frames import Watch
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.sequence_run import train_sequence
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run, Store
 from tests.processes import PATIENCE_S, Started
@@ -175,7 +175,7 @@ def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
 
 WAITS = """
 import os, sys, time
-from harness.execution import {module} as module
+from harness.execution.processes import {module} as module
 from harness.train import main
 
 lose = module.{executor}._lose

@@ -23,12 +23,12 @@ from harness.algorithms.ng_change import PerSample
 from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.errors import UserError
-from harness.execution import run as run_module
-from harness.execution import training as module
-from harness.execution.config import Stage
-from harness.execution.run import WORD_ERRORS, train
-from harness.execution.shards import Shards
-from harness.execution.training import Training
+from harness.execution.data.partition import Shards
+from harness.execution.runs.config import Stage
+from harness.execution.training import loop as module
+from harness.execution.training import run as run_module
+from harness.execution.training.loop import Training
+from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
 from harness.simulator import Fault, Timeline, concat
 from harness.simulator.protocols.averaging import Averaging

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from harness.errors import UserError
-from harness.execution.backends import check, device_of, own_device, staged_on
+from harness.execution.processes.backends import check, device_of, own_device, staged_on
 from harness.train import main
 
 

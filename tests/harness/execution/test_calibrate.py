@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.execution import calibrate as calibration
-from harness.execution.calibrate import (
+from harness.execution.fidelity import calibrate as calibration
+from harness.execution.fidelity.calibrate import (
     Calibration,
     Fitted,
     Measured,
@@ -99,11 +99,11 @@ def test_additions_are_no_part_of_the_messages() -> None:
 
 def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MINIBATCHES": (1, 8), "BYTES": (4_000, 400_000), "REPEATS": 4}.items():
-        monkeypatch.setattr(f"harness.execution.calibrate.{name}", value)
-    monkeypatch.setattr("harness.execution.calibrate.SMALL", (40, 30, 20))
-    monkeypatch.setattr("harness.execution.calibrate.LARGE", (40, 60, 20))
-    monkeypatch.setattr("harness.execution.calibrate.RANKS", (2,))
-    monkeypatch.setattr("harness.execution.calibrate._copying", lambda: points(0.1))
+        monkeypatch.setattr(f"harness.execution.fidelity.calibrate.{name}", value)
+    monkeypatch.setattr("harness.execution.fidelity.calibrate.SMALL", (40, 30, 20))
+    monkeypatch.setattr("harness.execution.fidelity.calibrate.LARGE", (40, 60, 20))
+    monkeypatch.setattr("harness.execution.fidelity.calibrate.RANKS", (2,))
+    monkeypatch.setattr("harness.execution.fidelity.calibrate._copying", lambda: points(0.1))
     found = calibrate(lambda line: None)
     assert found.seconds_per_flop.value > 0.0
     assert found.fold_s.value >= 0.0

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.execution.comparing import behaviour
-from harness.execution.recorder import Recorder, Work
+from harness.execution.fidelity.compare import behaviour
+from harness.execution.processes.recorder import Recorder, Work
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT
 

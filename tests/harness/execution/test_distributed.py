@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.execution.replaying import Replayed, replayed, stored_run
-from harness.execution.run import TIMELINE
-from harness.execution.wire import GarbageReceived, Head, Kind, packed, unpacked
+from harness.execution.fidelity.replay import Replayed, replayed, stored_run
+from harness.execution.processes.messages import GarbageReceived, Head, Kind, packed, unpacked
+from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from tests.run_files import ASYNCHRONOUS, ROUNDS, written
 from tests.silence import silent
@@ -84,7 +84,7 @@ def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
 def test_a_worker_that_died_and_is_started_again_has_work_again(
     tmp_path: Path, launch: Launch, waiting_server: Callable[[str, str], Path]
 ) -> None:
-    server = waiting_server("distributed", "Distributed")
+    server = waiting_server("server", "Distributed")
     running = launch(written(tmp_path, ASYNCHRONOUS, 0.01), instead={0: server})
     running.wait_until_told("passes")
     running.kill(2)

@@ -14,12 +14,10 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
-from harness.execution import distributed, distributed_rounds, distributed_shards
-from harness.execution.config import RunConfig
-from harness.execution.distributed import Distributed, NoWorkersLeft
-from harness.execution.distributed_shards import Sharded, ShardGone
-from harness.execution.shard import Shard
-from harness.execution.wire import (
+from harness.execution.processes import rounds as distributed_rounds
+from harness.execution.processes import server as distributed
+from harness.execution.processes import shards as distributed_shards
+from harness.execution.processes.messages import (
     CLOSED,
     Arrival,
     GarbageReceived,
@@ -30,6 +28,10 @@ from harness.execution.wire import (
     ServerGone,
     talking,
 )
+from harness.execution.processes.server import Distributed, NoWorkersLeft
+from harness.execution.processes.shard import Shard
+from harness.execution.processes.shards import Sharded, ShardGone
+from harness.execution.runs.config import RunConfig
 
 NET = Dnn(Layout((9, 6, 5)))
 SIZE = NET.layout.parameters

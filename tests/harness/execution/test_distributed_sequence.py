@@ -13,14 +13,14 @@ import torch
 
 from harness import cli
 from harness.errors import UserError
-from harness.execution.distributed_sequence_command import serve
-from harness.execution.distributed_sequence_comparing import compare_sequence
-from harness.execution.distributed_sequence_record import TOLD, Told, load_told
-from harness.execution.distributed_sequence_recorded import replay
-from harness.execution.distributed_sequence_wire import Note, Word, packed, unpacked
-from harness.execution.replaying import corpus_of, replayed, sequence_config_of, stored_run
-from harness.execution.run import TIMELINE
-from harness.execution.wire import GarbageReceived
+from harness.execution.fidelity.compare_sequence import compare_sequence
+from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
+from harness.execution.processes.messages import GarbageReceived
+from harness.execution.processes.notes import Note, Word, packed, unpacked
+from harness.execution.processes.sequence_command import serve
+from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
+from harness.execution.training.recorded_sequence import replay
+from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from harness.store import Run, Store
 from harness.train import parser
@@ -34,8 +34,9 @@ CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
 OFTEN = """
 import math, os, sys
 import torch.distributed as dist
-from harness.execution import distributed_sequence_command, distributed_sequence_replica
-from harness.execution import sequence_training
+from harness.execution.processes import sequence_command as distributed_sequence_command
+from harness.execution.processes import replica as distributed_sequence_replica
+from harness.execution.training import sequence_loop as sequence_training
 from harness.train import main
 sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
 distributed_sequence_replica.SIGN_EVERY_S = 0.05

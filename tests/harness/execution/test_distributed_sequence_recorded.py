@@ -14,20 +14,20 @@ from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
 from harness.errors import UserError
-from harness.execution.distributed_sequence_comparing import (
+from harness.execution.data.utterances import orders
+from harness.execution.fidelity.compare_sequence import (
     awake,
     compare_sequence,
     predict,
     shown_sequence,
 )
-from harness.execution.distributed_sequence_record import TOLD, Row, Told, load_told
-from harness.execution.distributed_sequence_recorded import RecordedSequence
-from harness.execution.distributed_sequence_replica import Handed, Replica
-from harness.execution.recorder import PAUSE
-from harness.execution.sequence_config import SequenceConfig
-from harness.execution.sequence_order import orders
-from harness.execution.sequence_setup import Setup, network
-from harness.execution.sequence_streams import Streams
+from harness.execution.processes.recorder import PAUSE
+from harness.execution.processes.replica import Handed, Replica
+from harness.execution.processes.sequence_recorder import TOLD, Row, Told, load_told
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.recorded_sequence import RecordedSequence
+from harness.execution.training.setup import Setup, network
+from harness.execution.training.streams import Streams
 from harness.simulator import LOST, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.store import Store

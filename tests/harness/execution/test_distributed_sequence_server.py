@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.execution import distributed_sequence_server as module
-from harness.execution.distributed import NoWorkersLeft
-from harness.execution.distributed_sequence_replica import decoder_rank, trainer_rank
-from harness.execution.distributed_sequence_server import Replicas
-from harness.execution.distributed_sequence_wire import CLOSED, Arrival, Note, Word
-from harness.execution.sequence_setup import Setup, network
+from harness.execution.processes import replicas as module
+from harness.execution.processes.notes import CLOSED, Arrival, Note, Word
+from harness.execution.processes.replica import decoder_rank, trainer_rank
+from harness.execution.processes.replicas import Replicas
+from harness.execution.processes.server import NoWorkersLeft
+from harness.execution.training.setup import Setup, network
 from harness.simulator import LOST
 
 NOTHING = torch.empty(0)

@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.execution import distributed_sequence_wire as module
-from harness.execution.distributed_sequence_wire import (
+from harness.execution.processes import notes as module
+from harness.execution.processes.messages import BODY, HEAD, GarbageReceived
+from harness.execution.processes.notes import (
     BodyOf,
     Note,
     Post,
@@ -28,8 +29,7 @@ from harness.execution.distributed_sequence_wire import (
     send,
     vectors,
 )
-from harness.execution.distributed_sequence_worker import PartnerGone, Room
-from harness.execution.wire import BODY, HEAD, GarbageReceived
+from harness.execution.processes.replica_worker import PartnerGone, Room
 
 PATIENCE = timedelta(seconds=20)
 

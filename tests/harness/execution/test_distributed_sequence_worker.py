@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.execution import distributed_sequence_replica as replica
-from harness.execution import distributed_sequence_worker as module
-from harness.execution.distributed import CLOCK_ROUNDS, ServerGone
-from harness.execution.distributed_sequence_replica import kept_waiting, sign_of
-from harness.execution.distributed_sequence_wire import CLOSED, Note, Word
-from harness.execution.sequence_setup import Setup, network
-from harness.execution.wire import GarbageReceived, Head, Kind
+from harness.execution.processes import replica as replica
+from harness.execution.processes import replica_worker as module
+from harness.execution.processes.messages import GarbageReceived, Head, Kind
+from harness.execution.processes.notes import CLOSED, Note, Word
+from harness.execution.processes.replica import kept_waiting, sign_of
+from harness.execution.processes.server import CLOCK_ROUNDS, ServerGone
+from harness.execution.training.setup import Setup, network
 
 SIGN, QUESTION = Head(Kind.CLOCK, rounds=1), Head(Kind.CLOCK)
 

@@ -16,11 +16,11 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Memory, Minibatch, Server
 from harness.errors import UserError
-from harness.execution.executor import Simulated
-from harness.execution.replaying import replayed
-from harness.execution.run import TIMELINE
-from harness.execution.server_shards import ShardedServer, edges
-from harness.execution.sharded_replay import ShardedReplay
+from harness.execution.fidelity.replay import replayed
+from harness.execution.replay.sharded import ShardedReplay
+from harness.execution.replay.shards import ShardedServer, edges
+from harness.execution.training.executor import Simulated
+from harness.execution.training.run import TIMELINE
 from harness.identity import identity
 from harness.simulator import (
     LOST,
@@ -37,8 +37,8 @@ from tests.silence import silent
 
 DIES = """
 import os, signal
-from harness.execution import distributed_worker
-from harness.execution.wire import Kind
+from harness.execution.processes import worker as distributed_worker
+from harness.execution.processes.messages import Kind
 from harness.train import main
 
 send, pieces = distributed_worker.send, []
@@ -58,7 +58,7 @@ main()
 SAVES = """
 import os
 
-from harness.execution import training
+from harness.execution.training import loop as training
 from harness.train import main
 
 training.CHECKPOINT_EVERY_S, training.CHECKPOINT_SHARE = 0.0, float("inf")
@@ -221,7 +221,7 @@ def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_c
     tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
 ) -> None:
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
-    server = waiting_server("distributed_shards", "Sharded")
+    server = waiting_server("shards", "Sharded")
     instead = {0: server, 3: tmp_path / "dies.py"}
     running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
     running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.execution.divergence import Moment, where
+from harness.execution.training.divergence import Moment, where
 
 AT = Moment(6695, 0.41, 315.86)
 

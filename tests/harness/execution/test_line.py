@@ -6,8 +6,8 @@ import pytest
 from harness.acoustics import denominator
 from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
-from harness.execution.line import POINTS, LineConfig, along_line
-from harness.execution.sequence import train_sequence
+from harness.execution.jobs.line import POINTS, LineConfig, along_line
+from harness.execution.training.sequence_run import train_sequence
 from harness.store import Store
 
 

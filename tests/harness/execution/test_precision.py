@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import UserError
-from harness.execution.run import train
+from harness.execution.training.run import train
 from harness.store import Store
 
 

@@ -10,9 +10,9 @@ import pytest
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Constant
-from harness.execution import pretraining as module
-from harness.execution.config import Stage
-from harness.execution.pretraining import PretrainingConfig, initial_parameters
+from harness.execution.runs.config import Stage
+from harness.execution.training import initial as module
+from harness.execution.training.initial import PretrainingConfig, initial_parameters
 from harness.simulator.protocols.averaging import Averaging
 
 WHOLE = PretrainingConfig("corpus", "smoke", "sha", (8,), Recipe(), 11, "cpu")

@@ -10,9 +10,19 @@ import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.errors import UserError
-from harness.execution import rejoining
-from harness.execution.rejoining import Door, come_back, comes_late, door_of
-from harness.execution.wire import HEAD, Head, Inbox, Kind, Peer, ServerGone, expect, packed, send
+from harness.execution.processes import membership as rejoining
+from harness.execution.processes.membership import Door, come_back, comes_late, door_of
+from harness.execution.processes.messages import (
+    HEAD,
+    Head,
+    Inbox,
+    Kind,
+    Peer,
+    ServerGone,
+    expect,
+    packed,
+    send,
+)
 
 
 @pytest.fixture

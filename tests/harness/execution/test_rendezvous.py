@@ -16,9 +16,10 @@ import pytest
 
 from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
-from harness.execution import rejoining, rendezvous
-from harness.execution.rejoining import comes_late
-from harness.execution.rendezvous import DONE, agree, begin, begun, dismiss
+from harness.execution.processes import group as rendezvous
+from harness.execution.processes import membership as rejoining
+from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
+from harness.execution.processes.membership import comes_late
 from harness.train import NEEDED, _kept_up, _serve, _start, main, parser
 from tests.run_files import ROUNDS, written
 

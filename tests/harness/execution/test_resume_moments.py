@@ -14,12 +14,12 @@ import torch
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
-from harness.execution import checkpoint
-from harness.execution import run as run_module
-from harness.execution import training as module
-from harness.execution.config import RunConfig
-from harness.execution.run import WORD_ERRORS, train
-from harness.execution.training import Training
+from harness.execution.runs.config import RunConfig
+from harness.execution.training import checkpoint
+from harness.execution.training import loop as module
+from harness.execution.training import run as run_module
+from harness.execution.training.loop import Training
+from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
 from harness.store import Store
 from tests.silence import silent

@@ -8,9 +8,9 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
-from harness.execution.config import Stage
-from harness.execution.run_file import load_run
-from harness.execution.sequence_run_file import is_sequence, load_sequence
+from harness.execution.runs.config import Stage
+from harness.execution.runs.file import load_run
+from harness.execution.runs.sequence_file import is_sequence, load_sequence
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"

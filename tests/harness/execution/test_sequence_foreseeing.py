@@ -12,13 +12,13 @@ from data_synth.corpus import Corpus
 from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
-from harness.execution.sequence_config import SequenceConfig
-from harness.execution.sequence_foreseeing import (
+from harness.execution.fidelity.predict_sequence import (
     foreseen_sequence,
     foreseen_timeline,
     steady_rate,
 )
-from harness.execution.sequence_run_file import SequenceFile
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.runs.sequence_file import SequenceFile
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run
 

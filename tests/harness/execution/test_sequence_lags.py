@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution.sequence_lags import push_lag
+from harness.execution.evaluation.lags import push_lag
 from harness.simulator import Simulation, Timeline, Workload
 
 
@@ -29,7 +29,7 @@ def test_a_timeline_without_folds_has_no_lags():
 
 
 def test_the_lags_of_a_run_name_every_path(unequal):
-    from harness.execution.sequence_lags import lags
+    from harness.execution.evaluation.lags import lags
 
     class Config:
         shuffling = "on the fly"

@@ -15,13 +15,13 @@ from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import references_of
 from harness.acoustics.stack import Layout
-from harness.execution.frames import Frames
-from harness.execution.observe import log_prior
-from harness.execution.pretraining import MODEL
-from harness.execution.run import train
-from harness.execution.sequence import final_model
-from harness.execution.sequence_decoding import Decoder, Halves, log_posteriors
-from harness.execution.sequence_order import orders
+from harness.execution.data.decoding import Decoder, Halves, log_posteriors
+from harness.execution.data.frames import Frames
+from harness.execution.data.utterances import orders
+from harness.execution.evaluation.frames import log_prior
+from harness.execution.training.initial import MODEL
+from harness.execution.training.run import train
+from harness.execution.training.sequence_run import final_model
 from harness.seeds import stream
 from harness.simulator import Timeline
 from tests.silence import silent

@@ -6,8 +6,8 @@ import pytest
 
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
-from harness.execution.run_file import load_run
-from harness.execution.sequence_run_file import is_sequence, load_sequence
+from harness.execution.runs.file import load_run
+from harness.execution.runs.sequence_file import is_sequence, load_sequence
 from tests.run_files import written
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"

@@ -17,14 +17,14 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
-from harness.execution import sequence_training as module
-from harness.execution.pretraining import MODEL
-from harness.execution.run import WORD_ERRORS, train
-from harness.execution.sequence import final_model, train_sequence
-from harness.execution.sequence_config import Plateau
-from harness.execution.sequence_decoding import TOLD, Halves
-from harness.execution.sequence_order import orders, parts
-from harness.execution.sequence_training import collapsed
+from harness.execution.data.decoding import TOLD, Halves
+from harness.execution.data.utterances import orders, parts
+from harness.execution.runs.sequence import Plateau
+from harness.execution.training import sequence_loop as module
+from harness.execution.training.initial import MODEL
+from harness.execution.training.run import WORD_ERRORS, train
+from harness.execution.training.sequence_loop import collapsed
+from harness.execution.training.sequence_run import final_model, train_sequence
 from harness.identity import SHORT, identity
 from harness.simulator import Timeline
 from harness.store import Store

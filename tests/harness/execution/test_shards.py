@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.execution.shards import Shards, balanced, rows_of
+from harness.execution.data.partition import Shards, balanced, rows_of
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.algorithms.schedules import Search
-from harness.execution.run import train
+from harness.execution.training.run import train
 from harness.simulator import Timeline
 from harness.store import Store
 

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from harness.errors import UserError
-from harness.execution import submitted
+from harness.execution.jobs import submitted
 from harness.store import Store
 from tests.processes import Started
 
@@ -21,8 +21,8 @@ FILL = f"""
 from dataclasses import replace
 from pathlib import Path
 from sys import argv
-from harness.execution.grid import execute
-from harness.execution.timing import TimingConfig
+from harness.execution.jobs.grid import execute
+from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 
 if __name__ == "__main__":

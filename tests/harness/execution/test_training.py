@@ -11,10 +11,10 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
-from harness.execution import training as module
-from harness.execution.config import Stage
-from harness.execution.pretraining import initial_parameters
-from harness.execution.run import WORD_ERRORS, train
+from harness.execution.runs.config import Stage
+from harness.execution.training import loop as module
+from harness.execution.training.initial import initial_parameters
+from harness.execution.training.run import WORD_ERRORS, train
 from harness.simulator import Timeline
 from harness.store import Store
 from tests.silence import silent

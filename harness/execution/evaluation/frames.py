@@ -1,0 +1,126 @@
+"""What is measured of a model, and what a run in progress tells whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus, Utterances, frame_edges
+from harness.acoustics.cross_entropy import cross_entropy, frame_errors
+from harness.acoustics.dnn import Dnn
+from harness.execution.data.frames import Frames
+from harness.execution.evaluation.recognition import recogniser_of
+
+BLOCK = 4096
+"""Frames evaluated at once: large enough for the matrix product, small enough for caches."""
+DEV_FRAMES = 10_000
+HELD_OUT_FRAMES = 2000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: its name, passes done of at most ``passes``, and the last frame error."""
+
+    run: str
+    done: float
+    passes: float
+    frame_error: float
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Loss a frame (nats) and share of frames wrong."""
+
+    loss: float
+    frame_error: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether the model still computes numbers."""
+        return bool(np.isfinite(self.loss))
+
+
+@torch.no_grad()
+def frame_scores(net: Dnn, model: Tensor, frames: Frames, rows: Tensor) -> Scores:
+    """Loss and frame error of one model ``[P]`` on the frames ``rows [n]``."""
+    loss = model.new_zeros((), dtype=torch.float64)
+    wrong = torch.zeros((), dtype=torch.int64, device=model.device)
+    for logits, targets in _outputs(net, model, frames, rows):
+        loss += cross_entropy(logits, targets).double()[0]
+        wrong += frame_errors(logits, targets)[0]
+    return Scores(loss.item() / len(rows), wrong.item() / len(rows))
+
+
+class Examiner:
+    """Scores models of one network on the sets of one corpus.
+
+    Args:
+        net: the network.
+        frames: the corpus on its device.
+        corpus: the corpus.
+    """
+
+    def __init__(self, net: Dnn, frames: Frames, corpus: Corpus) -> None:
+        self.net, self.frames, self.corpus = net, frames, corpus
+        self.recogniser = recogniser_of(corpus)
+        self._log_prior = log_prior(corpus)
+        self._dev = rows_of(corpus, "dev", DEV_FRAMES)
+        self._held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
+
+    def dev(self, model: Tensor) -> Scores:
+        """Scores of ``model [P]`` on the development set, evenly thinned where it is large."""
+        return frame_scores(self.net, model, self.frames, self._dev)
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """Loss on an even thinning of the development set, for schedules that ask often."""
+        return frame_scores(self.net, model, self.frames, self._held_out).loss
+
+    def frames_of(self, split: str, model: Tensor) -> Scores:
+        """Frame scores of ``model [P]`` on any set."""
+        return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
+
+    def word_errors(self, split: str, model: Tensor) -> np.ndarray:
+        """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``."""
+        return self.recogniser.errors(split, lambda part: self.likelihoods(model, part))
+
+    @torch.no_grad()
+    def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
+        """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
+        rows = torch.from_numpy(frame_edges(part)[0])
+        prior = torch.from_numpy(self._log_prior).to(model.device)
+        scores = torch.empty(len(rows), len(prior), dtype=torch.float64, device=model.device)
+        blocks = scores.split(BLOCK)
+        outputs = _outputs(self.net, model, self.frames, rows)
+        for block, (logits, _) in zip(blocks, outputs, strict=True):
+            torch.sub(torch.log_softmax(logits[0].double(), 1), prior, out=block)
+        return np.split(scores.cpu().numpy(), np.cumsum(part.frames)[:-1])
+
+
+def log_prior(corpus: Corpus) -> np.ndarray:
+    """Log relative frequency ``[K]`` of each target in training; unseen ones count once."""
+    rows = rows_of(corpus, "train").numpy()
+    counts = np.bincount(corpus.targets[rows], minlength=corpus.n_targets)
+    return np.log(np.maximum(counts, 1) / np.maximum(counts, 1).sum())
+
+
+def rows_of(corpus: Corpus, split: str, at_most: int | None = None) -> Tensor:
+    """Row numbers of a split's frames; evenly thinned to about ``at_most``."""
+    rows = frame_edges(corpus.split(split))[0]
+    stride = 1 if at_most is None else max(1, len(rows) // at_most)
+    return torch.from_numpy(rows[::stride].copy())
+
+
+def _outputs(
+    net: Dnn, model: Tensor, frames: Frames, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    stack = model.unsqueeze(0)
+    for block in rows.to(model.device).split(BLOCK):
+        x, targets = frames.gather(block.unsqueeze(0))
+        yield net.logits(stack, x), targets[0]

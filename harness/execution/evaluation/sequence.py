@@ -1,0 +1,143 @@
+"""What is measured of a model in sequence training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics import language_model
+from harness.acoustics.decoder import Beam
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.graph import Graph, decoding_graph
+from harness.acoustics.mmi import SequenceCriterion
+from harness.acoustics.numerator import references_of
+from harness.acoustics.scoring import ErrorCounts, word_errors
+from harness.acoustics.tuning import recognise, tune
+from harness.execution.data.decoding import Seen, Tally, log_posteriors
+from harness.execution.data.frames import Frames
+
+BEAM = Beam(12.0)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A model on the held-out utterances.
+
+    Attributes:
+        criterion: its value a frame, in nats (accuracy a frame for minimum Bayes risk).
+        frame_error: share of frames whose target is not the most probable one.
+        word_error: decoded with the criterion's own graph and scale; NaN where nobody asked.
+        tally: of the criterion.
+    """
+
+    criterion: float
+    frame_error: float
+    word_error: float
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A model on a test set: errors and words of each utterance, and share of frames wrong."""
+
+    errors: np.ndarray
+    lengths: np.ndarray
+    frame_error: float
+
+    @property
+    def word_error(self) -> float:
+        """Errors over words."""
+        return float(self.errors.sum() / self.lengths.sum())
+
+
+@lru_cache(maxsize=2)
+def _test_graph(corpus: Corpus, order: int) -> Graph:
+    """What test sets are decoded with; made once for all runs of a process on a corpus."""
+    text = corpus.lm_text or corpus.split("train").words
+    return decoding_graph(language_model.train(text, order), references_of(corpus).lexicon)
+
+
+class SequenceExaminer:
+    """Measures models of one network on one corpus.
+
+    Args:
+        net: the whole network.
+        frames: the corpus on its device.
+        corpus: the corpus.
+        criterion: what is trained.
+        held_out: how many utterances of the development set, evenly chosen.
+    """
+
+    def __init__(
+        self,
+        net: Dnn,
+        frames: Frames,
+        corpus: Corpus,
+        criterion: SequenceCriterion,
+        held_out: int,
+    ) -> None:
+        self.net, self.frames, self.corpus, self.criterion = net, frames, corpus, criterion
+        dev = corpus.split("dev")
+        chosen = np.linspace(0, len(dev) - 1, min(held_out, len(dev)))
+        self._held_out = dev.take(chosen.round().astype(np.int64))
+
+    def held_out(self, model: Tensor, words: bool = True) -> HeldOut:
+        """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
+        part, tally, wrong = self._held_out, Tally(), 0
+        heard: list[tuple[str, ...]] = []
+        for i, posteriors in enumerate(self._posteriors(model, part)):
+            outer = self.criterion.outer(posteriors, part.words[i])
+            tally.add(Seen.of(i, outer))
+            wrong += self._wrong(part, i, posteriors)
+            if outer.trouble == "not finite":
+                return HeldOut(np.nan, np.nan, np.nan, tally)
+            if words:
+                scores = [posteriors - self.criterion.log_prior]
+                scale = self.criterion.criterion.kappa
+                heard += [r.words for r in recognise(self.criterion.graph, scores, scale, BEAM)]
+        value = tally.value / tally.value_frames if tally.value_frames else np.nan
+        errors = word_errors(part.words, heard).rate if words else np.nan
+        return HeldOut(value, wrong / part.total_frames, errors, tally)
+
+    def tests(self, model: Tensor, order: int) -> dict[str, Tested]:
+        """``model [P]`` on every test set, decoded with a language model of some order.
+
+        The acoustic scale is the criterion's; the insertion penalty is tuned on the held-out
+        utterances.
+        """
+        graph = _test_graph(self.corpus, order)
+        thinned = replace(self.corpus, utterances=self._held_out)
+        scale = (self.criterion.criterion.kappa,)
+        scores_of = partial(self._scores, model)
+        best = tune(thinned, scores_of, graph, scales=scale, beam=BEAM).best
+        found: dict[str, Tested] = {}
+        for test in self.corpus.tests:
+            part, wrong = self.corpus.split(test), 0
+            heard: list[tuple[str, ...]] = []
+            tuned = graph.penalised(best.insertion)
+            for i, posteriors in enumerate(self._posteriors(model, part)):
+                wrong += self._wrong(part, i, posteriors)
+                scores = [posteriors - self.criterion.log_prior]
+                heard += [r.words for r in recognise(tuned, scores, best.scale, BEAM)]
+            counts: ErrorCounts = word_errors(part.words, heard)
+            found[test] = Tested(counts.errors, counts.lengths, wrong / part.total_frames)
+        return found
+
+    def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
+        return (p - self.criterion.log_prior for p in self._posteriors(model, part))
+
+    @torch.no_grad()
+    def _posteriors(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
+        for first, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+            rows = torch.arange(first, first + length, device=model.device)
+            yield log_posteriors(self.net, model, self.frames.gather(rows.unsqueeze(0)).x[0])
+
+    def _wrong(self, part: Utterances, i: int, posteriors: np.ndarray) -> int:
+        first = int(part.start[i])
+        return int((posteriors.argmax(1) != self.corpus.targets[first:][: len(posteriors)]).sum())

@@ -1,0 +1,1 @@
+"""Is it true? Replays, comparisons, predictions and calibration."""

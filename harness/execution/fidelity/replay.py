@@ -1,0 +1,140 @@
+"""A stored run executed again from its own record, and its parameters compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file
+
+from data_synth import load_corpus
+from data_synth.corpus import Corpus
+from harness.errors import UserError
+from harness.execution.evaluation.frames import Progress
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.initial import MODEL
+from harness.execution.training.recorded import Recorded
+from harness.execution.training.recorded_sequence import replay
+from harness.execution.training.run import EXECUTED, TIMELINE, train
+from harness.simulator import Timeline
+from harness.spec import KIND, build
+from harness.store import Run, Store
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay gave.
+
+    Args:
+        folds, parameters: how many.
+        recorded_sha256, replayed_sha256: of the final parameters.
+        largest_difference: between the two, absolute.
+    """
+
+    folds: int
+    parameters: int
+    recorded_sha256: str
+    replayed_sha256: str
+    largest_difference: float
+
+
+def stored_run(folder: Path) -> Run:
+    """The finished run in a folder of a store.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder}: no run; allowed: a folder of a store (lagbench runs)")
+    run = Store(folder.resolve().parent).load(folder.resolve().name)
+    if run.status != "done" or not (run.dir / TIMELINE).exists():
+        raise UserError(f"{folder}: {run.status}, without a timeline; allowed: a finished run")
+    return run
+
+
+def config_of(run: Run) -> RunConfig:
+    """The configuration of a stored training run.
+
+    Raises:
+        UserError: it is no training run of this program.
+    """
+    table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
+    return build(RunConfig, table, f"{run.dir}/config.json")
+
+
+def is_sequence(run: Run) -> bool:
+    """Whether a stored run is a sequence training."""
+    return run.config.get(KIND) == SequenceConfig.__name__
+
+
+def sequence_config_of(run: Run) -> SequenceConfig:
+    """The configuration of a stored sequence training.
+
+    Raises:
+        UserError: it is none of this program.
+    """
+    table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
+    return build(SequenceConfig, table, f"{run.dir}/config.json")
+
+
+def corpus_of(config: RunConfig | SequenceConfig, say: Callable[[str], None]) -> Corpus:
+    """The corpus a run was trained on.
+
+    Raises:
+        UserError: it is not the same any more.
+    """
+    corpus = load_corpus(config.corpus, scale=config.scale, seed=config.corpus_seed, progress=say)
+    if corpus.fingerprint != config.fingerprint:
+        raise UserError(f"corpus {config.corpus}: not the one the run was trained on")
+    return corpus
+
+
+def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
+    """Execute a stored run again in its recorded order.
+
+    Raises:
+        UserError: no such run, or its corpus or timeline is missing.
+    """
+    run = stored_run(folder)
+    execute = _sequence_again if is_sequence(run) else _again
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as scratch:
+        ours = load_file(execute(run, Store(scratch), say).dir / MODEL)["model"]
+    torch.set_num_threads(threads)
+    theirs = load_file(run.dir / MODEL)["model"]
+    difference = (ours - theirs).abs().max().item()
+    folds = len(Timeline.load(run.dir / TIMELINE).folds)
+    return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
+
+
+def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
+    config, timeline = config_of(run), Timeline.load(run.dir / TIMELINE)
+    made = partial(_recorded, timeline=timeline)
+    watch = partial(_tell, say)
+    return train(config, corpus_of(config, say), store, watch, made, {"by": "a record"})
+
+
+def _sequence_again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
+    config = sequence_config_of(run)
+    return replay(config, corpus_of(config, say), run, store, partial(_tell, say))
+
+
+def _recorded(*parts: object, timeline: Timeline) -> Recorded:
+    config, net, model, dealing = cast(Any, parts)
+    return Recorded(config, net, model, dealing, timeline)
+
+
+def _tell(say: Callable[[str], None], progress: Progress) -> None:
+    say(f"{progress.done:.1f} of {progress.passes:g} passes, {progress.frame_error:.1%} wrong")
+
+
+def _sha256(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Many runs, here or on a batch system, and what is done with a trained network."""

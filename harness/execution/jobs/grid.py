@@ -1,0 +1,218 @@
+"""Many runs on one machine: reused where finished, resumed where begun, in parallel processes."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from data_synth import CAN_SKIP, load_corpus
+from data_synth.corpus import Corpus
+from harness import forked
+from harness.errors import UserError
+from harness.execution.evaluation.frames import Progress, Watch
+from harness.execution.jobs import submitted
+from harness.execution.jobs.recognise import RecognitionConfig, recognised
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.runs.timing import TimingConfig, time_folds
+from harness.execution.training.run import train
+from harness.execution.training.sequence_run import train_sequence
+from harness.identity import identity
+from harness.store import Run, Store
+
+POLL_S = 0.2
+Config = RunConfig | SequenceConfig | TimingConfig | RecognitionConfig
+
+_channel: Any = None
+
+
+class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """A process that executed runs was killed from outside, e.g. for want of memory."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is."""
+
+    finished: int
+    total: int
+    running: dict[str, Progress]
+
+
+def execute(
+    configs: Sequence[Config],
+    store: Path,
+    jobs: int,
+    show: Callable[[Report], None],
+    budget_s: float | None = None,
+    submit: str | None = None,
+) -> dict[str, Run]:
+    """Run every configuration the store does not have yet; returns the runs by hash.
+
+    Equal configurations run once. Each process uses one thread: results depend on the number
+    of threads in their last bits, and two such processes beat one of two threads at the sizes
+    that fit a CPU. With ``submit``, each run is a job of a batch system (see `submitted`).
+
+    Raises:
+        UserError: a run met bad input.
+        ProcessDied: a process or job was killed; the same call goes on.
+        KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
+    """
+    end_s = math.inf if budget_s is None else time.monotonic() + budget_s
+    wanted = {identity(config.to_dict()): config for config in configs}
+    missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
+    board = _Board(frozenset(wanted), len(wanted) - len(missing), show)
+    if missing and submit:
+        work = partial(_execute_alone, store=store.resolve())
+        try:
+            submitted.submit(
+                missing, work, store.parent / "jobs", submit, jobs, board.finish, end_s
+            )
+        except submitted.JobDied:
+            raise ProcessDied from None
+    elif missing:
+        context = forked.context(__name__)
+        channel = context.Queue()
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel,))
+        try:
+            with _interrupts_held():
+                futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
+            _watch(futures, channel, board, end_s)
+        except BrokenProcessPool:
+            raise ProcessDied from None
+        except BaseException:
+            # A worker may be hours from its end; its last checkpoint is on disk.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return {name: Store(store).load(name) for name in wanted}
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Processes started here never see Ctrl-C: it is for the parent, which ends them.
+
+    A signal that arrives meanwhile is delivered to the parent afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass
+class _Board:
+    """What is known of the grid, shown whenever it changes."""
+
+    wanted: frozenset[str]
+    finished: int
+    show: Callable[[Report], None]
+
+    def __post_init__(self) -> None:
+        self.running: dict[str, Progress] = {}
+        self._show()
+
+    def tell(self, progress: Progress) -> None:
+        self.running[progress.run] = progress
+        if progress.run not in self.wanted and progress.done >= progress.passes:
+            # What another run starts from: nobody reports its end.
+            del self.running[progress.run]
+        self._show()
+
+    def finish(self, name: str) -> None:
+        self.running.pop(name, None)
+        self.finished += 1
+        self._show()
+
+    def _show(self) -> None:
+        self.show(Report(self.finished, len(self.wanted), dict(self.running)))
+
+
+def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: float) -> None:
+    """Pass progress on until every run is finished; the first error stops the grid."""
+    pending = set(futures)
+    while pending:
+        if time.monotonic() > end_s:
+            raise KeyboardInterrupt("the budget is spent")
+        done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
+        while True:
+            try:
+                board.tell(channel.get_nowait())
+            except Empty:
+                break
+        for future in done:
+            board.finish(future.result())
+
+
+def _enter(channel: Any) -> None:
+    """Set up a worker process."""
+    global _channel  # what a worker process is given once, at its start
+    _channel = channel
+    torch.set_num_threads(1)
+
+
+def _tell(progress: Progress) -> None:
+    if forked.orphaned():
+        # Nobody waits for this run any more; its last checkpoint is on disk.
+        os._exit(1)
+    _channel.put(progress)
+
+
+def _execute_alone(config: Config, store: Path) -> str:
+    """One run in a job that nobody listens to."""
+    torch.set_num_threads(1)
+    return _execute_one(config, store, lambda progress: None)
+
+
+def _execute_one(config: Config, store: Path, watch: Watch = _tell) -> str:
+    """One run in a worker process; a fault of ours is recorded with the run, not raised."""
+    try:
+        if isinstance(config, TimingConfig):
+            run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
+        elif isinstance(config, RecognitionConfig):
+            run = recognised(config, Store(store), watch)
+        elif isinstance(config, SequenceConfig):
+            run = train_sequence(config, _corpus(config), Store(store), watch)
+        else:
+            run = train(config, _corpus(config), Store(store), watch)
+        return run.hash
+    except UserError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        note = f"{type(error).__name__}: {error}"
+        with Store(store).begin(config.to_dict()) as writer:
+            writer.finish("failed", {}, note)
+        return identity(config.to_dict())
+
+
+def _corpus(config: RunConfig | SequenceConfig) -> Corpus:
+    """The corpus a run names, as it was when the run was configured."""
+    return _loaded(config.corpus, config.scale, config.corpus_seed, config.fingerprint)
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, scale: str, seed: int, fingerprint: str) -> Corpus:
+    # Kept, so that what is made of a corpus is made once for all runs of a process.
+    corpus = load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP)
+    if corpus.fingerprint != fingerprint:
+        raise UserError(f"corpus {name}: changed on disk while the runs were prepared")
+    return corpus

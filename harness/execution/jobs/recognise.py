@@ -1,0 +1,249 @@
+"""A trained network recognises a corpus's test sets: tuned on dev alone, every error kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from data_synth import load_corpus
+from data_synth.corpus import Corpus
+from harness.acoustics import language_model
+from harness.acoustics.arpa import read_arpa
+from harness.acoustics.decoder import Beam
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.hmm import chain_scores, chains
+from harness.acoustics.language_model import LanguageModel
+from harness.acoustics.scoring import Sentence, character_errors, word_errors
+from harness.acoustics.stack import Layout
+from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
+from harness.errors import UserError
+from harness.execution.data.frames import Frames
+from harness.execution.evaluation.frames import Examiner, Watch
+from harness.execution.evaluation.recognition import BEAM, Scores
+from harness.execution.runs.config import RunConfig, plain
+from harness.execution.training.initial import MODEL
+from harness.execution.training.run import train
+from harness.identity import identity
+from harness.store import Run, RunWriter, Store
+
+ERRORS, HEARD = "errors.safetensors", "heard.json"
+"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words and characters for each test
+set; and what was recognised, a list of words for each utterance."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a corpus comes from: a folder, or a name and what it is made with."""
+
+    name: str
+    scale: str
+    seed: int
+    skip: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, if the name is one of a saved corpus."""
+        return Path(self.name) if (Path(self.name) / "corpus.json").exists() else None
+
+    def load(self) -> Corpus:
+        """The corpus; a named one is made if it is not in the cache.
+
+        Raises:
+            UserError: no such corpus, or it cannot be made.
+        """
+        if self.folder is not None:
+            return Corpus.load(self.folder)
+        return load_corpus(self.name, scale=self.scale, seed=self.seed, skip=self.skip)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How test sets are decoded.
+
+    Args:
+        order: of the n-gram model estimated on the corpus's ``lm_text``.
+        closed: the model knows every word of the lexicon; else those of its text alone.
+        arpa: SHA-256 of an ARPA file used in its place; empty for none.
+        scales, insertions: acoustic scales and word insertion penalties to try on dev.
+        dev: how many development utterances decide, evenly chosen.
+        beam: what the search keeps.
+    """
+
+    order: int = 2
+    closed: bool = False
+    arpa: str = ""
+    scales: tuple[float, ...] = SCALES
+    insertions: tuple[float, ...] = INSERTIONS
+    dev: int = 100
+    beam: Beam = BEAM
+
+
+@dataclass(frozen=True)
+class RecognitionConfig:
+    """A training run, and how what it trained is tested.
+
+    Args:
+        training: the run that makes the model; a run of its own in the store.
+        decoding: how.
+        place: where the corpus is; no part of the identity, which has its fingerprint.
+        arpa: where the ARPA file of ``decoding.arpa`` is.
+    """
+
+    training: RunConfig
+    decoding: Decoding
+    place: Place
+    arpa: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        training, decoding = self.training.to_dict(), plain(self.decoding)
+        return {"is": "RecognitionConfig", "training": training, "decoding": decoding}
+
+
+def arpa_sha256(path: Path) -> str:
+    """What ``Decoding.arpa`` has for a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Transcriber:
+    """Turns frame scores into words: sentences by beam search, single words by the best model.
+
+    Args:
+        corpus: whose lexicon, language model text and development set are used.
+        decoding: how.
+        arpa: a language model's file in place of the corpus's text.
+    """
+
+    def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
+        self.corpus, self.decoding, self.arpa = corpus, decoding, arpa
+        self.tuned: Tuned | None = None
+
+    @cached_property
+    def model(self) -> LanguageModel | None:
+        """The language model; None where every utterance is one word."""
+        if self.arpa is not None:
+            return read_arpa(self.arpa)
+        if not self.corpus.lm_text:
+            return None
+        known = self._said.words if self.decoding.closed else None
+        text = self.corpus.lm_text
+        return language_model.train(text, self.decoding.order, vocabulary=known)
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """The words that can be recognised."""
+        lexicon = set(self._said.words)
+        return frozenset(lexicon if self.model is None else lexicon & set(self.model.words))
+
+    @cached_property
+    def _said(self) -> Lexicon:
+        return Lexicon.of(self.corpus.lexicon, self.corpus.silence)
+
+    def unknown(self, split: str) -> float:
+        """The share of a set's words that cannot be recognised."""
+        words = [word for said in self.corpus.split(split).words for word in said]
+        return sum(word not in self.vocabulary for word in words) / len(words)
+
+    def hear(self, split: str, scores_of: Scores) -> list[Sentence]:
+        """What is recognised in each utterance; the first call tunes on the development set."""
+        part = self.corpus.split(split)
+        if self.model is None:
+            laid = chains(self.corpus.lexicon, self.corpus.silence)
+            best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
+            return [(laid.words[i],) for i in best]
+        best = self._tune(scores_of).best
+        graph, beam = self._graph.penalised(best.insertion), self.decoding.beam
+        return [found.words for found in recognise(graph, scores_of(part), best.scale, beam)]
+
+    @cached_property
+    def _graph(self):
+        assert self.model is not None
+        return decoding_graph(self.model, self._said)
+
+    def _tune(self, scores_of: Scores) -> Tuned:
+        if self.tuned is None:
+            dev, decoding = self.corpus.split("dev"), self.decoding
+            few = dev.take(np.arange(0, len(dev), max(1, len(dev) // decoding.dev)))
+            self.tuned = tune(
+                replace(self.corpus, utterances=few),
+                scores_of,
+                self._graph,
+                scales=decoding.scales,
+                insertions=decoding.insertions,
+                beam=decoding.beam,
+            )
+        return self.tuned
+
+
+def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: the stored one, or trained and tested now.
+
+    Progress of the training is told in the name of the whole.
+
+    Raises:
+        UserError: the corpus cannot be loaded, or is another than when it was configured.
+    """
+    corpus = config.place.load()
+    if corpus.fingerprint != config.training.fingerprint:
+        raise UserError(f"corpus {corpus.name}: changed on disk while the runs were prepared")
+    name = identity(config.to_dict())
+    trained = train(
+        config.training, corpus, store, lambda progress: watch(replace(progress, run=name))
+    )
+    return store.obtain(config.to_dict(), lambda writer: _test(config, corpus, trained, writer))
+
+
+def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWriter) -> None:
+    """Score frames and words of every test set with the trained model."""
+    if trained.status != "done":
+        writer.finish("diverged", {"trained": trained.hash}, trained.note)
+        return
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    hidden, device = config.training.hidden, config.training.device
+    net = Dnn(Layout((inputs, *hidden, corpus.n_targets)), config.training.activation)
+    examiner = Examiner(net, Frames.of(corpus, device), replace(corpus, lm_text=()))
+    model = load_file(trained.path(MODEL))["model"].to(device)
+    transcriber = Transcriber(corpus, config.decoding, config.arpa)
+    arrays: dict[str, np.ndarray] = {}
+    heard: dict[str, list[Sentence]] = {}
+    summary: dict[str, Any] = {"trained": trained.hash, "passes": trained.summary["passes"]}
+    began = time.monotonic()
+    for test in corpus.tests:
+        heard[test] = transcriber.hear(test, lambda part: examiner.likelihoods(model, part))
+        arrays |= _errors(test, corpus.split(test).words, heard[test])
+        summary[f"{test}_frame_error"] = examiner.frames_of(test, model).frame_error
+        summary[f"{test}_unknown_words"] = transcriber.unknown(test)
+    summary["dev_frame_error"] = examiner.frames_of("dev", model).frame_error
+    if transcriber.tuned is not None:
+        best = transcriber.tuned.best
+        summary |= {"scale": best.scale, "insertion": best.insertion, "dev_word_error": best.rate}
+    with TemporaryDirectory() as folder:
+        save_file(arrays, path := Path(folder) / ERRORS)
+        writer.attach(ERRORS, path)
+    writer.attach(HEARD, json.dumps(heard, ensure_ascii=False, indent=0).encode())
+    writer.finish("done", summary, provenance={"testing_s": round(time.monotonic() - began, 3)})
+
+
+def _errors(
+    test: str, said: Sequence[Sentence], heard: Sequence[Sentence]
+) -> dict[str, np.ndarray]:
+    """Edits and lengths of a test set, by words and by characters."""
+    words, letters = word_errors(said, heard), character_errors(said, heard, " ")
+    return {
+        f"{test}/words/edits": words.edits,
+        f"{test}/words/lengths": words.lengths,
+        f"{test}/characters/edits": letters.edits,
+        f"{test}/characters/lengths": letters.lengths,
+    }

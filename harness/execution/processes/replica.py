@@ -1,0 +1,129 @@
+"""A replica of sequence training as its server knows it: two processes, and what they have.
+
+Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from harness.execution.processes.messages import Head, Kind
+from harness.execution.processes.messages import send as answer
+from harness.execution.processes.notes import Note
+from harness.execution.processes.recorder import Work
+from harness.execution.processes.server import Pace
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.setup import workload
+from harness.identity import identity
+from harness.simulator.costs import costs_of
+
+SIGN_EVERY_S = 60.0
+"""How often a server that is not ready yet says so: well within the patience of a message."""
+
+
+def trainer_rank(replica: int) -> int:
+    """Of a replica's trainer."""
+    return 1 + 2 * replica
+
+
+def decoder_rank(replica: int) -> int:
+    """Of a replica's decoder."""
+    return 2 + 2 * replica
+
+
+def pace_of(config: SequenceConfig) -> Pace:
+    """The pace of the run's own cluster and workload."""
+    return Pace(costs_of(config.cluster, workload(config), config.replicas, config.seed))
+
+
+def sign_of(config: SequenceConfig, *, paced: bool) -> int:
+    """What a server and its replicas compare, so that all execute the same: 48 bits."""
+    return int(identity({**config.to_dict(), "paced": paced})[:12], 16)
+
+
+class Handed(NamedTuple):
+    """A training utterance that a decoder was given, with which model, read when."""
+
+    utterance: int
+    version: int
+    read_s: float
+
+
+@dataclass
+class Replica:
+    """A trainer and its decoder, as the server knows them.
+
+    Attributes:
+        todo: training utterances it has not been handed.
+        handed: those that have not entered a minibatch, by number of decoding.
+        taken: those of them that enter its next one.
+        version, read_s: of its decoder's model.
+        left: frames in its slots.
+        under_way: frames in its contribution.
+        work: its contribution under way.
+        reads, folds: how many.
+        waits: whether its decoder has asked and there was nothing.
+        gone: whether it is dead.
+    """
+
+    todo: deque[int]
+    handed: dict[int, Handed] = field(default_factory=dict[int, Handed])
+    taken: list[Note] = field(default_factory=list[Note])
+    version: int = 0
+    read_s: float = float("-inf")
+    left: int = 0
+    under_way: int = 0
+    work: Work | None = None
+    reads: int = 0
+    folds: int = 0
+    waits: bool = False
+    gone: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has trained on all it was ever given."""
+        return not (self.todo or self.handed or self.left or self.work)
+
+    def give_up(self) -> tuple[list[int], int]:
+        """Everything it had: utterances that may be handed out again, and frames lost."""
+        utterances = [*(each.utterance for each in self.handed.values()), *self.todo]
+        lost = self.left + self.under_way
+        self.todo, self.handed, self.taken = deque(), {}, []
+        self.left = self.under_way = 0
+        self.work = None
+        return utterances, lost
+
+
+@contextmanager
+def kept_waiting(replicas: int) -> Generator[None]:
+    """Give everybody a sign of life now and then, which needs no answer.
+
+    While a server trains the run it starts from, replicas wait for its first message.
+    """
+    ended = threading.Event()
+
+    def give() -> None:
+        while not ended.wait(SIGN_EVERY_S):
+            for rank in range(1, 1 + 2 * replicas):
+                with suppress(RuntimeError):  # it is gone, as greeting it will find
+                    answer(Head(Kind.CLOCK, rounds=1), rank)
+
+    thread = threading.Thread(target=give, daemon=True, name="signs of life")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def send_home(replicas: int) -> None:
+    """Tell everybody that there is nothing to do: the run is there already."""
+    for rank in range(1, 1 + 2 * replicas):
+        with suppress(RuntimeError):  # it is gone already
+            answer(Head(Kind.STOP), rank)

@@ -1,0 +1,86 @@
+"""The processes of a sequence training, as `harness.train` starts them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from harness.acoustics.denormals import denormals_flushed
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import Report
+from harness.execution.processes.replica import pace_of
+from harness.execution.processes.replica_worker import PartnerGone, contribute
+from harness.execution.processes.server import NoWorkersLeft, ServerGone
+from harness.execution.runs.sequence_file import load_sequence
+from harness.execution.training.executed import check, train_on_processes
+from harness.store import Store
+from harness.store.atomic import writable_folder
+
+Say = Callable[[str], None]
+
+
+def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
+    """Be the server: read the file, make the corpus, train, send the replicas home.
+
+    Args:
+        asked: the command line of `harness.train`.
+        ranks: how many processes there are.
+        say: told what goes on.
+        goes_on: what a user may do when it ends early.
+
+    Raises:
+        UserError: a mistake in the file, or another number of processes than it needs.
+    """
+    if asked.restarts:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
+    run = load_sequence(asked.file, seed=asked.seed, progress=say)
+    config, name = run.config, asked.file.stem
+    check(config)
+    if 1 + 2 * config.replicas != ranks:
+        raise UserError(
+            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
+            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
+        )
+    writable_folder(asked.out, "--out")
+    try:
+        dist.barrier()
+    except RuntimeError:
+        say(f"error: a process died before the run began; {goes_on}")
+        return EXIT_RUN_FAILED
+    with Display({name: name}) as display:
+        try:
+            found = train_on_processes(
+                config, run.corpus, Store(asked.out),
+                lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
+                say, asked.paced,
+            )  # fmt: skip
+        except NoWorkersLeft:
+            say(f"error: no replica is left; {goes_on}")
+            return EXIT_RUN_FAILED
+    for key in ("folds", "virtual_s", "lost_frames"):
+        print(f"{key:32} {found.summary.get(key, 0):.6g}")
+    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    if found.status == "done":
+        return EXIT_DONE
+    say(found.ending(f"{name}, seed {config.seed}"))
+    return EXIT_RUN_FAILED
+
+
+def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> int:
+    """Be a trainer or a decoder, once the server has made the corpus; see `serve`."""
+    run = load_sequence(asked.file, seed=asked.seed)
+    who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
+    with denormals_flushed():
+        try:
+            contribute(run.config, run.corpus, rank, pace_of(run.config) if asked.paced else None)
+        except ServerGone as gone:
+            say(f"error: {who}: the server {str(gone) or 'is gone'}; {goes_on}")
+            return EXIT_RUN_FAILED
+        except PartnerGone as gone:
+            say(f"error: {who}: the other half of the replica {str(gone) or 'is gone'}")
+            return EXIT_RUN_FAILED
+    return EXIT_DONE

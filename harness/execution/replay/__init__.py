@@ -1,0 +1,1 @@
+"""Walking a timeline: contributions at the parameters their workers had read."""

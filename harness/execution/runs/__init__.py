@@ -1,0 +1,1 @@
+"""What is asked for: configurations, and the files they are read from."""

@@ -1,0 +1,137 @@
+"""The full configuration of a sequence training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from harness.acoustics.mmi import Criterion
+from harness.errors import UserError, unknown
+from harness.execution.runs.config import RunConfig, plain
+from harness.simulator import Cluster
+
+FORMAT = 2
+"""Grows when the same configuration would no longer give the same bytes."""
+
+SHUFFLINGS = ("none", "on the fly", "full")
+LAYERS = ("all", "last")
+FRAMES = ("kept", "all")
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """A rate that falls once the held-out criterion has flattened for a while.
+
+    Paper 3, section 4.2: "decays by a factor of 10 after the convergence curve flattens".
+
+    Args:
+        patience: evaluations in a row that gain too little.
+        least_gain: what the best of them must add to the best before, as a share of all
+            that was gained until then.
+        factor: what the rate is multiplied with.
+        most: how often, at most.
+    """
+
+    patience: int = 3
+    least_gain: float = 0.02
+    factor: float = 0.1
+    most: int = 2
+
+    def rate(self, first: float, values: list[float]) -> float:
+        """The rate after evaluations that found the criterion at ``values``, oldest first.
+
+        Args:
+            first: the rate at the beginning.
+            values: the criterion, larger is better; the first one is of the start.
+        """
+        rate, fallen, since = first, 0, 1
+        for now in range(1, len(values)):
+            if fallen < self.most and now - since >= self.patience:
+                before, recent = values[: now - self.patience + 1], values[: now + 1]
+                gained = max(before) - values[0]
+                if max(recent) - max(before) <= self.least_gain * gained:
+                    rate, fallen, since = rate * self.factor, fallen + 1, now
+        return rate
+
+
+@dataclass(frozen=True)
+class SequenceConfig:
+    """One asynchronous sequence training on a simulated cluster.
+
+    Args:
+        corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
+        start: the training whose final model this one starts from.
+        criterion: what an utterance's outer gradient is the gradient of.
+        cluster, timed_layers: the machine, and the network it is charged for.
+        seed: of timing and of the data's order; ``start`` has one of its own.
+        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
+        replicas: workers, each with a decoder, a trainer and a part of the utterances.
+        slots: frames of a minibatch.
+        rate: multiplies gradients that are summed over a minibatch.
+        plateau: when the rate falls; None is never.
+        passes: how often every utterance is decoded; 0 measures the start.
+        shuffling: ``"none"`` trains on one utterance after another, ``"on the fly"`` on a
+            frame of each slot's utterance (paper 3, section 3.1), ``"full"`` on frames of all
+            utterances, which are decoded together when a pass begins.
+        fetch_s: interval of the decoders' fetches, the same moments for all, each as its next
+            utterance begins; None is at the start of each utterance.
+        layers: ``"all"`` are updated, or the ``"last"`` alone.
+        update_silence: whether the outputs of silence are updated.
+        frames: which enter minibatches: those ``"kept"`` by rejection and cancellation, or
+            ``"all"``, the others with an outer gradient of zero.
+        evaluations: how often in a pass the model is measured.
+        held_out: utterances of the development set it is measured on, evenly chosen.
+        order: of the language model that the test sets are decoded with.
+        test: whether words are recognised: of held-out speech whenever the model is measured, and
+            of the test sets at the end.
+        decode_cost: decoding a frame takes as long as training on so many.
+        waiting: decoded utterances of a replica that may wait for a slot.
+        shards: parts of the server, for timing; a fold is complete with its last piece.
+    """
+
+    corpus: str
+    scale: str
+    corpus_seed: int
+    fingerprint: str
+    start: RunConfig
+    criterion: Criterion
+    cluster: Cluster
+    timed_layers: tuple[int, ...]
+    seed: int
+    device: str
+    replicas: int = 1
+    slots: int = 32
+    rate: float = 0.001
+    plateau: Plateau | None = None
+    passes: int = 1
+    shuffling: Literal["none", "on the fly", "full"] = "on the fly"
+    fetch_s: float | None = None
+    layers: Literal["all", "last"] = "all"
+    update_silence: bool = True
+    frames: Literal["kept", "all"] = "kept"
+    evaluations: int = 4
+    held_out: int = 200
+    order: int = 3
+    test: bool = True
+    decode_cost: float = 1.875
+    waiting: int = 1
+    shards: int = 1
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        allowed = {"shuffling": SHUFFLINGS, "layers": LAYERS, "frames": FRAMES}
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise unknown(name, getattr(self, name), values)
+        least = {"passes": 0, "decode_cost": 0}
+        counts = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
+        for name, low in {**dict.fromkeys(counts, 1), **least}.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name}: {getattr(self, name)}; allowed: at least {low}")
+        if not self.rate > 0.0:
+            raise UserError(f"rate: {self.rate}; allowed: above 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the run's identity hashes."""
+        body = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        return {"is": "SequenceConfig", **body, "start": self.start.to_dict()}

@@ -1,0 +1,147 @@
+"""What executes a run's contributions and folds, and says when they happened.
+
+Training decides at boundaries and leaves the way between them to an executor: a simulated
+cluster whose timeline is replayed on one device, a recorded timeline, or real workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from torch import Tensor
+
+from harness.acoustics.dnn import Dnn
+from harness.algorithms.contract import Server
+from harness.errors import UserError
+from harness.execution.data.minibatches import Dealing
+from harness.execution.replay import state as resume
+from harness.execution.replay.stale import StaleReplay
+from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.config import RunConfig
+from harness.simulator import Cluster, Simulation, Timeline
+
+
+class Executor(Protocol):
+    """The workers and the server of one run."""
+
+    server: Server
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the run's clock."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """Loss of everything computed so far, summed over frames, in nats."""
+        ...
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """Execute so many further folds at one rate.
+
+        Args:
+            folds: how many.
+            drain: whether nothing is to be in flight afterwards.
+            handing_out: contributions that may be handed out, counted from the first of these
+                folds; None for as many as there are folds.
+            rate: of folds and local steps.
+        """
+        ...
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """Let everybody wait, idle, while something else takes so long on the cluster."""
+        ...
+
+    def begin_stage(self) -> None:
+        """The dealing has begun its next stage, and nothing is in flight."""
+        ...
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """Everything a resume needs."""
+        ...
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """Undo `capture`."""
+        ...
+
+
+class Simulated:
+    """A simulated cluster, whose every segment is replayed at once.
+
+    Args:
+        config: what is run.
+        net: what is trained.
+        model: initial parameters ``[P]``.
+        dealing: the data.
+    """
+
+    def __init__(self, config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> None:
+        if config.shards > 1:
+            allowed = "1, or real processes (harness.train)"
+            raise UserError(f"shards: {config.shards} is timed but not trained; allowed: {allowed}")
+        self._config, self._dealing = config, dealing
+        self._machine = _machine(config, dealing)
+        self._protocol = config.timed
+        self.simulation = Simulation(
+            self._machine, self._protocol, config.workload(0), config.workers, config.seed
+        )
+        self.replay = StaleReplay(
+            config.algorithm,
+            net,
+            config.algorithm.start(model),
+            dealing.minibatch_of,
+            slots=config.workers * (2 if config.protocol and config.protocol.overlap else 1),
+        )
+        self.server = self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
+
+    @property
+    def loss(self) -> float:
+        """See `Executor`."""
+        return self.replay.loss.item()
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `Executor`."""
+        segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
+        self.replay.run(segment, rate)
+        return segment
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """See `Executor`."""
+        return self.simulation.pause(seconds, kind)
+
+    def begin_stage(self) -> None:
+        """See `Executor`."""
+        self.replay.memory.new_pass = True
+        self.simulation.change(workload=self._config.workload(self._dealing.stage))
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
+        arrays, facts = resume.capture_replay(self.replay)
+        simulation = resume.prefixed(self.simulation.state(), "simulation/")
+        return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts)
+        self.simulation = Simulation.restore(
+            self._machine,
+            self._protocol,
+            resume.part(arrays, "simulation/"),
+            self._config.workers,
+            self._config.seed,
+        )
+
+
+def _machine(config: RunConfig, dealing: Dealing) -> Cluster:
+    """The cluster, its epochs as long as this run's passes: what they cost is due once a pass."""
+    parallel = config.cluster.parallel
+    if not (config.protocol and parallel.epoch_minibatches):
+        return config.cluster
+    epoch = dealing.order.steps * config.workers
+    return replace(config.cluster, parallel=replace(parallel, epoch_minibatches=epoch))

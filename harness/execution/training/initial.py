@@ -1,0 +1,121 @@
+"""What a run starts from; RBM pretraining is a run of its own, which all of a seed share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.rbm import Recipe, pretrain
+from harness.acoustics.stack import random_parameters
+from harness.execution.data.frames import Frames, Order
+from harness.execution.runs.config import RunConfig
+from harness.seeds import stream_key
+from harness.store import RunWriter, Store
+
+MINIBATCH = 100
+"""Frames a minibatch, as the recipe's rates expect."""
+MODEL = "model.safetensors"
+SIGMOID_GAIN = 4.0
+
+
+@dataclass(frozen=True)
+class PretrainingConfig:
+    """What the pretrained parameters are a function of.
+
+    Args:
+        corpus, scale, fingerprint: the corpus and the SHA-256 of its content.
+        hidden: units of each hidden layer.
+        recipe: rates and epochs of the machines.
+        seed: of data order and draws.
+        device: ``"cpu"`` or ``"cuda"``.
+        share: of the training utterances, the same as the run trains on; no part of the
+            identity while it is all of them.
+    """
+
+    corpus: str
+    scale: str
+    fingerprint: str
+    hidden: tuple[int, ...]
+    recipe: Recipe
+    seed: int
+    device: str
+    share: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        told = asdict(self)
+        if self.share == 1.0:
+            del told["share"]
+        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
+
+
+def initial_parameters(
+    config: RunConfig, net: Dnn, frames: Frames, corpus: Corpus, store: Store
+) -> Tensor:
+    """The parameters ``[P]`` that a run starts from: pretrained, or drawn."""
+    if isinstance(config.initial, Recipe):
+        asked = PretrainingConfig(
+            config.corpus,
+            config.scale,
+            config.fingerprint,
+            config.hidden,
+            config.initial,
+            config.seed,
+            config.device,
+            # Asynchronous runs pretrain on all of the data, whatever share they train on.
+            config.stages[0].share if config.protocol is not None else 1.0,
+        )
+        return pretrained(asked, net, frames, corpus, store)
+    generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+    if config.initial is not None:
+        return config.initial.parameters(net.layout, generator)[0]
+    gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+    return random_parameters(net.layout, generator, gain)[0]
+
+
+def pretrained(
+    config: PretrainingConfig, net: Dnn, frames: Frames, corpus: Corpus, store: Store
+) -> Tensor:
+    """The pretrained parameters ``[P]``: from the store, or made now.
+
+    Several processes may ask at once: one makes them, the others wait.
+    """
+    run = store.obtain(
+        config.to_dict(), lambda writer: _pretrain(config, net, frames, corpus, writer)
+    )
+    return load_file(run.path(MODEL))["model"]
+
+
+def _pretrain(
+    config: PretrainingConfig, net: Dnn, frames: Frames, corpus: Corpus, writer: RunWriter
+) -> None:
+    train = corpus.split("train")
+    # Stages of training count from 0: these orders are of no stage.
+    orders = [
+        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, config.share, 10**9)
+        for epoch in range(max(config.recipe.gaussian_epochs, config.recipe.bernoulli_epochs))
+    ]
+
+    def inputs(epoch: int, number: int) -> Tensor:
+        rows = torch.from_numpy(orders[epoch].rows(number)).to(config.device)
+        return frames.gather(rows.unsqueeze(0)).x
+
+    found = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
+    for depth, errors in enumerate(found.reconstruction):
+        for epoch, error in enumerate(errors[:, 0].tolist(), start=1):
+            writer.log(f"reconstruction/{depth}", error, fold=0, time_s=0.0, epoch=epoch)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / MODEL
+        save_file({"model": found.stack[0].cpu().contiguous()}, path)
+        writer.attach(MODEL, path)
+    writer.finish(
+        "done", {f"reconstruction/{d}": e[-1, 0].item() for d, e in enumerate(found.reconstruction)}
+    )
