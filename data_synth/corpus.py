@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -109,6 +109,10 @@ class Corpus:
         """How many HMM states there are."""
         used = (t for states in self.lexicon.values() for t in states)
         return max(1 + max((*self.silence, *used)), self.tree.n_targets if self.tree else 0)
+
+    def layers(self, hidden: Sequence[int]) -> tuple[int, ...]:
+        """Units of every layer of a network on this corpus: spliced frames in, targets out."""
+        return (self.dim * (2 * self.context + 1), *hidden, self.n_targets)
 
     @cached_property
     def fingerprint(self) -> str:

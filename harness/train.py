@@ -23,8 +23,8 @@ from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.acoustics.dnn import Dnn
-    from harness.execution.data.minibatches import Dealing
+    from data_synth.corpus import Corpus
+    from harness.execution.data.minibatches import Minibatches
     from harness.execution.processes.rounds import Rounds
     from harness.execution.processes.server import Distributed
     from harness.execution.processes.shards import Sharded
@@ -154,10 +154,11 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     name = asked.file.stem
 
     def made(
-        config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing
+        config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
     ) -> Distributed | Rounds | Sharded:
+        del corpus  # processes make their own
         begin(_identity(config, asked))
-        parts = config, net, model, dealing
+        parts = config, model, minibatches
         if config.protocol:
             executors.append(Rounds(*parts, say=_say, backend=asked.backend))
         else:

@@ -103,7 +103,7 @@ class SimulatedSteps:
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
         """Frames from all over a chunk, spliced, as a run deals them; pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
-        return self._frames.gather(torch.from_numpy(self._order.dealt(steps)).to(self._device))
+        return self._frames.gather(torch.from_numpy(self._order.rows_of(steps)).to(self._device))
 
     def run(self, folds: int) -> None:
         """The next folds, one minibatch each."""

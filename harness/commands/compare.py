@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,21 +27,26 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.errors import EXIT_DONE
     from harness.execution.fidelity.compare import compare, shown
-    from harness.execution.fidelity.replay import config_of, is_sequence, stored_run
+    from harness.execution.fidelity.replay import config_of, corpus_of, is_sequence, stored_run
     from harness.execution.training.run import TIMELINE
     from harness.simulator import Timeline, load_cluster
 
     found = stored_run(arguments.folder)
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     timeline = Timeline.load(found.dir / TIMELINE)
-    lines = (
-        _sequence(found, timeline, cluster)
-        if is_sequence(found)
-        else shown(compare(config_of(found), timeline, cluster))
-    )
+    if is_sequence(found):
+        lines = _sequence(found, timeline, cluster)
+    else:
+        config = config_of(found)
+        train = corpus_of(config, _say).split("train")
+        lines = shown(compare(config, train, timeline, cluster))
     for line in lines:
         print(line)
     return EXIT_DONE
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterator[str]:
@@ -51,7 +57,7 @@ def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterat
 
     told, _ = load_told(found.dir / TOLD)
     config = sequence_config_of(found)
-    train = corpus_of(config, lambda line: None).split("train")
+    train = corpus_of(config, _say).split("train")
     return comparing.shown_sequence(
         comparing.compare_sequence(config, train, timeline, told, cluster)
     )

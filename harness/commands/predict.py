@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time."""
     from harness.errors import EXIT_DONE, UserError
-    from harness.execution.fidelity.predict import foreseen
-    from harness.execution.fidelity.predict_sequence import foreseen_sequence
+    from harness.execution.fidelity.predict import prediction
+    from harness.execution.fidelity.predict_sequence import sequence_prediction
     from harness.execution.runs.file import load_run
     from harness.execution.runs.sequence_file import is_sequence, load_sequence
     from harness.simulator import load_cluster
@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     options = cluster, arguments.workers, arguments.target
     lines = (
-        foreseen_sequence(load_sequence(arguments.file), *options, arguments.kept)
+        sequence_prediction(load_sequence(arguments.file), *options, arguments.kept)
         if sequence
-        else foreseen(load_run(arguments.file), *options)
+        else prediction(load_run(arguments.file), *options)
     )
     for line in lines:
         print(line)

@@ -150,7 +150,6 @@ def config_of(
     arpa = system.lm
     if arpa is None and place.folder and (place.folder / "lm.arpa").exists():
         arpa = place.folder / "lm.arpa"
-    inputs = corpus.dim * (2 * corpus.context + 1)
     training = RunConfig(
         corpus=corpus.name,
         scale="folder" if place.folder else place.scale,
@@ -167,7 +166,7 @@ def config_of(
         evaluations=4,
         cluster=build(Cluster, FREE, "recognise"),
         workers=1,
-        timed_layers=(inputs, *system.hidden, corpus.n_targets),
+        timed_layers=corpus.layers(system.hidden),
         seed=seed,
         device=resolve(device),
         tested="never",

@@ -269,6 +269,15 @@ class Simulation:
                 array[...] = state[name]
         return simulation
 
+    def restored(self, state: Mapping[str, np.ndarray]) -> Simulation:
+        """A simulation of the same settings whose `state` this is.
+
+        Raises:
+            UserError: the state is of other settings.
+        """
+        settings = (self.workers, self.seed)
+        return Simulation.restore(self.cluster, self.protocol, state, *settings, spans=self.spans)
+
     def _limits(
         self,
         folds: int | None,

@@ -172,7 +172,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         (
             "network",
             _levels(paper["layers"]),
-            _levels([_inputs(corpus), *preset.hidden, corpus.n_targets]),
+            _levels(corpus.layers(preset.hidden)),
         ),
         ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
         (
@@ -205,10 +205,6 @@ def _tests(corpus: Corpus) -> str:
         new = heard.isdisjoint(part.speaker.tolist())
         told.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
     return "; ".join(told)
-
-
-def _inputs(corpus: Corpus) -> int:
-    return corpus.dim * (2 * corpus.context + 1)
 
 
 def _levels(sizes: Sequence[int]) -> str:

@@ -226,7 +226,6 @@ def differences(subject: Subject) -> list[dict[str, str]]:
     preset, corpus = PRESETS[subject.scale], subject.corpus
     hours = preset.share * corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
     spliced, minibatch = 2 * corpus.context + 1, preset.minibatch
-    ours = [corpus.dim * spliced, *preset.hidden, corpus.n_targets]
     ranks = "/".join(map(str, preset.ranks))
     rows = [
         (
@@ -234,7 +233,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             f"{PRINTED['training_hours']} h Switchboard",
             f"{hours:.2f} h {corpus.name}",
         ),
-        ("network", _levels(PRINTED["layers"]), _levels(ours)),
+        ("network", _levels(PRINTED["layers"]), _levels(corpus.layers(preset.hidden))),
         ("features", "fMLLR, 11 frames of 40", f"{spliced} frames of {corpus.dim}"),
         (
             "minibatch",

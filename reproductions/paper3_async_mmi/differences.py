@@ -25,7 +25,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          f"{paper['training_hours']} h Icelandic, {paper['utterances']:,} queries",
          f"{hours:.2f} h {corpus.name}, {len(train):,} queries"),
         ("network", _levels(paper["layers"]),
-         _levels([corpus.dim * (2 * corpus.context + 1), *preset.hidden, corpus.n_targets])),
+         _levels(corpus.layers(preset.hidden))),
         ("vocabulary", f"{paper['vocabulary']:,} words", f"{len(corpus.lexicon):,} words"),
         ("slots of a minibatch", str(paper["minibatch"]),
          f"{preset.slots}: a small corpus is soon all in flight (50 replicas: {flying:.0%})"),

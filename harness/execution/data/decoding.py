@@ -18,7 +18,6 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Outer, SequenceCriterion
 from harness.acoustics.stack import Layout
 from harness.execution.data.frames import Frames
-from harness.execution.runs.sequence import SequenceConfig
 
 TOGETHER = 64
 """Utterances of a batch on a GPU."""
@@ -167,14 +166,16 @@ class Decoder:
     """Decodes training utterances: one by one on a CPU, in batches on a GPU.
 
     Args:
-        config: of the run.
+        device: where it computes: ``"cpu"`` or ``"cuda"``.
+        every_frame: whether frames that are rejected enter minibatches too.
         halves: the network.
         frames: the corpus on its device.
         train: its training utterances.
         criterion: gives outer gradients.
     """
 
-    config: SequenceConfig
+    device: str
+    every_frame: bool
     halves: Halves
     frames: Frames
     train: Utterances
@@ -183,7 +184,7 @@ class Decoder:
     @torch.no_grad()
     def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
         """Each utterance with its own parameters ``[P']``."""
-        if self.config.device == "cpu":
+        if self.device == "cpu":
             return [self._one(m, u) for m, u in zip(models, utterances, strict=True)]
         return [
             decoded
@@ -222,11 +223,11 @@ class Decoder:
 
     @cached_property
     def _batched(self) -> BatchedCriterion:
-        return BatchedCriterion(self.criterion, self.config.device)
+        return BatchedCriterion(self.criterion, self.device)
 
     def _entering(self, kept: Tensor) -> Tensor:
         """Numbers of the frames that enter minibatches, of those ``kept [T]``."""
-        if self.config.frames == "all" and kept.any():
+        if self.every_frame and kept.any():
             return torch.arange(len(kept), device=kept.device)
         return kept.nonzero()[:, 0]
 

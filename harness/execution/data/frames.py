@@ -103,7 +103,7 @@ class Order:
         order = _chunk_order(self, chunk)
         return order[within * self.minibatch : (within + 1) * self.minibatch]
 
-    def dealt(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step), whoever the worker."""
         return np.stack([self.rows(step) for _, step in keys])
 

@@ -20,7 +20,7 @@ from harness.seeds import stream
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class Partition:
     """The minibatches of one pass, worker by worker.
 
     Args:
@@ -72,7 +72,7 @@ class Shards:
         """Frames that all workers train on in a round."""
         return self.workers * self.every * self.minibatch
 
-    def dealt(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
         size = self.minibatch
         rows = [self._shuffled[worker, step * size : (step + 1) * size] for worker, step in keys]
@@ -84,7 +84,7 @@ class Shards:
         every = len(self.start)
         subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
         return [
-            rows_of(self.start[own], self.frames[own])
+            row_numbers(self.start[own], self.frames[own])
             for own in balanced(self.frames, np.sort(subset), self.workers)
         ]
 
@@ -100,15 +100,15 @@ class Shards:
 
 
 def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
-    """Deal utterances out, the longest first, each to the worker with the fewest frames so far.
+    """Hand utterances out, the longest first, each to the worker with the fewest frames so far.
 
     Args:
         frames: length of every utterance.
-        chosen: numbers of those to deal out.
+        chosen: numbers of those to hand out.
         workers: how many share them; the first of equals comes first.
 
     Returns:
-        The utterances of each worker, in the order dealt.
+        The utterances of each worker, in the order they were handed out.
     """
     longest_first = chosen[np.argsort(-frames[chosen], kind="stable")]
     least = [(0, worker) for worker in range(workers)]
@@ -120,7 +120,7 @@ def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.nd
     return [np.array(own, dtype=np.int64) for own in dealt]
 
 
-def rows_of(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
+def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
     """The row numbers of utterances, one after the other."""
     before = np.cumsum(frames) - frames
     return np.arange(frames.sum()) + np.repeat(start - before, frames)

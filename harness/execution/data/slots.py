@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Minibatch
-from harness.execution.replay.stale import Key
+from harness.execution.data.minibatches import Key
 from harness.simulator import Contributions, Decodes, Timeline
 
 Arrays = dict[str, np.ndarray]

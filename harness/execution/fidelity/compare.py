@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import ks_2samp
 
+from data_synth.corpus import Utterances
 from harness.errors import UserError
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.runs.config import RunConfig
-from harness.simulator import Cluster, Simulation, Timeline
+from harness.simulator import Cluster, Timeline
 
 LEAST_FOLDS = 50
 QUANTILES = (0.5, 0.95, 0.99)
@@ -93,22 +94,18 @@ def _pauses(timeline: Timeline) -> list[tuple[float, float]]:
     return list(zip(rows.start_s.tolist(), rows.end_s.tolist(), strict=True))
 
 
-def compare(config: RunConfig, timeline: Timeline, cluster: Cluster | None = None) -> Comparison:
+def compare(
+    config: RunConfig, train: Utterances, timeline: Timeline, cluster: Cluster | None = None
+) -> Comparison:
     """A recorded run beside as many simulated folds.
 
     Args:
         config: of the run.
+        train: the training utterances.
         timeline: its record.
         cluster: predicts; None for the run's own.
     """
-    simulation = Simulation(
-        cluster or config.cluster,
-        config.timed,
-        config.workload(0),
-        workers=config.workers,
-        seed=config.seed,
-    )
-    predicted = simulation.advance(folds=len(timeline.folds))
+    predicted = config.simulation(train, cluster).advance(folds=len(timeline.folds))
     return Comparison(behaviour(timeline, config.workers), behaviour(predicted, config.workers))
 
 

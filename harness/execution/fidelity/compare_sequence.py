@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +11,13 @@ from scipy.stats import ks_2samp
 
 from data_synth.corpus import Utterances
 from harness.errors import UserError
-from harness.execution.data.utterances import orders
 from harness.execution.evaluation.lags import push_lag
 from harness.execution.fidelity.compare import Behaviour, Comparison, behaviour, shown
+from harness.execution.fidelity.predict_sequence import WITHOUT_LIMIT, as_told, simulated
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.sequence_recorder import Told
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.streams import WITHOUT_LIMIT, simulated
-from harness.simulator import Cluster, Timeline, concat
+from harness.simulator import Cluster, Timeline
 from harness.simulator.protocols.sequence import outer_lag
 from harness.simulator.timeline import Spans
 
@@ -77,28 +75,9 @@ def compare_sequence(
     """
     if told.restarts or len(timeline.lost()):
         raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
-    predicted = predict(config, train, told, cluster)
+    kept_of = as_told((row.utterance, row.entering) for row in sorted(told.rows))
+    predicted = simulated(config, train, kept_of, cluster, most=WITHOUT_LIMIT)
     return SequenceComparison(*(Ages.of(t, config) for t in (awake(timeline), predicted)))
-
-
-def predict(
-    config: SequenceConfig, train: Utterances, told: Told, cluster: Cluster | None = None
-) -> Timeline:
-    """The timeline of a run in which so many frames of each utterance are kept, on a cluster."""
-    simulation = simulated(config, cluster)
-    order = orders(config.seed, len(train), config.replicas, max(1, config.passes))
-    simulation.give(np.where(order < 0, 0, train.frames[order]))
-    kept: dict[int, deque[int]] = {}
-    for row in sorted(told.rows):
-        kept.setdefault(row.utterance, deque()).append(row.entering)
-    segments: list[Timeline] = []
-    while True:
-        segments.append(simulation.advance(folds=WITHOUT_LIMIT))
-        begun = simulation.untold()
-        if not len(begun.worker):
-            return concat(segments)
-        utterances = order[begun.worker, begun.number].tolist()
-        simulation.tell(begun.worker, np.array([kept[u].popleft() for u in utterances]))
 
 
 def awake(timeline: Timeline) -> Timeline:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from harness.execution.data.frames import Frames
-from harness.execution.data.minibatches import Dealing
+from data_synth.corpus import Utterances
 from harness.execution.fidelity.replay import stored_run
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import RunFile
-from harness.simulator import Cluster, Simulation, Timeline
+from harness.simulator import Cluster, Timeline, concat
 from harness.store import Run
 
+MOST_FOLDS = 200_000
+"""Folds that are simulated; a longer run goes on at the rate that it had by then."""
 SAMPLE = 2000
-"""Folds that are simulated."""
+"""Folds of a single worker, for the speed-up."""
 
 
-def foreseen(
+def prediction(
     asked: RunFile, cluster: Cluster | None, workers: int | None, target: Path | None
 ) -> Iterator[str]:
     """Lines that say throughput, speed-up, staleness and time.
@@ -40,37 +42,90 @@ def foreseen(
         cluster=cluster or asked.config.cluster,
         workers=workers or asked.config.workers,
     )
-    timeline = _simulated(config.workers, config)
-    per_s, alone_per_s = _rate(timeline), _rate(_simulated(1, config))
+    train = asked.corpus.split("train")
+    run = whole(config, train)
+    alone = whole(replace(config, workers=1, passes=1), train, SAMPLE)
     each = config.workers if config.protocol else 1
-    frames = Frames.of(asked.corpus, "cpu")
-    folds = Dealing(config, asked.corpus, frames).order.folds
-    staleness = timeline.staleness()
+    staleness = run.timeline.staleness()
     yield f"{'cluster':28} {config.cluster.name}, {config.workers} workers"
-    yield f"{'folds a second':28} {per_s:.5g}"
-    yield f"{'speed-up over one worker':28} {per_s * each / alone_per_s:.4g}"
+    yield f"{'folds a second':28} {run.per_s:.5g}"
+    yield f"{'speed-up over one worker':28} {run.per_s * each / alone.per_s:.4g}"
     yield f"{'staleness':28} mean {staleness.mean():.3g}, largest {staleness.max()}"
-    yield f"{'first pass':28} {folds} folds, {folds / per_s:.5g} s"
-    passes, whole_s = config.passes, config.passes * folds / per_s
-    yield f"{'all passes, at most':28} {passes} passes, {whole_s:.5g} s"
+    yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"
+    yield f"{'all passes, at most':28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
     if target is not None:
-        yield from reached(stored_run(target), per_s)
+        yield from reached(stored_run(target), run)
 
 
-def _simulated(workers: int, config: RunConfig) -> Timeline:
-    simulation = Simulation(
-        config.cluster, config.timed, config.workload(0), workers=workers, seed=config.seed
-    )
-    return simulation.advance(folds=SAMPLE)
+@dataclass(frozen=True)
+class Whole:
+    """A run from its beginning to its end, in simulated time.
+
+    Attributes:
+        timeline: of the folds that were simulated: all, or the first ones of a long run.
+        folds: of every pass.
+        ends_s: when each pass ends; beyond the simulated folds, at their rate.
+    """
+
+    timeline: Timeline
+    folds: tuple[int, ...]
+    ends_s: tuple[float, ...]
+
+    @property
+    def per_s(self) -> float:
+        """Folds a second, pauses included."""
+        times = self.timeline.folds.time_s
+        return float(len(times) / times[-1]) if times[-1] > 0.0 else float("inf")
+
+    def second_of(self, fold: int) -> float:
+        """When so many folds are done."""
+        times = self.timeline.folds.time_s
+        return float(times[fold - 1]) if 0 < fold <= len(times) else fold / self.per_s
 
 
-def _rate(timeline: Timeline) -> float:
-    times = timeline.folds.time_s
-    return float(len(times) / times[-1]) if times[-1] > 0.0 else float("inf")
+def whole(config: RunConfig, train: Utterances, most: int = MOST_FOLDS) -> Whole:
+    """A run that trains every pass, timed as its executor times it.
+
+    Args:
+        config: of the run.
+        train: the training utterances.
+        most: folds that are simulated.
+
+    Raises:
+        UserError: too many workers for the data.
+    """
+    simulation = config.simulation(train)
+    segments: list[Timeline] = []
+    folds: list[int] = []
+    ends_s: list[float] = []
+    for stage in range(config.passes):
+        simulation.change(config.workload(stage))
+        order = config.order(stage, train)
+        searches, step = config.schedule.searches, 0
+        while step < order.folds and simulation.version < most:
+            if search_s := config.search_s(stage, order.chunk_steps, order.folds - step):
+                segments.append(simulation.pause(search_s, "search"))
+            end = min(order.folds, step + order.chunk_steps) if searches else order.folds
+            now = min(end - step, most - simulation.version)
+            segments.append(simulation.advance(folds=now, drain=step + now == end))
+            step += now
+        folds.append(order.folds)
+        ends_s.append(simulation.now_s)
+        if step < order.folds:
+            return _longer(config, train, concat(segments), folds)
+    return Whole(concat(segments), tuple(folds), tuple(ends_s))
 
 
-def reached(run: Run, per_s: float) -> Iterator[str]:
-    """Lines that say when a cluster of so many folds a second would have had a run's errors."""
+def _longer(config: RunConfig, train: Utterances, known: Timeline, folds: list[int]) -> Whole:
+    """A run of which only the beginning was simulated."""
+    rest = range(len(folds), config.passes)
+    every = (*folds, *(config.order(stage, train).folds for stage in rest))
+    run = Whole(known, every, ())
+    return replace(run, ends_s=tuple(run.second_of(done) for done in accumulate(every)))
+
+
+def reached(run: Run, predicted: Whole) -> Iterator[str]:
+    """Lines that say when a cluster would have had a run's errors."""
     metrics = run.metrics
     for name in ("dev_frame_error/average", "dev_frame_error/iterate"):
         rows = np.flatnonzero(np.array(metrics["name"]) == name)
@@ -82,5 +137,5 @@ def reached(run: Run, per_s: float) -> Iterator[str]:
             error, fold = float(metrics["value"][row]), int(metrics["fold"][row])
             if error < best:
                 best = error
-                yield f"{error:28.2%} {fold / per_s:12.5g}"
+                yield f"{error:28.2%} {predicted.second_of(fold):12.5g}"
         return

@@ -1,30 +1,35 @@
 """How long a sequence training would take on a cluster: simulated, not trained.
 
-How much decoders keep follows from parameters, which nobody has before training: it is given, or
-taken from a finished run. Lengths are drawn, with the mean and the spread of the corpus.
+Which frames decoders keep follows from parameters, which nobody has before training: how many is
+given, or taken from a finished run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from data_synth.corpus import Utterances
 from harness.errors import UserError
-from harness.execution.fidelity.predict import SAMPLE, reached
+from harness.execution.fidelity.predict import MOST_FOLDS, SAMPLE, Whole, reached
 from harness.execution.fidelity.replay import is_sequence, stored_run
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.runs.sequence_file import SequenceFile
-from harness.execution.training.setup import workload
-from harness.simulator import Cluster, Sequence, Simulation, Timeline
+from harness.simulator import Cluster, Sequence, Timeline, concat
 from harness.simulator.protocols.sequence import outer_lag
 from harness.store import Run
 
+WITHOUT_LIMIT = 10**9
+KeptOf = Callable[[int], int]
+"""How many frames of an utterance, by its number, enter minibatches."""
 
-def foreseen_sequence(
+
+def sequence_prediction(
     asked: SequenceFile,
     cluster: Cluster | None,
     replicas: int | None,
@@ -49,60 +54,87 @@ def foreseen_sequence(
         cluster=cluster or asked.config.cluster,
         replicas=replicas or asked.config.replicas,
     )
+    if config.shuffling == "full":
+        raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
     run = _sequence_run(target) if target else None
     train, share = asked.corpus.split("train"), _share(config, run, kept)
-    timeline = foreseen_timeline(config, train, share)
+    kept_of = sharing(train, share)
+    timeline = simulated(config, train, kept_of)
     per_s = steady_rate(timeline)
-    alone_per_s = steady_rate(foreseen_timeline(replace(config, replicas=1), train, share))
-    folds = round(float(train.frames.sum()) * share / config.slots)
+    alone_per_s = steady_rate(simulated(replace(config, replicas=1), train, kept_of, most=SAMPLE))
     inner = timeline.staleness()
     outer, _ = outer_lag(timeline, None if config.shuffling == "on the fly" else config.slots)
-    first_s = float(timeline.folds.time_s[0])
+    whole = _whole(config, train, share, timeline)
     yield f"{'cluster':28} {config.cluster.name}, {config.replicas} replicas"
     yield f"{'frames kept':28} {share:.3g} of all"
     yield f"{'folds a second':28} {per_s:.5g}"
     yield f"{'speed-up over one replica':28} {per_s / alone_per_s:.4g}"
     yield f"{'inner staleness':28} mean {inner.mean():.3g}, largest {inner.max()}"
     yield f"{'outer staleness':28} mean {outer.mean():.3g}, largest {outer.max()}"
-    yield f"{'first pass':28} {folds} folds, {first_s + folds / per_s:.5g} s"
-    passes = config.passes
-    yield f"{'all passes':28} {passes} passes, {first_s + passes * folds / per_s:.5g} s"
+    yield f"{'first pass':28} {whole.folds[0]} folds, {whole.ends_s[0]:.6g} s"
+    yield f"{'all passes':28} {config.passes} passes, {whole.ends_s[-1]:.6g} s"
     if run is not None:
-        yield from reached(run, per_s)
+        yield from reached(run, whole)
 
 
-def foreseen_timeline(config: SequenceConfig, train: Utterances, kept: float) -> Timeline:
-    """Some folds of a run that keeps the share ``kept`` of every utterance's frames.
+def sharing(train: Utterances, share: float) -> KeptOf:
+    """The share ``share`` of every utterance's frames is kept, whole frames only."""
+    counts = np.rint(share * train.frames).astype(np.int64)
+    return lambda utterance: int(counts[utterance])
 
-    Raises:
-        UserError: frames are shuffled over whole passes.
+
+def as_told(kept: Iterator[tuple[int, int]]) -> KeptOf:
+    """As many frames are kept as were in a real run: (utterance, frames), oldest first."""
+    queues: dict[int, deque[int]] = {}
+    for utterance, frames in kept:
+        queues.setdefault(utterance, deque()).append(frames)
+    return lambda utterance: queues[utterance].popleft()
+
+
+def simulated(
+    config: SequenceConfig,
+    train: Utterances,
+    kept_of: KeptOf,
+    cluster: Cluster | None = None,
+    most: int = MOST_FOLDS,
+) -> Timeline:
+    """The timeline of a run whose decoders keep so many frames of every utterance.
+
+    Args:
+        config: of the run.
+        train: the training utterances.
+        kept_of: asked once for each utterance that is decoded, in the order of decoding.
+        cluster: in place of the run's own.
+        most: folds after which it ends, if the run is longer.
     """
-    if config.shuffling == "full":
-        raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
-    lengths = np.asarray(train.frames, np.float64)
-    protocol = Sequence(
-        slots=config.slots,
-        frames=float(lengths.mean()),
-        frames_cv=float(lengths.std() / lengths.mean()),
-        kept=kept,
-        decode_cost=config.decode_cost,
-        fetch_s=config.fetch_s,
-        waiting=config.waiting,
-        shards=config.shards,
-        shuffled=config.shuffling == "on the fly",
-    )
-    simulation = Simulation(
-        config.cluster, protocol, workload(config), workers=config.replicas, seed=config.seed
-    )
-    return simulation.advance(folds=SAMPLE)
+    simulation, order = config.simulation(train, cluster), config.orders(train)
+    segments: list[Timeline] = []
+    while True:
+        segments.append(simulation.advance(folds=WITHOUT_LIMIT))
+        begun = simulation.untold()
+        if not len(begun.worker) or simulation.version >= most:
+            return concat(segments)
+        utterances = order[begun.worker, begun.number].tolist()
+        simulation.tell(begun.worker, np.array([kept_of(u) for u in utterances]))
 
 
 def steady_rate(timeline: Timeline) -> float:
-    """Folds a second in the second half: until slots are filled, there are fewer."""
+    """Folds a second in the middle half: while slots are filled and emptied, there are fewer."""
     times = timeline.folds.time_s
-    half = len(times) // 2
-    passed_s = float(times[-1] - times[half - 1])
-    return (len(times) - half) / passed_s if passed_s > 0.0 else float("inf")
+    quarter = len(times) // 4
+    first, last = quarter, len(times) - 1 - quarter
+    passed_s = float(times[last] - times[first])
+    return (last - first) / passed_s if passed_s > 0.0 else float("inf")
+
+
+def _whole(config: SequenceConfig, train: Utterances, share: float, known: Timeline) -> Whole:
+    """The run from its beginning to its end; a pass ends with its share of the folds."""
+    folds = len(known.folds)
+    if folds >= MOST_FOLDS:
+        folds = round(config.passes * float(train.frames.sum()) * share / config.slots)
+    each = tuple(np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int)).tolist())
+    run = Whole(known, each, ())
+    return replace(run, ends_s=tuple(run.second_of(done) for done in accumulate(each)))
 
 
 def _share(config: SequenceConfig, run: Run | None, kept: float | None) -> float:

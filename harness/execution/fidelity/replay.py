@@ -128,8 +128,8 @@ def _sequence_again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
 
 
 def _recorded(*parts: object, timeline: Timeline) -> Recorded:
-    config, net, model, dealing = cast(Any, parts)
-    return Recorded(config, net, model, dealing, timeline)
+    config, corpus, model, minibatches = cast(Any, parts)
+    return Recorded(config, corpus, model, minibatches, timeline)
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:

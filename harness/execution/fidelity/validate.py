@@ -153,15 +153,17 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
 
 def _one(folder: Path, name: str, workers: int) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
-    servers = load_run(folder / "run.toml").config.shards
-    options = ["--processes", str(workers + servers), "--out", str(folder / "runs")]
+    asked = load_run(folder / "run.toml")
+    processes = str(workers + asked.config.shards)
+    options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
         raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
     (config_file,) = (folder / "runs").glob("*/config.json")
     run = stored_run(config_file.parent)
-    return compare(config_of(run), Timeline.load(run.dir / TIMELINE))
+    train = asked.corpus.split("train")
+    return compare(config_of(run), train, Timeline.load(run.dir / TIMELINE))
 
 
 def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:

@@ -14,10 +14,8 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.numerator import references_of
-from harness.acoustics.stack import Layout
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import Watch, log_prior
 from harness.execution.runs.sequence import SequenceConfig
@@ -96,9 +94,7 @@ def _measure(
 class _Line:
     def __init__(self, config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor) -> None:
         training = config.training
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *training.start.hidden, corpus.n_targets))
-        self.net = Dnn(layout, training.start.activation)
+        self.net = training.start.network(corpus)
         self.begin, self.way = begin, end - begin
         self.frames = Frames.of(corpus, "cpu")
         # Whole frames or none: rejected and cancelled ones would leave another function.

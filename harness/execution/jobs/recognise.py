@@ -21,12 +21,10 @@ from data_synth.corpus import Corpus
 from harness.acoustics import language_model
 from harness.acoustics.arpa import read_arpa
 from harness.acoustics.decoder import Beam
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Lexicon, decoding_graph
 from harness.acoustics.hmm import chain_scores, chains
 from harness.acoustics.language_model import LanguageModel
 from harness.acoustics.scoring import Sentence, character_errors, word_errors
-from harness.acoustics.stack import Layout
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
 from harness.execution.data.frames import Frames
@@ -210,9 +208,7 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     if trained.status != "done":
         writer.finish("diverged", {"trained": trained.hash}, trained.note)
         return
-    inputs = corpus.dim * (2 * corpus.context + 1)
-    hidden, device = config.training.hidden, config.training.device
-    net = Dnn(Layout((inputs, *hidden, corpus.n_targets)), config.training.activation)
+    net, device = config.training.network(corpus), config.training.device
     examiner = Examiner(net, Frames.of(corpus, device), replace(corpus, lm_text=()))
     model = load_file(trained.path(MODEL))["model"].to(device)
     transcriber = Transcriber(corpus, config.decoding, config.arpa)

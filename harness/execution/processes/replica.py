@@ -18,7 +18,6 @@ from harness.execution.processes.notes import Note
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.server import Pace
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.setup import workload
 from harness.identity import identity
 from harness.simulator.costs import costs_of
 
@@ -38,7 +37,7 @@ def decoder_rank(replica: int) -> int:
 
 def pace_of(config: SequenceConfig) -> Pace:
     """The pace of the run's own cluster and workload."""
-    return Pace(costs_of(config.cluster, workload(config), config.replicas, config.seed))
+    return Pace(costs_of(config.cluster, config.workload, config.replicas, config.seed))
 
 
 def sign_of(config: SequenceConfig, *, paced: bool) -> int:

@@ -42,7 +42,7 @@ from harness.execution.processes.notes import (
 from harness.execution.processes.replica import decoder_rank, sign_of, trainer_rank
 from harness.execution.processes.server import CLOCK_ROUNDS, Pace, ServerGone
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.setup import Setup, inner_loss, network
+from harness.execution.training.setup import Setup, inner_loss
 
 TO_DECODERS = (Word.DECODE, Word.AGAIN, Word.PAUSE, Word.STOP)
 """What a server says to a decoder that has asked."""
@@ -62,7 +62,7 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | N
     """
     if not _clock_is_set():
         return
-    size = network(config, corpus).layout.parameters
+    size = config.start.network(corpus).layout.parameters
     replica, sign = (rank - 1) // 2, sign_of(config, paced=pace is not None)
 
     def same(note: Note) -> Tensor:
@@ -182,7 +182,7 @@ class Trainer:
         replica: int,
         pace: Pace | None,
     ) -> None:
-        halves, part = Halves.of(network(config, corpus), initial, config.layers)
+        halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
         self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
         self._out, self._into = torch.zeros(1, part.numel()), vectors(part.numel())

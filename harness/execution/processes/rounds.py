@@ -19,12 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.data.frames import Frames
-from harness.execution.data.minibatches import Dealing
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.backends import GLOO, MPI, staged_on
 from harness.execution.processes.messages import (
     SERVER_RANK,
@@ -54,9 +52,8 @@ class Rounds:
 
     Args:
         config: what is run.
-        net: what is trained.
         model: initial parameters ``[P]``.
-        dealing: the data.
+        minibatches: the data.
         say: told what happens to workers.
         backend: of the workers' averages.
 
@@ -67,19 +64,17 @@ class Rounds:
     def __init__(
         self,
         config: RunConfig,
-        net: Dnn,
         model: Tensor,
-        dealing: Dealing,
+        minibatches: Minibatches,
         *,
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        del net
         assert config.protocol is not None
         if config.protocol.overlap:
             raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
         self._workers, self._every = config.workers, config.protocol.every
-        self._dealing, self._say = dealing, say
+        self._minibatches, self._say = minibatches, say
         self.server = config.algorithm.start(model)
         self._began = time.monotonic()
         try:
@@ -123,7 +118,7 @@ class Rounds:
             self._recorder.paused(self._left_s, self.now_s)
         first, steps = self._next, self._every
         head = Head(
-            Kind.ROUNDS, first, steps, self._dealing.stage, self._dealing.before,
+            Kind.ROUNDS, first, steps, self._minibatches.stage, self._minibatches.before,
             self.server.version, folds, rate=rate,
         )  # fmt: skip
         for rank in range(1, 1 + self._workers):
@@ -164,7 +159,7 @@ class Rounds:
 
     def begin_stage(self) -> None:
         """See `Executor`; workers are told with the next rounds."""
-        self._next = self._dealing.before
+        self._next = self._minibatches.before
 
     def close(self) -> None:
         """Send the workers home."""
@@ -226,11 +221,9 @@ class _Worker:
     def __init__(
         self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, backend: str
     ) -> None:
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.hidden, corpus.n_targets))
-        self.net = Dnn(layout, config.activation, config.precision)
+        self.net = config.network(corpus)
         self.config, self.rank, self.pace = config, rank, pace
-        self.dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
+        self.minibatches = config.minibatches(corpus, Frames.of(corpus, config.device))
         size = self.net.layout.parameters
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
         self.received = torch.zeros(size)
@@ -259,8 +252,8 @@ class _Worker:
 
     def _train(self, head: Head) -> None:
         """So many rounds; tell when each happened, and the first worker the model as well."""
-        if (head.stage, head.before) != (self.dealing.stage, self.dealing.before):
-            self.dealing.begin(head.stage, head.before)
+        if (head.stage, head.before) != (self.minibatches.stage, self.minibatches.before):
+            self.minibatches.begin(head.stage, head.before)
             self.memory.new_pass = True
         times = torch.zeros(head.rounds, 4, dtype=torch.float64)
         for k in range(head.rounds):
@@ -274,7 +267,7 @@ class _Worker:
         config, worker = self.config, self.rank - 1
         read = time.monotonic()
         steps = range(first, first + head.steps)
-        minibatches = [self.dealing.minibatch_of([(worker, step)]) for step in steps]
+        minibatches = [self.minibatches.of([(worker, step)]) for step in steps]
         with torch.no_grad():
             losses = config.algorithm.contribute(
                 self.net, self.server.model.unsqueeze(0).clone(), minibatches, self.out,

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.execution.data.minibatches import Dealing
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.membership import Door
 from harness.execution.processes.messages import (
     CLOSED,
@@ -87,9 +86,8 @@ class Distributed:
 
     Args:
         config: what is run; as many workers as it says have the ranks from 1.
-        net: what is trained.
         model: initial parameters ``[P]``.
-        dealing: the data.
+        minibatches: the data.
         pace: slows the folds; None for as fast as they go.
         say: told what happens to workers.
         door: where workers that died come back; None for nowhere.
@@ -98,15 +96,14 @@ class Distributed:
     def __init__(
         self,
         config: RunConfig,
-        net: Dnn,
         model: Tensor,
-        dealing: Dealing,
+        minibatches: Minibatches,
         pace: Pace | None,
         say: Callable[[str], None],
         door: Door | None = None,
     ) -> None:
-        del net
-        self._algorithm, self._dealing, self._pace, self._say = config.algorithm, dealing, pace, say
+        self._algorithm, self._minibatches = config.algorithm, minibatches
+        self._pace, self._say = pace, say
         self.server = config.algorithm.start(model)
         self._began = time.monotonic()
         self._offset = [0.0] * config.workers
@@ -191,9 +188,9 @@ class Distributed:
         """Send a worker the model and the number of a minibatch."""
         step = self._again.popleft() if self._again else self._next
         self._next = max(self._next, step + 1)
-        stage, before, version = self._dealing.stage, self._dealing.before, self.server.version
+        data, version = self._minibatches, self.server.version
         work = Work(worker, step, 1, version, self.now_s)
-        head = Head(Kind.WORK, step, 1, stage, before, version, rate=rate)
+        head = Head(Kind.WORK, step, 1, data.stage, data.before, version, rate=rate)
         self._out[worker] = work
         try:
             send(head, self._address[worker], self.server.model)

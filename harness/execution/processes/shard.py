@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Algorithm, Server
 from harness.execution.processes.membership import Door
 from harness.execution.processes.messages import (
@@ -225,10 +223,8 @@ class _Serving:
         pace: Pace | None,
         say: Callable[[str], None],
     ) -> None:
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.hidden, corpus.n_targets))
-        net = Dnn(layout, config.activation, config.precision)
-        begin, end = edges(net.layout.parameters, config.shards)[rank]
+        size = config.network(corpus).layout.parameters
+        begin, end = edges(size, config.shards)[rank]
         self._say, self._rank, self._first = say, rank, config.workers
         self._workers: list[Address] = [config.shards + w for w in range(config.workers)]
         self._server = config.algorithm.start(torch.zeros(end - begin, device=config.device))

@@ -25,8 +25,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.execution.data.minibatches import Dealing
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.membership import Door
 from harness.execution.processes.messages import (
     CLOSED,
@@ -86,9 +85,8 @@ class Sharded:
 
     Args:
         config: what is run; its shards have the first ranks, its workers those after.
-        net: what is trained.
         model: initial parameters ``[P]``.
-        dealing: the data.
+        minibatches: the data.
         pace: slows the folds; None for as fast as they go.
         say: told what happens to workers.
         door: where workers that died come back; None for nowhere.
@@ -97,15 +95,13 @@ class Sharded:
     def __init__(
         self,
         config: RunConfig,
-        net: Dnn,
         model: Tensor,
-        dealing: Dealing,
+        minibatches: Minibatches,
         pace: Pace | None,
         say: Callable[[str], None],
         door: Door | None = None,
     ) -> None:
-        del net
-        self._dealing, self._say = dealing, say
+        self._minibatches, self._say = minibatches, say
         self._shards, self._workers = config.shards, config.workers
         self._sharded = ShardedServer(config.algorithm.start(model), config.shards)
         self.server = self._sharded.whole
@@ -247,9 +243,9 @@ class Sharded:
         """Send a worker the number of a minibatch; the model it gets from the shards."""
         step = self._again.popleft() if self._again else self._next
         self._next = max(self._next, step + 1)
-        dealing, version = self._dealing, self.server.version
+        minibatches, version = self._minibatches, self.server.version
         self._out[worker] = _UnderWay(Work(worker, step, 1, version, self.now_s))
-        head = Head(Kind.TASK, step, 1, dealing.stage, dealing.before, version, rate=rate)
+        head = Head(Kind.TASK, step, 1, minibatches.stage, minibatches.before, version, rate=rate)
         with suppress(RuntimeError):  # that it is gone will be heard
             send(head, self._address[worker])
 

@@ -9,11 +9,8 @@ from dataclasses import replace
 import torch
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.execution.data.frames import Frames
-from harness.execution.data.minibatches import Dealing
 from harness.execution.processes.messages import (
     SERVER_RANK,
     Address,
@@ -78,10 +75,8 @@ class Contributor:
     """
 
     def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pace | None) -> None:
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.hidden, corpus.n_targets))
-        self._net = Dnn(layout, config.activation, config.precision)
-        self._dealing = Dealing(config, corpus, Frames.of(corpus, config.device))
+        self._net = config.network(corpus)
+        self._minibatches = config.minibatches(corpus, Frames.of(corpus, config.device))
         self.received = torch.zeros(self._net.layout.parameters)
         self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)
         self._config, self._worker, self._pace = config, worker, pace
@@ -96,11 +91,11 @@ class Contributor:
         Returns:
             The same, with when it began and ended and the loss.
         """
-        began, dealing = time.monotonic(), self._dealing
-        if (head.stage, head.before) != (dealing.stage, dealing.before):
-            dealing.begin(head.stage, head.before)
+        began, data = time.monotonic(), self._minibatches
+        if (head.stage, head.before) != (data.stage, data.before):
+            data.begin(head.stage, head.before)
         steps = range(head.step, head.step + head.steps)
-        minibatches = [dealing.minibatch_of([(self._worker, step)]) for step in steps]
+        minibatches = [data.of([(self._worker, step)]) for step in steps]
         replica = self.received.to(self._config.device).unsqueeze(0)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(

@@ -20,10 +20,8 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
+from harness.execution.data.minibatches import Key
 from harness.simulator import LOST, Timeline
-
-Key = tuple[int, int]
-"""A contribution's name: (worker, first_step)."""
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
 """The frames of several workers' local steps, each named by (worker, step)."""

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from math import ceil
 from typing import Any, Literal
 
-from harness.acoustics.dnn import Activation
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.dnn import Activation, Dnn
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
+from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
-from harness.simulator import Cluster, ParameterServer, Workload
+from harness.execution.data.frames import Frames, Order
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.data.partition import Partition
+from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.averaging import Averaging
 from harness.spec import setting
 
@@ -128,6 +134,66 @@ class RunConfig:
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""
         return Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
+
+    def network(self, corpus: Corpus) -> Dnn:
+        """What is trained."""
+        return Dnn(Layout(corpus.layers(self.hidden)), self.activation, self.precision)
+
+    def order(self, stage: int, train: Utterances) -> Order | Partition:
+        """Who trains on which frames in a stage.
+
+        Raises:
+            UserError: with averaging, a worker's part of ``train`` does not fill one round.
+        """
+        size, share = self.stage(stage).minibatch, self.stage(stage).share
+        if self.protocol is not None:
+            between = (self.workers, size, self.protocol.every, share)
+            return Partition(self.seed, stage, train.start, train.frames, *between)
+        chunk = max(1, round(self.chunk * train.total_frames / size))
+        return Order(self.seed, stage, train.start, train.frames, size, share, chunk)
+
+    def minibatches(self, corpus: Corpus, frames: Frames) -> Minibatches:
+        """The data of the run, whoever executes it.
+
+        Args:
+            corpus: what it is trained on.
+            frames: the corpus on the run's device.
+        """
+        train = corpus.split("train")
+        return Minibatches(lambda stage: self.order(stage, train), frames)
+
+    def simulation(self, train: Utterances, cluster: Cluster | None = None) -> Simulation:
+        """Its workers at time 0, in the run's first stage.
+
+        A cluster's epochs are as long as this run's passes: what they cost is due once a pass.
+
+        Args:
+            train: the training utterances.
+            cluster: in place of the run's own.
+        """
+        machine = cluster or self.cluster
+        if self.protocol is not None and machine.parallel.epoch_minibatches:
+            epoch = self.order(0, train).steps * self.workers
+            parallel = replace(machine.parallel, epoch_minibatches=epoch)
+            machine = replace(machine, parallel=parallel)
+        return Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+
+    def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
+        """Seconds that the search for a chunk's rate takes the cluster; 0 where none is made.
+
+        The workers run one rung of the ladder each, as many at a time as there are workers.
+
+        Args:
+            stage: the present one.
+            chunk_steps: minibatches of a chunk.
+            left: minibatches until the stage ends.
+        """
+        schedule = self.schedule
+        if not (schedule.searches and schedule.tries(chunk_steps, left)):
+            return 0.0
+        steps = min(schedule.trial_steps(chunk_steps), left)
+        rounds = ceil(len(schedule.ladder(schedule.rate)) / self.workers)
+        return rounds * steps * compute_seconds(self.cluster, self.workload(stage))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""

@@ -81,7 +81,7 @@ def load_run(
 def _layers(corpus: Corpus, hidden: object) -> list[object]:
     """The trained network's own sizes, where no other is to be timed."""
     between = cast(list[object], hidden) if isinstance(hidden, list) else []
-    return [corpus.dim * (2 * corpus.context + 1), *between, corpus.n_targets]
+    return list(corpus.layers(cast(Any, between)))
 
 
 def _word(path: Path, table: dict[str, Any], key: str) -> str:

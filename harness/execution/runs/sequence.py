@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import numpy as np
+
+from data_synth.corpus import Utterances
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError, unknown
+from harness.execution.data.utterances import orders
 from harness.execution.runs.config import RunConfig, plain
-from harness.simulator import Cluster
+from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Workload
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
@@ -130,6 +134,47 @@ class SequenceConfig:
                 raise UserError(f"{name}: {getattr(self, name)}; allowed: at least {low}")
         if not self.rate > 0.0:
             raise UserError(f"rate: {self.rate}; allowed: above 0")
+
+    @property
+    def workload(self) -> Workload:
+        """One minibatch, and the network the cluster is charged for."""
+        return Workload.of_network(self.timed_layers, self.slots)
+
+    @property
+    def timed(self) -> Sequence | ParameterServer:
+        """Who waits for whom: frames that are shuffled over whole passes need no decoders."""
+        if self.shuffling == "full":
+            return ParameterServer()
+        return Sequence(
+            slots=self.slots,
+            decode_cost=self.decode_cost,
+            fetch_s=self.fetch_s,
+            waiting=self.waiting,
+            shards=self.shards,
+            shuffled=self.shuffling == "on the fly",
+        )
+
+    def orders(self, train: Utterances) -> np.ndarray:
+        """Which utterances each replica decodes, in its order: int64 [replicas, most], then -1."""
+        return orders(self.seed, len(train), self.replicas, max(1, self.passes))
+
+    def simulation(self, train: Utterances, cluster: Cluster | None = None) -> Simulation:
+        """Its replicas at time 0, with the utterances that they will decode.
+
+        Args:
+            train: the training utterances.
+            cluster: in place of the run's own.
+        """
+        machine = cluster or self.cluster
+        made = Simulation(machine, self.timed, self.workload, self.replicas, self.seed)
+        if self.shuffling != "full":
+            made.give(self.lengths(train))
+        return made
+
+    def lengths(self, train: Utterances) -> np.ndarray:
+        """Frames of the utterances in ``orders``, 0 where there is none."""
+        order = self.orders(train)
+        return np.where(order < 0, 0, train.frames[order])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""

@@ -76,7 +76,7 @@ def load_sequence(
     shared = {name: table[name] for name in (*WORDS, "corpus_seed")} | follows
     shared["cluster"] = load_cluster(path.parent / table["cluster"])
     inside = table["start"]
-    layers = [corpus.dim * (2 * corpus.context + 1), *inside.get("hidden", ()), corpus.n_targets]
+    layers = list(corpus.layers(inside.get("hidden", ())))
     shared["timed_layers"] = table.get("timed_layers", layers)
     start = {**run_file.USUAL, **inside, **shared, "format": run_config.FORMAT}
     if seed is not None:

@@ -6,20 +6,19 @@ cluster whose timeline is replayed on one device, a recorded timeline, or real w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
+from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
 from harness.errors import UserError
-from harness.execution.data.minibatches import Dealing
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.config import RunConfig
-from harness.simulator import Cluster, Simulation, Timeline
+from harness.simulator import Timeline
 
 
 class Executor(Protocol):
@@ -54,7 +53,7 @@ class Executor(Protocol):
         ...
 
     def begin_stage(self) -> None:
-        """The dealing has begun its next stage, and nothing is in flight."""
+        """The minibatches have begun their next stage, and nothing is in flight."""
         ...
 
     def capture(self) -> tuple[Arrays, Facts]:
@@ -71,26 +70,24 @@ class Simulated:
 
     Args:
         config: what is run.
-        net: what is trained.
+        corpus: what it is trained on.
         model: initial parameters ``[P]``.
-        dealing: the data.
+        minibatches: the data.
     """
 
-    def __init__(self, config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing) -> None:
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
+    ) -> None:
         if config.shards > 1:
             allowed = "1, or real processes (harness.train)"
             raise UserError(f"shards: {config.shards} is timed but not trained; allowed: {allowed}")
-        self._config, self._dealing = config, dealing
-        self._machine = _machine(config, dealing)
-        self._protocol = config.timed
-        self.simulation = Simulation(
-            self._machine, self._protocol, config.workload(0), config.workers, config.seed
-        )
+        self._config, self._minibatches = config, minibatches
+        self.simulation = config.simulation(corpus.split("train"))
         self.replay = StaleReplay(
             config.algorithm,
-            net,
+            config.network(corpus),
             config.algorithm.start(model),
-            dealing.minibatch_of,
+            minibatches.of,
             slots=config.workers * (2 if config.protocol and config.protocol.overlap else 1),
         )
         self.server = self.replay.server
@@ -118,7 +115,7 @@ class Simulated:
     def begin_stage(self) -> None:
         """See `Executor`."""
         self.replay.memory.new_pass = True
-        self.simulation.change(workload=self._config.workload(self._dealing.stage))
+        self.simulation.change(workload=self._config.workload(self._minibatches.stage))
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
@@ -129,19 +126,4 @@ class Simulated:
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts)
-        self.simulation = Simulation.restore(
-            self._machine,
-            self._protocol,
-            resume.part(arrays, "simulation/"),
-            self._config.workers,
-            self._config.seed,
-        )
-
-
-def _machine(config: RunConfig, dealing: Dealing) -> Cluster:
-    """The cluster, its epochs as long as this run's passes: what they cost is due once a pass."""
-    parallel = config.cluster.parallel
-    if not (config.protocol and parallel.epoch_minibatches):
-        return config.cluster
-    epoch = dealing.order.steps * config.workers
-    return replace(config.cluster, parallel=replace(parallel, epoch_minibatches=epoch))
+        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))

@@ -18,14 +18,12 @@ import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
-from harness.execution.data.minibatches import Dealing
-from harness.execution.data.partition import Shards
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.data.partition import Partition
 from harness.execution.evaluation.frames import Examiner, Progress, Watch
 from harness.execution.replay import state as resume
 from harness.execution.runs.config import RunConfig
@@ -33,7 +31,7 @@ from harness.execution.training import checkpoint
 from harness.execution.training.divergence import Moment
 from harness.execution.training.executor import Executor, Simulated
 from harness.execution.training.initial import initial_parameters
-from harness.simulator import Timeline, compute_seconds, concat
+from harness.simulator import Timeline, concat
 from harness.store import RunWriter, Store
 from harness.store.schema import Outcome
 
@@ -56,7 +54,7 @@ class Position:
     loss_frames: int = 0
 
 
-ExecutedBy = Callable[[RunConfig, Dnn, Tensor, Dealing], Executor]
+ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], Executor]
 
 
 @dataclass
@@ -85,14 +83,12 @@ class Training:
 
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
-        inputs = corpus.dim * (2 * corpus.context + 1)
-        layout = Layout((inputs, *config.hidden, corpus.n_targets))
-        self.net = Dnn(layout, config.activation, config.precision)
+        self.net = config.network(corpus)
         self.frames = Frames.of(corpus, config.device)
         self.examiner = Examiner(self.net, self.frames, corpus)
-        self.dealing = Dealing(config, corpus, self.frames)
+        self.minibatches = config.minibatches(corpus, self.frames)
         model = initial_parameters(config, self.net, self.frames, corpus, self.store)
-        self.executor = self.executed_by(config, self.net, model.to(config.device), self.dealing)
+        self.executor = self.executed_by(config, corpus, model.to(config.device), self.minibatches)
         self.pace = Pace(config.schedule.rate)
         self._resume()
 
@@ -171,7 +167,7 @@ class Training:
         position.epoch_before += self.config.stage(position.stage).share
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
-        self.dealing.begin(position.stage, position.steps_before)
+        self.minibatches.begin(position.stage, position.steps_before)
         self.executor.begin_stage()
 
     # -- what happens at boundaries ---------------------------------------------------
@@ -227,15 +223,11 @@ class Training:
             return self.pace.rate
         steps = min(schedule.trial_steps(self.order.chunk_steps), left)
         first = self.position.steps_before + self.position.step
-        minibatches = (
-            self.dealing.minibatch_of([(0, step)]) for step in range(first, first + steps)
-        )
+        minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
-        rounds = ceil(len(ladder) / self.config.workers)
-        seconds = compute_seconds(self.config.cluster, self.config.workload(self.position.stage))
-        cost = rounds * steps * seconds
+        cost = self.config.search_s(self.position.stage, self.order.chunk_steps, left)
         self.segments.append(self.executor.pause(cost, "search"))
         return rate
 
@@ -256,9 +248,9 @@ class Training:
         return sum(self.config.stage(k).share for k in range(self.config.passes))
 
     @property
-    def order(self) -> Order | Shards:
+    def order(self) -> Order | Partition:
         """The minibatches of the present stage."""
-        return self.dealing.order
+        return self.minibatches.order
 
     def _log(self, name: str, value: float) -> None:
         self.writer.log(
@@ -323,7 +315,7 @@ class Training:
             return
         arrays, facts = found
         self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
-        self.dealing.begin(self.position.stage, self.position.steps_before)
+        self.minibatches.begin(self.position.stage, self.position.steps_before)
         self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]

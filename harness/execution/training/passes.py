@@ -17,11 +17,12 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
 from harness.execution.data.decoding import Decoded
+from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Arrays, Facts
 from harness.execution.data.utterances import parts
 from harness.execution.replay import state as resume
-from harness.execution.replay.stale import Key, StaleReplay
-from harness.execution.training.sequence_loop import SequenceTraining, restored
+from harness.execution.replay.stale import StaleReplay
+from harness.execution.training.sequence_loop import SequenceTraining
 from harness.seeds import stream
 from harness.simulator import Simulation, compute_seconds, copy_seconds
 
@@ -31,17 +32,10 @@ class Passes(SequenceTraining[Simulation]):
     """Shuffling full."""
 
     def _simulation(self) -> Simulation:
-        config = self.config
-        return Simulation(
-            config.cluster,
-            "parameter_server",
-            self.workload,
-            workers=config.replicas,
-            seed=config.seed,
-        )
+        return self.config.simulation(self.train)
 
     def _restore(self, state: Arrays) -> None:
-        self.simulation = restored(self.config, self.simulation, state)
+        self.simulation = self.simulation.restored(state)
 
     def _prepare(self) -> None:
         algorithm = AsyncSgd()

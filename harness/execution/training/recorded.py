@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
+from data_synth.corpus import Corpus
 from harness.errors import UserError
-from harness.execution.data.minibatches import Dealing
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
@@ -28,17 +28,27 @@ class Recorded:
 
     Args:
         config: what was run.
-        net: what is trained.
+        corpus: what it was trained on.
         model: initial parameters ``[P]``.
-        dealing: the data.
+        minibatches: the data.
         timeline: what happened.
     """
 
     def __init__(
-        self, config: RunConfig, net: Dnn, model: Tensor, dealing: Dealing, timeline: Timeline
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        model: Tensor,
+        minibatches: Minibatches,
+        timeline: Timeline,
     ) -> None:
         self.timeline = timeline
-        parts = config.algorithm, net, config.algorithm.start(model), dealing.minibatch_of
+        parts = (
+            config.algorithm,
+            config.network(corpus),
+            config.algorithm.start(model),
+            minibatches.of,
+        )
         self.replay = (
             ShardedReplay(*parts, config.shards)
             if config.shards > 1

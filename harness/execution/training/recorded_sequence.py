@@ -20,10 +20,11 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Minibatch
 from harness.errors import UserError
 from harness.execution.data.decoding import Seen
+from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, Kept
 from harness.execution.evaluation.frames import Watch
 from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
-from harness.execution.replay.stale import Key, StaleReplay
+from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executed import executed_by

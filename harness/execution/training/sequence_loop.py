@@ -20,8 +20,8 @@ from harness.execution.evaluation.sequence import HeldOut, SequenceExaminer
 from harness.execution.replay import state as resume
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import checkpoint
-from harness.execution.training.setup import Setup, workload
-from harness.simulator import Simulation, Timeline, Workload, concat
+from harness.execution.training.setup import Setup
+from harness.simulator import Timeline, Workload, concat
 from harness.simulator.timeline import Contributions, Decodes, Folds, Spans
 from harness.store import RunWriter
 from harness.store.schema import Outcome
@@ -170,7 +170,7 @@ class SequenceTraining(ABC, Generic[Timed]):
     @property
     def workload(self) -> Workload:
         """One minibatch, and the network the cluster is charged for."""
-        return workload(self.config)
+        return self.config.workload
 
     @property
     def rate(self) -> float:
@@ -336,13 +336,6 @@ class SequenceTraining(ABC, Generic[Timed]):
         self._restore(resume.part(arrays, "simulation/"))
         self._reinstate(resume.part(arrays, "way/"), facts["way"])
         self.writer.restore_rows(facts["rows"])
-
-
-def restored(config: SequenceConfig, simulation: Simulation, state: Arrays) -> Simulation:
-    """The simulation, of the same protocol, whose state this is."""
-    return Simulation.restore(
-        config.cluster, simulation.protocol, state, workers=config.replicas, seed=config.seed
-    )
 
 
 def collapsed(kind: str, start: float, value: float) -> bool:

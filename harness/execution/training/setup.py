@@ -15,12 +15,10 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.numerator import references_of
-from harness.acoustics.stack import Layout
 from harness.execution.data.decoding import Decoder, Halves
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.sequence import SequenceConfig
-from harness.simulator import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,28 +48,17 @@ class Setup:
     @classmethod
     def of(cls, config: SequenceConfig, corpus: Corpus, initial: Tensor) -> Setup:
         """The parts of a training that starts from ``initial [P]``."""
-        net = network(config, corpus)
+        net = config.start.network(corpus)
         halves, part = Halves.of(net, initial.to(config.device), config.layers)
         frames, train = Frames.of(corpus, config.device), corpus.split("train")
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
-        decoder = Decoder(config, halves, frames, train, criterion)
+        every = config.frames == "all"
+        decoder = Decoder(config.device, every, halves, frames, train, criterion)
         loss = inner_loss(config, corpus, halves)
         return cls(net, halves, part, loss, frames, train, criterion, decoder)
-
-
-def network(config: SequenceConfig, corpus: Corpus) -> Dnn:
-    """The whole network: that of the start."""
-    inputs = corpus.dim * (2 * corpus.context + 1)
-    layout = Layout((inputs, *config.start.hidden, corpus.n_targets))
-    return Dnn(layout, config.start.activation)
 
 
 def inner_loss(config: SequenceConfig, corpus: Corpus, halves: Halves) -> InnerLoss:
     """What trainers descend on."""
     frozen = () if config.update_silence else tuple(dict.fromkeys(corpus.silence))
     return InnerLoss(halves.net, config.criterion.mass == 0.0, frozen)
-
-
-def workload(config: SequenceConfig) -> Workload:
-    """One minibatch, and the network the cluster is charged for."""
-    return Workload.of_network(config.timed_layers, config.slots)

@@ -16,13 +16,10 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.slots import Arrays, Batcher, Facts, Kept
-from harness.execution.data.utterances import orders
 from harness.execution.replay import state as resume
 from harness.execution.replay.sequence import SequenceReplay
-from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.sequence_loop import SequenceTraining, restored
-from harness.execution.training.setup import workload
-from harness.simulator import Cluster, Sequence, Simulation
+from harness.execution.training.sequence_loop import SequenceTraining
+from harness.simulator import Simulation
 
 WITHOUT_LIMIT = 10**9
 
@@ -32,13 +29,13 @@ class Streams(SequenceTraining[Simulation]):
     """Shuffling none or on the fly."""
 
     def _simulation(self) -> Simulation:
-        return simulated(self.config)
+        return self.config.simulation(self.train)
 
     def _restore(self, state: Arrays) -> None:
-        self.simulation = restored(self.config, self.simulation, state)
+        self.simulation = self.simulation.restored(state)
 
     def _prepare(self) -> None:
-        config, utterances = self.config, len(self.train)
+        config = self.config
         algorithm = AsyncSgd()
         self.batcher = Batcher(config.slots, config.shuffling == "on the fly")
         self.replay = SequenceReplay(
@@ -48,12 +45,7 @@ class Streams(SequenceTraining[Simulation]):
             self.batcher.minibatch,
             slots=config.replicas,
         )
-        self.orders = orders(config.seed, utterances, config.replicas, max(1, config.passes))
-        self._give()
-
-    def _give(self) -> None:
-        lengths = np.where(self.orders < 0, 0, self.train.frames[self.orders])
-        self.simulation.give(lengths)
+        self.orders = config.orders(self.train)
 
     @property
     def model(self) -> Tensor:
@@ -101,23 +93,4 @@ class Streams(SequenceTraining[Simulation]):
         self.batcher.reinstate(batcher, facts["batcher"], self.config.device)
         self.replay.decoders.copy_(torch.from_numpy(arrays["decoders"]))
         self.replay.decoder_versions = facts["versions"]
-        self._give()
-
-
-def simulated(config: SequenceConfig, cluster: Cluster | None = None) -> Simulation:
-    """Replicas with decoders, on the run's own cluster or another, at time 0."""
-    protocol = Sequence(
-        slots=config.slots,
-        decode_cost=config.decode_cost,
-        fetch_s=config.fetch_s,
-        waiting=config.waiting,
-        shards=config.shards,
-        shuffled=config.shuffling == "on the fly",
-    )
-    return Simulation(
-        cluster or config.cluster,
-        protocol,
-        workload(config),
-        workers=config.replicas,
-        seed=config.seed,
-    )
+        self.simulation.give(self.config.lengths(self.train))

@@ -23,7 +23,7 @@ from harness.algorithms.ng_change import PerSample
 from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.errors import UserError
-from harness.execution.data.partition import Shards
+from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
 from harness.execution.training import loop as module
 from harness.execution.training import run as run_module
@@ -165,7 +165,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
                 stale.append(fold - read)
                 theta = versions[read].unsqueeze(0).clone()
                 for step in range(first, first + 3):
-                    index = torch.from_numpy(order.dealt([(worker, step)]))
+                    index = torch.from_numpy(order.rows_of([(worker, step)]))
                     x, y = training.frames.gather(index)
                     slope = torch.empty_like(theta)
                     net.gradient(theta, x.double(), y, slope)
@@ -178,10 +178,10 @@ def test_training_is_what_the_workers_would_have_done_alone(
         )
 
 
-def _order(training: Training) -> Shards:
-    training.dealing.begin(0, 0)
-    assert isinstance(training.dealing.order, Shards)
-    return training.dealing.order
+def _order(training: Training) -> Partition:
+    training.minibatches.begin(0, 0)
+    assert isinstance(training.minibatches.order, Partition)
+    return training.minibatches.order
 
 
 def _folded(segments) -> list[tuple[int, int, int, int]]:

@@ -62,8 +62,8 @@ class Talk:
 
     def __init__(self, config: RunConfig) -> None:
         self.told: list[str] = []
-        dealing: Any = SimpleNamespace(stage=0, before=0)
-        self.server = Distributed(config, NET, torch.zeros(SIZE), dealing, None, self.told.append)
+        minibatches: Any = SimpleNamespace(stage=0, before=0)
+        self.server = Distributed(config, torch.zeros(SIZE), minibatches, None, self.told.append)
 
     def says(self, worker: int, head: Head | None) -> None:
         """A message of a worker comes in, or its connection closes."""
@@ -136,8 +136,8 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
     config: RunConfig,
 ) -> None:
     told: list[str] = []
-    dealing: Any = SimpleNamespace(stage=0, before=0)
-    sharded = Sharded(replace(config, shards=2), NET, torch.zeros(SIZE), dealing, None, told.append)
+    minibatches: Any = SimpleNamespace(stage=0, before=0)
+    sharded = Sharded(replace(config, shards=2), torch.zeros(SIZE), minibatches, None, told.append)
     body = torch.zeros(SIZE)
     sharded._take_in(Arrival(0, None, body, CLOSED))
     sharded._shard.go_on()
@@ -183,8 +183,8 @@ def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    dealing: Any = SimpleNamespace(stage=0, before=0)
-    parts = replace(config, shards=2), NET, torch.zeros(SIZE), dealing, None, told.append
+    minibatches: Any = SimpleNamespace(stage=0, before=0)
+    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, None, told.append
     monkeypatch.setattr(distributed_shards, "clock_offset", dead(1))
     with pytest.raises(ShardGone, match="1"):
         Sharded(*parts)
@@ -202,8 +202,8 @@ def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
     told: list[str] = []
     protocol: Any = SimpleNamespace(overlap=False, every=5)
     rounds: Any = SimpleNamespace(workers=3, protocol=protocol, algorithm=config.algorithm)
-    dealing: Any = SimpleNamespace(stage=0, before=0)
+    minibatches: Any = SimpleNamespace(stage=0, before=0)
     monkeypatch.setattr(distributed_rounds, "clock_offset", dead(2))
     with pytest.raises(NoWorkersLeft):
-        distributed_rounds.Rounds(rounds, NET, torch.zeros(SIZE), dealing, say=told.append)
+        distributed_rounds.Rounds(rounds, torch.zeros(SIZE), minibatches, say=told.append)
     assert told == ["a worker is gone, and a round needs everybody"]

@@ -26,7 +26,7 @@ from harness.execution.processes.replica import Handed, Replica
 from harness.execution.processes.sequence_recorder import TOLD, Row, Told, load_told
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.recorded_sequence import RecordedSequence
-from harness.execution.training.setup import Setup, network
+from harness.execution.training.setup import Setup
 from harness.execution.training.streams import Streams
 from harness.simulator import LOST, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
@@ -76,7 +76,7 @@ def beginning(corpus: Corpus) -> Callable[[SequenceConfig], torch.Tensor]:
     """A model that nobody trained."""
 
     def make(config: SequenceConfig) -> torch.Tensor:
-        size = network(config, corpus).layout.parameters
+        size = config.start.network(corpus).layout.parameters
         return 0.3 * torch.randn(size, generator=torch.Generator().manual_seed(3))
 
     return make

@@ -15,7 +15,7 @@ from harness.execution.processes.notes import CLOSED, Arrival, Note, Word
 from harness.execution.processes.replica import decoder_rank, trainer_rank
 from harness.execution.processes.replicas import Replicas
 from harness.execution.processes.server import NoWorkersLeft
-from harness.execution.training.setup import Setup, network
+from harness.execution.training.setup import Setup
 from harness.simulator import LOST
 
 NOTHING = torch.empty(0)
@@ -84,7 +84,7 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
         monkeypatch.setattr(module, "clock_offset", lambda rank, clock: 0.0)
         monkeypatch.setattr(module, "send", script.send)
         monkeypatch.setattr(module, "Post", lambda ranks, body_of: script)
-        initial = torch.zeros(network(config, corpus).layout.parameters)
+        initial = torch.zeros(config.start.network(corpus).layout.parameters)
         setup = Setup.of(config, corpus, initial)
         server = Replicas(config, setup, initial, None, told.append)
         return Played(server, script, told, setup.part.numel())

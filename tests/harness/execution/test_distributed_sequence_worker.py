@@ -17,7 +17,7 @@ from harness.execution.processes.messages import GarbageReceived, Head, Kind
 from harness.execution.processes.notes import CLOSED, Note, Word
 from harness.execution.processes.replica import kept_waiting, sign_of
 from harness.execution.processes.server import CLOCK_ROUNDS, ServerGone
-from harness.execution.training.setup import Setup, network
+from harness.execution.training.setup import Setup
 
 SIGN, QUESTION = Head(Kind.CLOCK, rounds=1), Head(Kind.CLOCK)
 
@@ -99,7 +99,7 @@ def test_a_server_that_begins_with_another_word_sends_garbage(
     sequence, corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = sequence()
-    parameters = torch.zeros(network(config, corpus).layout.parameters)
+    parameters = torch.zeros(config.start.network(corpus).layout.parameters)
     monkeypatch.setattr(module, "_clock_is_set", lambda: True)
     monkeypatch.setattr(module, "receive", lambda rank, into: (Note(Word.MODEL), parameters))
     with pytest.raises(ServerGone, match="sent garbage: MODEL at the wrong time"):
@@ -116,7 +116,7 @@ def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
     sequence, corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = sequence()
-    setup = Setup.of(config, corpus, torch.zeros(network(config, corpus).layout.parameters))
+    setup = Setup.of(config, corpus, torch.zeros(config.start.network(corpus).layout.parameters))
     monkeypatch.setattr(module, "Room", lambda places, trainer: None)
     monkeypatch.setattr(module, "send", lambda note, rank, body: None)
     given = Note(Word.DECODE, utterance=28), setup.part

@@ -13,8 +13,9 @@ from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
 from harness.execution.fidelity.predict_sequence import (
-    foreseen_sequence,
-    foreseen_timeline,
+    sequence_prediction,
+    sharing,
+    simulated,
     steady_rate,
 )
 from harness.execution.runs.sequence import SequenceConfig
@@ -34,7 +35,8 @@ def slow() -> Cluster:
 
 def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -> None:
     config = sequence(cluster=slow, replicas=1, decode_cost=0.001)
-    rate = steady_rate(foreseen_timeline(config, corpus.split("train"), 1.0))
+    train = corpus.split("train")
+    rate = steady_rate(simulated(config, train, sharing(train, 1.0)))
     assert rate == pytest.approx(1.0 / (COMPUTE_S + FOLD_S), rel=1e-6)
 
 
@@ -42,7 +44,8 @@ def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -
 def test_decoders_set_the_pace_where_decoding_is_dear(sequence, corpus, slow, kept: float) -> None:
     cost = 50.0
     config = sequence(cluster=slow, replicas=1, decode_cost=cost)
-    rate = steady_rate(foreseen_timeline(config, corpus.split("train"), kept))
+    train = corpus.split("train")
+    rate = steady_rate(simulated(config, train, sharing(train, kept)))
     # Of a minibatch's frames each was kept out of 1 / kept decoded ones.
     assert rate == pytest.approx(kept / (cost * COMPUTE_S), rel=0.1)
 
@@ -65,7 +68,7 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
     run = run_sequence(config)
     assert 0.1 < run.summary["kept_frames"] < 0.9
     asked = SequenceFile(config, corpus)
-    lines = list(foreseen_sequence(asked, None, None, run.dir, None))
+    lines = list(sequence_prediction(asked, None, None, run.dir, None))
     assert said(lines, "frames kept") == [pytest.approx(run.summary["kept_frames"], rel=1e-2)]
     passes, whole_s = said(lines, "all passes")
     assert passes == 4
@@ -77,17 +80,17 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
 
 
 def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, slow) -> None:
-    asked = SequenceFile(sequence(cluster=slow, replicas=1), corpus)
-    two = list(foreseen_sequence(asked, None, 2, None, 0.5))
+    asked = SequenceFile(sequence(cluster=slow, replicas=1, passes=20), corpus)
+    two = list(sequence_prediction(asked, None, 2, None, 0.5))
     assert two[0].endswith("two replicas, 2 replicas")
     assert said(two, "frames kept") == [0.5]
     (speed_up,) = said(two, "speed-up")
     assert 1.5 < speed_up <= 2.01
     every = SequenceFile(sequence(cluster=slow, replicas=1, frames="all"), corpus)
-    assert said(list(foreseen_sequence(every, None, None, None, None)), "frames kept") == [1.0]
+    assert said(list(sequence_prediction(every, None, None, None, None)), "frames kept") == [1.0]
     full = SequenceFile(sequence(cluster=slow, replicas=1, shuffling="full"), corpus)
     with pytest.raises(UserError, match="shuffling: 'full' cannot be predicted"):
-        list(foreseen_sequence(full, None, None, None, None))
+        list(sequence_prediction(full, None, None, None, None))
 
 
 def test_the_command_predicts_a_sequence_run_file(capsys: pytest.CaptureFixture[str]) -> None:

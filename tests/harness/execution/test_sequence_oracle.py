@@ -199,7 +199,7 @@ def test_utterances_decoded_as_a_batch_give_what_each_gives_alone(
     halves, part = Halves.of(Dnn(LAYOUT, "relu"), model, layers)
     single = Naive(config, corpus).criterion
     train, frames = corpus.split("train"), Frames.of(corpus, "cpu")
-    decoder = Decoder(config, halves, frames, train, single)
+    decoder = Decoder("cpu", False, halves, frames, train, single)
     models, utterances = [part * (1 + 0.1 * k) for k in range(4)], [3, 17, 5, 11]
     alone, batch = decoder.decode(models, utterances), decoder.together(models, utterances)
     for a, b in zip(alone, batch, strict=True):

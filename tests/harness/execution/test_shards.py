@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.execution.data.partition import Shards, balanced, rows_of
+from harness.execution.data.partition import Partition, balanced, row_numbers
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES
 
 
-def shards(**choices) -> Shards:
+def shards(**choices) -> Partition:
     standard = {"workers": 3, "minibatch": 2, "every": 2, "stage": 0}
-    return Shards(seed=5, start=START, frames=FRAMES, **{**standard, **choices})
+    return Partition(seed=5, start=START, frames=FRAMES, **{**standard, **choices})
 
 
-def seen(part: Shards, worker: int) -> list[int]:
+def seen(part: Partition, worker: int) -> list[int]:
     steps = range(part.steps)
-    return np.concatenate([part.dealt([(worker, step)])[0] for step in steps]).tolist()
+    return np.concatenate([part.rows_of([(worker, step)])[0] for step in steps]).tolist()
 
 
 def test_utterances_go_longest_first_to_the_worker_with_the_fewest_frames():
@@ -28,7 +28,7 @@ def test_utterances_go_longest_first_to_the_worker_with_the_fewest_frames():
 def test_rows_of_utterances_follow_each_other():
     chosen = np.array([2, 1])
     expected = [*range(10, 19), *range(7, 10)]
-    assert rows_of(START[chosen], FRAMES[chosen]).tolist() == expected
+    assert row_numbers(START[chosen], FRAMES[chosen]).tolist() == expected
 
 
 def test_all_stop_after_the_rounds_that_the_smallest_part_fills():
@@ -42,7 +42,7 @@ def test_nobody_sees_a_frame_twice_in_a_pass_or_one_of_another():
     frames = [seen(part, worker) for worker in range(3)]
     assert all(len(set(own)) == 12 for own in frames)
     for own, utterances in zip(frames, balanced(FRAMES, np.arange(8), 3), strict=True):
-        assert set(own) <= set(rows_of(START[utterances], FRAMES[utterances]).tolist())
+        assert set(own) <= set(row_numbers(START[utterances], FRAMES[utterances]).tolist())
 
 
 def test_a_worker_keeps_its_part_and_shuffles_it_anew_for_every_pass():
@@ -54,9 +54,10 @@ def test_a_worker_keeps_its_part_and_shuffles_it_anew_for_every_pass():
 
 def test_many_workers_minibatches_are_dealt_at_once():
     part = shards()
-    together = part.dealt([(2, 1), (0, 4)])
+    together = part.rows_of([(2, 1), (0, 4)])
     assert together.shape == (2, 2)
-    assert together.tolist() == [part.dealt([(2, 1)])[0].tolist(), part.dealt([(0, 4)])[0].tolist()]
+    alone = [part.rows_of([key])[0].tolist() for key in ((2, 1), (0, 4))]
+    assert together.tolist() == alone
 
 
 def test_more_workers_than_the_frames_can_feed_are_refused_in_one_line():
