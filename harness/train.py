@@ -138,8 +138,9 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     device = asked.device or device_of(asked.backend)
     run = load_run(asked.file, seed=asked.seed, device=device, progress=_say)
     config = run.config
-    _only_rounds(asked, in_rounds=config.protocol is not None)
-    if asked.restarts and config.protocol:
+    _only_rounds(asked, in_rounds=config.rounds)
+    _check_protocol(config, asked.file)
+    if asked.restarts and config.rounds:
         raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
     if config.workers != ranks - config.shards:
         servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
@@ -159,7 +160,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
         del corpus  # processes make their own
         begin(_identity(config, asked))
         parts = config, model, minibatches
-        if config.protocol:
+        if config.rounds:
             executors.append(Rounds(*parts, say=_say, backend=asked.backend))
         else:
             kind = Sharded if config.shards > 1 else Distributed
@@ -206,6 +207,22 @@ def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
     return identity(config.to_dict() | {EXECUTED: _executed(asked)})
 
 
+def _check_protocol(config: RunConfig, file: Path) -> None:
+    """Refuse what is simulated but not done by real processes.
+
+    Raises:
+        UserError: the protocol is of that kind.
+    """
+    from harness.simulator import Averaging, ParameterServer
+
+    if config.protocol is None or isinstance(config.protocol, Averaging):
+        return
+    if config.protocol != ParameterServer():
+        name = type(config.protocol).__name__
+        allowed = "Averaging, or ParameterServer with its defaults"
+        raise UserError(f"{file}: protocol: {name}: simulated only; allowed here: {allowed}")
+
+
 def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
     if asked.backend != "gloo" and not in_rounds:
         raise UserError(f"--backend {asked.backend}: for rounds of averaging; allowed here: gloo")
@@ -250,13 +267,13 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     config, shards = run.config, run.config.shards
     agree(at_work, _identity(config, asked), asked.file)
     name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
-    if late and (config.protocol or rank < shards):
+    if late and (config.rounds or rank < shards):
         raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
     with denormals_flushed():
         try:
             servers = come_back(rank, shards) if late else range(shards)
             pace = Pace.of(config) if asked.paced else None
-            if config.protocol:
+            if config.rounds:
                 work_in_rounds(config, run.corpus, rank, pace, asked.backend)
             elif shards == 1:
                 work(config, run.corpus, rank, pace, servers[0])

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.blocks import fit_for_blocks, step_and_average
-from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.algorithms.turns import Turns, one_by_one
 
 Scaling = Literal["plain", "memory_of_one"]
 
 
 @dataclass(frozen=True)
-class AsyncSgd:
+class AsyncSgd(Algorithm):
     """``theta <- theta - rate * g``, whatever g's staleness.
 
     Args:

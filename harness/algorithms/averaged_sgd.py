@@ -5,19 +5,19 @@ Polyak and Juditsky 1992; Xu 2011 (arXiv 1107.2490); paper 1, sections 2.3 and 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.blocks import step_and_average
-from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.algorithms.turns import Turns, one_by_one
 
 
 @dataclass(frozen=True)
-class AveragedSgd:
+class AveragedSgd(Algorithm):
     """A running average at first, and from the switch on the average of all iterates.
 
     Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
@@ -75,15 +75,9 @@ class AveragedSgd:
         server.numbers["averaged"] = averaged + 1.0
         return 1.0 / (averaged + 1.0)
 
-    def consider_switch(
-        self, server: Server, *, iterate_error: float, average_error: float
-    ) -> bool:
-        """Begin the full average once the running one beats the iterate on the development set.
-
-        Returns:
-            Whether the switch happened now.
-        """
-        if server.numbers["averaged"] or not average_error < iterate_error:
-            return False
+    def after_evaluation(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
+        """Begin the full average once the running one beats the iterate on the development set."""
+        if server.numbers["averaged"] or not errors["average"] < errors["iterate"]:
+            return {}
         server.numbers["averaged"] = 1.0
-        return True
+        return {"switch": 1.0}

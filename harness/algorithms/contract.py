@@ -9,9 +9,10 @@ Shape letters: W contributions at once, P parameters, B frames, D inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -105,13 +106,21 @@ class Network(Protocol):
         ...
 
 
-class Algorithm(Protocol):
-    """What an executor needs of an algorithm."""
+class Algorithm(ABC):
+    """What an executor needs of an algorithm; whoever derives from it can be named in a run file.
 
+    Attributes:
+        rounds: whether a fold takes the contributions of all workers, not of one.
+    """
+
+    rounds: ClassVar[bool] = False
+
+    @abstractmethod
     def start(self, model: Tensor) -> Server:
         """The server's state before the first fold, from initial parameters ``[P]``."""
         ...
 
+    @abstractmethod
     def contribute(
         self,
         network: Network,
@@ -136,6 +145,7 @@ class Algorithm(Protocol):
         """
         ...
 
+    @abstractmethod
     def fold(
         self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
     ) -> None:
@@ -144,3 +154,16 @@ class Algorithm(Protocol):
         The server's version grows by one, however many contributions there are.
         """
         ...
+
+    def after_evaluation(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
+        """What the algorithm decides once the candidates have been scored on development data.
+
+        Args:
+            server: changed in place.
+            errors: the share of frames wrong of every candidate, by name.
+
+        Returns:
+            What happened, to be logged by name; mostly nothing.
+        """
+        del server, errors
+        return {}

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.algorithms.local_descent import PLAIN, Restart, recalled, remember
 from harness.algorithms.ng_layer import NaturalGradient
 
 
 @dataclass(frozen=True)
-class GradientAveraging:
+class GradientAveraging(Algorithm):
     """A contribution is a mean gradient; a fold goes one step along the mean of them all.
 
     Several minibatches of a contribution are all seen from the model that was read.
@@ -27,6 +28,8 @@ class GradientAveraging:
         descent: what makes a direction of a gradient; `PLAIN` leaves it as it is.
         restart: when workers forget what natural gradient has estimated.
     """
+
+    rounds: ClassVar[bool] = True
 
     descent: NaturalGradient = PLAIN
     restart: Restart = "never"

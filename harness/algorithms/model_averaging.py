@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
 from harness.algorithms.local_descent import PLAIN, Restart, descend, recalled, remember
 from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
@@ -24,7 +25,7 @@ BEFORE = "before"
 
 
 @dataclass(frozen=True)
-class ModelAveraging:
+class ModelAveraging(Algorithm):
     """A contribution is the parameters after local steps; a fold moves the model to their mean.
 
     With one local step of plain SGD a fold equals one step along the mean gradient. Where
@@ -36,6 +37,8 @@ class ModelAveraging:
         restart: when workers forget what natural gradient has estimated.
         outer: what is made of the way from the model to the mean.
     """
+
+    rounds: ClassVar[bool] = True
 
     descent: NaturalGradient = PLAIN
     restart: Restart = "never"

@@ -68,6 +68,7 @@ class Order:
         minibatch: frames a minibatch.
         share: the share of the utterances used.
         chunk_steps: minibatches a chunk.
+        a_fold: minibatches that are handed out for a fold.
     """
 
     seed: int
@@ -77,29 +78,28 @@ class Order:
     minibatch: int
     share: float
     chunk_steps: int
+    a_fold: int = 1
 
     @property
     def steps(self) -> int:
-        """Minibatches in the stage."""
-        return len(self._rows) // self.minibatch
+        """Minibatches in the stage: whole folds of them."""
+        return self.folds * self.a_fold
 
     @property
     def folds(self) -> int:
-        """Folds in the stage: one a minibatch."""
-        return self.steps
-
-    @property
-    def frames_a_fold(self) -> int:
-        """Frames that a fold's contribution was trained on."""
-        return self.minibatch
+        """Folds in the stage."""
+        return len(self._rows) // (self.minibatch * self.a_fold)
 
     @property
     def _rows(self) -> np.ndarray:
         return _shuffled_rows(self)
 
     def rows(self, step: int) -> np.ndarray:
-        """The frames (row numbers, ``[B]``) of minibatch ``step``."""
-        chunk, within = divmod(step, self.chunk_steps)
+        """The frames (row numbers, ``[B]``) of minibatch ``step``.
+
+        After the last comes the first: where contributions are lost, more are handed out.
+        """
+        chunk, within = divmod(step % self.steps, self.chunk_steps)
         order = _chunk_order(self, chunk)
         return order[within * self.minibatch : (within + 1) * self.minibatch]
 

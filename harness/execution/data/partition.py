@@ -67,11 +67,6 @@ class Partition:
         """Folds in a chunk: the pass is one."""
         return self.folds
 
-    @property
-    def frames_a_fold(self) -> int:
-        """Frames that all workers train on in a round."""
-        return self.workers * self.every * self.minibatch
-
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
         size = self.minibatch

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_synth.corpus import Utterances
 from harness.execution.fidelity.replay import stored_run
+from harness.execution.runs.boundaries import Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import RunFile
 from harness.simulator import Cluster, Timeline, concat
@@ -45,7 +46,7 @@ def prediction(
     train = asked.corpus.split("train")
     run = whole(config, train)
     alone = whole(replace(config, workers=1, passes=1), train, SAMPLE)
-    each = config.workers if config.protocol else 1
+    each = config.workers if config.rounds else 1
     staleness = run.timeline.staleness()
     yield f"{'cluster':28} {config.cluster.name}, {config.workers} workers"
     yield f"{'folds a second':28} {run.per_s:.5g}"
@@ -95,25 +96,27 @@ def whole(config: RunConfig, train: Utterances, most: int = MOST_FOLDS) -> Whole
         UserError: too many workers for the data.
     """
     simulation = config.simulation(train)
-    segments: list[Timeline] = []
+    happened: list[Timeline] = []
     folds: list[int] = []
     ends_s: list[float] = []
     for stage in range(config.passes):
         simulation.change(config.workload(stage))
         order = config.order(stage, train)
-        searches, step = config.schedule.searches, 0
-        while step < order.folds and simulation.version < most:
-            if search_s := config.search_s(stage, order.chunk_steps, order.folds - step):
-                segments.append(simulation.pause(search_s, "search"))
-            end = min(order.folds, step + order.chunk_steps) if searches else order.folds
-            now = min(end - step, most - simulation.version)
-            segments.append(simulation.advance(folds=now, drain=step + now == end))
-            step += now
+        boundaries = Boundaries(config, order, stage)
         folds.append(order.folds)
+        for asked in boundaries.segments():
+            left = order.folds - asked.begins
+            if boundaries.is_chunk(asked.begins) and (
+                search_s := config.search_s(stage, order.chunk_steps, left)
+            ):
+                happened.append(simulation.pause(search_s, "search"))
+            if (rest := most - simulation.version) < asked.folds:
+                happened.append(simulation.advance(folds=rest))
+                return _longer(config, train, concat(happened), folds)
+            how = {"drain": asked.drain, "handing_out": asked.handing_out}
+            happened.append(simulation.advance(folds=asked.folds, **how))
         ends_s.append(simulation.now_s)
-        if step < order.folds:
-            return _longer(config, train, concat(segments), folds)
-    return Whole(concat(segments), tuple(folds), tuple(ends_s))
+    return Whole(concat(happened), tuple(folds), tuple(ends_s))
 
 
 def _longer(config: RunConfig, train: Utterances, known: Timeline, folds: list[int]) -> Whole:

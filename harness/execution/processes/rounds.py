@@ -38,7 +38,7 @@ from harness.execution.processes.server import NoWorkersLeft, Pace, clock_offset
 from harness.execution.replay.shards import states
 from harness.execution.replay.state import Arrays, Facts, part
 from harness.execution.runs.config import RunConfig
-from harness.simulator import Timeline
+from harness.simulator import Averaging, Timeline
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
 """What a worker tells of each round: three moments on its clock, and its summed loss."""
@@ -70,7 +70,7 @@ class Rounds:
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        assert config.protocol is not None
+        assert isinstance(config.protocol, Averaging)
         if config.protocol.overlap:
             raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
         self._workers, self._every = config.workers, config.protocol.every

@@ -147,6 +147,11 @@ class ShardedReplay:
         each.tensor, each.computed = out, True
         return out
 
+    def begin_pass(self) -> None:
+        """The next contributions are the first of a pass over the data."""
+        for memory in self.memories.values():
+            memory.new_pass = True
+
     def capture(self) -> tuple[Arrays, Facts]:
         """Everything a resume needs, between segments."""
         arrays, facts = self._sharded.capture()

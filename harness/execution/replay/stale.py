@@ -21,6 +21,7 @@ from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, S
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
+from harness.execution.replay.state import Arrays, Facts, part
 from harness.simulator import LOST, Timeline
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
@@ -105,6 +106,57 @@ class StaleReplay:
                 self._show()
         self._fold(waiting, rate)
 
+    def begin_pass(self) -> None:
+        """The next contributions are the first of a pass over the data."""
+        for memory in (self.memory, *self.memories.values()):
+            memory.new_pass = True
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
+        server = self.server
+        arrays = {name: tensor.cpu().numpy() for name, tensor in self._tensors().items()}
+        arrays |= _remembered("memory/", self.memory)
+        for worker, memory in self.memories.items():
+            arrays |= _remembered(f"memories/{worker}/", memory)
+        facts = {
+            "version": server.version,
+            "numbers": dict(server.numbers),
+            "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
+            "pending": list(self.pending),
+            "batches": self.batches,
+            "new_pass": self.memory.new_pass,
+            "new_passes": [[worker, m.new_pass] for worker, m in self.memories.items()],
+        }
+        return arrays, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """Undo `capture`."""
+        for name, tensor in self._tensors().items():
+            tensor.copy_(torch.from_numpy(arrays[name]))
+        self.server.version, self.server.numbers = facts["version"], facts["numbers"]
+        self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
+        self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
+        self.batches = facts["batches"]
+        device = self.server.model.device
+
+        def recalled(prefix: str, new_pass: bool) -> Memory:
+            named = part(arrays, prefix)
+            return Memory({k: torch.from_numpy(a).to(device) for k, a in named.items()}, new_pass)
+
+        self.memory = recalled("memory/", facts["new_pass"])
+        self.memories = {w: recalled(f"memories/{w}/", new) for w, new in facts["new_passes"]}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        server = self.server
+        return {
+            "model": server.model,
+            "replicas": self.replicas,
+            "contributions": self.contributions,
+            "loss": self.loss,
+            **{f"vector/{name}": vector for name, vector in server.vectors.items()},
+            **{f"momentum/{name}": vector for name, vector in server.momenta.items()},
+        }
+
     def _is_shown(self, version: int) -> bool:
         """Whether somebody besides the workers looks at a version of the model."""
         del version
@@ -182,6 +234,10 @@ class StaleReplay:
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1
+
+
+def _remembered(prefix: str, memory: Memory) -> Arrays:
+    return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
 
 
 def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:

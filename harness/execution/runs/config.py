@@ -13,10 +13,7 @@ from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
 from harness.execution.data.frames import Frames, Order
@@ -24,6 +21,8 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.spec import setting
 
 FORMAT = 2
@@ -69,8 +68,9 @@ class RunConfig:
         timed_layers: sizes of the network the cluster is charged for (units a level).
         seed: of initialisation, data order and timing.
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
-        protocol: rounds in which all workers take part, each with its own share of the data;
-            None for the asynchronous parameter server.
+        protocol: who waits for whom: averaging in rounds, in which each worker has its own
+            part of the data; backup workers, whose slowest contributions are dropped; or the
+            asynchronous parameter server with settings of its own. None is the plain server.
         tested: when the test sets are scored, after every pass or the last one; a search for
             settings on development data never needs them.
         shards: equal parts of the model, each with a server of its own.
@@ -87,7 +87,7 @@ class RunConfig:
     hidden: tuple[int, ...] = setting(at_least=1)
     activation: Activation
     initial: Recipe | WideRandom | None
-    algorithm: AsyncSgd | AveragedSgd | ModelAveraging | GradientAveraging
+    algorithm: Algorithm
     schedule: Schedule
     stages: tuple[Stage, ...]
     passes: int = setting(at_least=1)
@@ -99,33 +99,76 @@ class RunConfig:
     seed: int = setting(at_least=0)
     device: str
     format: int = FORMAT
-    protocol: Averaging | None = None
+    protocol: Averaging | BackupWorkers | ParameterServer | None = None
     tested: Tested = "every pass"
     shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        rounds = isinstance(self.algorithm, ModelAveraging | GradientAveraging)
-        if rounds != (self.protocol is not None):
-            name = type(self.algorithm).__name__
-            allowed = "averaging" if rounds else "the parameter server's (None)"
+        name = type(self.algorithm).__name__
+        if self.rounds != isinstance(self.protocol, Averaging | BackupWorkers):
+            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
-        if rounds and self.schedule.searches:
+        if self.rounds and self.schedule.searches:
             raise UserError("schedule: a search needs the parameter server")
-        if rounds and len(self.stages) != 1:
-            raise UserError(f"stages: {len(self.stages)}; allowed with averaging: 1")
-        if rounds and self.cluster.faults:
-            told = "rounds that some workers miss can be timed but not trained with"
-            raise UserError(f"cluster.faults: {told}; allowed with averaging: none")
+        if self.rounds and len(self.stages) != 1:
+            raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
+        if isinstance(self.protocol, ParameterServer):
+            self._check_server(self.protocol)
         check(self.precision, self.device)
-        if self.shards > 1 and (rounds or self.cluster.faults):
-            found = "averaging" if rounds else "faults"
+        if self.shards > 1 and (self.rounds or self.cluster.faults):
+            found = "averaging" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
 
+    def _check_server(self, protocol: ParameterServer) -> None:
+        """Refuse what can be timed but not trained.
+
+        Raises:
+            UserError: a setting is of that kind.
+        """
+        if protocol.shards > 1:
+            told = f"{protocol.shards} is not allowed here; allowed: the key shards of the run"
+            raise UserError(f"protocol.shards: {told}")
+        if protocol.fetch_every > 1:
+            told = f"{protocol.fetch_every} can be timed but not trained with; allowed: 1"
+            raise UserError(f"protocol.fetch_every: {told}")
+        if protocol.push_every > 1 and self.schedule.searches:
+            told = f"{protocol.push_every} is not allowed with a search for rates; allowed: 1"
+            raise UserError(f"protocol.push_every: {told}")
+
     @property
-    def timed(self) -> Averaging | ParameterServer:
+    def rounds(self) -> bool:
+        """Whether a fold takes the contributions of all workers."""
+        return self.algorithm.rounds
+
+    @property
+    def timed(self) -> TimingProtocol:
         """Who waits for whom, as the simulator has it."""
-        return self.protocol or ParameterServer(shards=self.shards)
+        if self.protocol is None or isinstance(self.protocol, ParameterServer):
+            return replace(self.protocol or ParameterServer(), shards=self.shards)
+        return self.protocol
+
+    @property
+    def under_way(self) -> int:
+        """How many contributions can be under way at once."""
+        protocol = self.protocol
+        if isinstance(protocol, Averaging):
+            return self.workers * (2 if protocol.overlap else 1)
+        return self.workers * (protocol.depth if isinstance(protocol, ParameterServer) else 1)
+
+    @property
+    def a_fold(self) -> int:
+        """Minibatches that are handed out for a fold, where one counter hands them out."""
+        if isinstance(self.protocol, BackupWorkers):
+            return self.workers
+        return self.protocol.push_every if isinstance(self.protocol, ParameterServer) else 1
+
+    @property
+    def missed_rounds(self) -> bool:
+        """Whether a fold may lack the contributions of some workers."""
+        return self.rounds and (
+            bool(self.cluster.faults) or isinstance(self.protocol, BackupWorkers)
+        )
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""
@@ -146,11 +189,12 @@ class RunConfig:
             UserError: with averaging, a worker's part of ``train`` does not fill one round.
         """
         size, share = self.stage(stage).minibatch, self.stage(stage).share
-        if self.protocol is not None:
+        if isinstance(self.protocol, Averaging):
             between = (self.workers, size, self.protocol.every, share)
             return Partition(self.seed, stage, train.start, train.frames, *between)
         chunk = max(1, round(self.chunk * train.total_frames / size))
-        return Order(self.seed, stage, train.start, train.frames, size, share, chunk)
+        cut = (size, share, chunk, self.a_fold)
+        return Order(self.seed, stage, train.start, train.frames, *cut)
 
     def minibatches(self, corpus: Corpus, frames: Frames) -> Minibatches:
         """The data of the run, whoever executes it.
@@ -172,7 +216,7 @@ class RunConfig:
             cluster: in place of the run's own.
         """
         machine = cluster or self.cluster
-        if self.protocol is not None and machine.parallel.epoch_minibatches:
+        if isinstance(self.protocol, Averaging) and machine.parallel.epoch_minibatches:
             epoch = self.order(0, train).steps * self.workers
             parallel = replace(machine.parallel, epoch_minibatches=epoch)
             machine = replace(machine, parallel=parallel)

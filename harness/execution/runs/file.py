@@ -16,8 +16,8 @@ from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.runs.config import FORMAT, RunConfig
-from harness.simulator import load_cluster
-from harness.spec import build, load_toml
+from harness.simulator import Averaging, load_cluster
+from harness.spec import KIND, build, load_toml
 
 USUAL: dict[str, Any] = {
     "scale": "smoke",
@@ -72,6 +72,8 @@ def load_run(
     )
     table["cluster"] = load_cluster(path.parent / _word(path, table, "cluster"))
     table.setdefault("timed_layers", _layers(corpus, table.get("hidden")))
+    if isinstance(table.get("protocol"), dict):
+        table["protocol"] = {KIND: Averaging.__name__, **table["protocol"]}
     if seed is not None:
         table["seed"] = seed
     follows = {"fingerprint": corpus.fingerprint, "device": device, "format": FORMAT}

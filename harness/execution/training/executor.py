@@ -12,9 +12,9 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
-from harness.errors import UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
+from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.config import RunConfig
@@ -78,17 +78,15 @@ class Simulated:
     def __init__(
         self, config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
     ) -> None:
-        if config.shards > 1:
-            allowed = "1, or real processes (harness.train)"
-            raise UserError(f"shards: {config.shards} is timed but not trained; allowed: {allowed}")
         self._config, self._minibatches = config, minibatches
         self.simulation = config.simulation(corpus.split("train"))
-        self.replay = StaleReplay(
-            config.algorithm,
-            config.network(corpus),
-            config.algorithm.start(model),
-            minibatches.of,
-            slots=config.workers * (2 if config.protocol and config.protocol.overlap else 1),
+        algorithm = config.algorithm
+        parts = algorithm, config.network(corpus), algorithm.start(model), minibatches.of
+        self.replay = (
+            ShardedReplay(*parts, config.shards)
+            if config.shards > 1
+            # Who comes back to rounds remembers what it knew: each worker by itself.
+            else StaleReplay(*parts, slots=config.under_way, alone=config.missed_rounds)
         )
         self.server = self.replay.server
 
@@ -114,16 +112,16 @@ class Simulated:
 
     def begin_stage(self) -> None:
         """See `Executor`."""
-        self.replay.memory.new_pass = True
+        self.replay.begin_pass()
         self.simulation.change(workload=self._config.workload(self._minibatches.stage))
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
-        arrays, facts = resume.capture_replay(self.replay)
+        arrays, facts = self.replay.capture()
         simulation = resume.prefixed(self.simulation.state(), "simulation/")
         return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts)
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts)
         self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))

@@ -71,7 +71,7 @@ def initial_parameters(
             config.seed,
             config.device,
             # Asynchronous runs pretrain on all of the data, whatever share they train on.
-            config.stages[0].share if config.protocol is not None else 1.0,
+            config.stages[0].share if config.rounds else 1.0,
         )
         return pretrained(asked, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)

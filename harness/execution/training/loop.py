@@ -9,16 +9,14 @@ a rate search and the end of a stage wait until everybody is idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
@@ -26,6 +24,7 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.execution.evaluation.frames import Examiner, Progress, Watch
 from harness.execution.replay import state as resume
+from harness.execution.runs.boundaries import Boundaries, Segment
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import checkpoint
 from harness.execution.training.divergence import Moment
@@ -38,7 +37,7 @@ from harness.store.schema import Outcome
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
-LAYOUT = 3
+LAYOUT = 4
 """Grows when checkpoints hold other things than before: an older one is not taken up."""
 
 
@@ -99,12 +98,13 @@ class Training:
         self._next_save = time.monotonic() + CHECKPOINT_EVERY_S
         finite = self._evaluate() if not self.segments else True
         while finite and not self._finished():
-            for boundary in self._boundaries():
-                self._advance(boundary)
-                finite = boundary not in self._every(self.config.evaluations) or self._evaluate()
+            boundaries = self._boundaries
+            for segment in boundaries.segments(self.position.step):
+                self._advance(segment)
+                finite = segment.ends not in boundaries.evaluations or self._evaluate()
                 if not finite:
                     break
-                if boundary in self._tests():
+                if segment.ends in boundaries.held_out_tests:
                     self._test_held_out()
                 if time.monotonic() > self._next_save:
                     self._save()
@@ -115,45 +115,21 @@ class Training:
     def _finished(self) -> bool:
         return self.pace.stop or self.position.stage >= self.config.passes
 
-    def _boundaries(self) -> Iterator[int]:
-        """The folds of this stage, from the present one on, at which something is decided."""
-        chunks: set[int] = set()
-        if self.config.schedule.searches:
-            chunks = set(range(0, self.order.folds, self.order.chunk_steps)) - {0}
-        evaluations = self._every(self.config.evaluations)
-        ends = chunks | evaluations.keys() | self._tests().keys() | {self.order.folds}
-        return iter(sorted(step for step in ends if step > self.position.step))
+    @property
+    def _boundaries(self) -> Boundaries:
+        return Boundaries(self.config, self.order, self.position.stage)
 
-    def _every(self, times: int) -> dict[int, float]:
-        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
-
-        The share is nominal: a subset of whole utterances has other numbers of frames for
-        other seeds, and what is read at the same share is to be compared.
-        """
-        share = self.config.stage(self.position.stage).share
-        parts = max(1, round(times * share))
-        return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
-
-    def _tests(self) -> dict[int, float]:
-        times = self.config.schedule.held_out_tests
-        return self._every(times) if times else {}
-
-    def _advance(self, boundary: int) -> None:
-        """Search if a chunk begins here, then simulate and execute up to ``boundary``."""
-        position, search = self.position, self.config.schedule.searches
-        if search and position.step % self.order.chunk_steps == 0:
+    def _advance(self, asked: Segment) -> None:
+        """Search if a chunk begins here, then simulate and execute up to the next boundary."""
+        position = self.position
+        if self._boundaries.is_chunk(asked.begins):
             self.pace.rate = self._search()
-        chunk_end = (position.step // self.order.chunk_steps + 1) * self.order.chunk_steps
-        idle = min(chunk_end, self.order.folds) if search else self.order.folds
-        segment = self.executor.advance(
-            folds=boundary - position.step,
-            drain=boundary == idle,
-            handing_out=None if boundary == idle else idle - position.step,
-            rate=self.pace.rate,
+        happened = self.executor.advance(
+            asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
         )
-        self.segments.append(segment)
-        position.loss_frames += (boundary - position.step) * self.order.frames_a_fold
-        position.step = boundary
+        self.segments.append(happened)
+        position.loss_frames += int(happened.folded().steps.sum()) * self.order.minibatch
+        position.step = asked.ends
 
     def _end_stage(self) -> None:
         """Test, let the schedule judge the pass, and lay out the next one."""
@@ -183,13 +159,10 @@ class Training:
             self._log(f"dev_loss/{name}", s.loss)
         self._log("rate", self.pace.rate)
         self._log_training_loss()
-        algorithm = self.config.algorithm
-        if isinstance(algorithm, AveragedSgd) and algorithm.consider_switch(
-            self.executor.server,
-            iterate_error=scores["iterate"].frame_error,
-            average_error=scores["average"].frame_error,
-        ):
-            self._log("switch", 1.0)
+        errors = {name: s.frame_error for name, s in scores.items()}
+        happened = self.config.algorithm.after_evaluation(self.executor.server, errors)
+        for name, value in happened.items():
+            self._log(name, value)
         deployed = "average" if "average" in scores else "iterate"
         self.watch(
             Progress(self.writer.hash, self.epoch, self._passes(), scores[deployed].frame_error)
@@ -237,7 +210,7 @@ class Training:
     def epoch(self) -> float:
         """Passes over the training set so far."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
-        done = self._every(self.config.evaluations).get(step, step / self.order.folds)
+        done = self._boundaries.evaluations.get(step, step / self.order.folds)
         return self.position.epoch_before + share * done
 
     def moment(self) -> Moment:

@@ -128,7 +128,7 @@ class Passes(SequenceTraining[Simulation]):
         return Minibatch(self.x[at], self.outer[at] * (at >= 0).unsqueeze(2))
 
     def _capture(self) -> tuple[Arrays, Facts]:
-        replay, facts = resume.capture_replay(self.replay)
+        replay, facts = self.replay.capture()
         arrays = resume.prefixed(replay, "replay/")
         return {**arrays, "decoded_with": self.decoded_with.cpu().numpy()}, {
             "replay": facts,
@@ -136,7 +136,7 @@ class Passes(SequenceTraining[Simulation]):
         }
 
     def _reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts["replay"])
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         self.decoded_with.copy_(torch.from_numpy(arrays["decoded_with"]))
         if facts["open"]:
             self._decode()

@@ -10,7 +10,6 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.data.minibatches import Minibatches
-from harness.execution.replay import state as resume
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
@@ -88,21 +87,15 @@ class Recorded:
 
     def begin_stage(self) -> None:
         """See `Executor`."""
-        for memory in self.replay.memories.values():
-            memory.new_pass = True
+        self.replay.begin_pass()
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
-        if isinstance(self.replay, ShardedReplay):
-            return self.replay.capture()
-        return resume.capture_replay(self.replay)
+        return self.replay.capture()
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        if isinstance(self.replay, ShardedReplay):
-            self.replay.reinstate(arrays, facts)
-        else:
-            resume.reinstate_replay(self.replay, arrays, facts)
+        self.replay.reinstate(arrays, facts)
 
 
 def between(timeline: Timeline, first: int, end: int) -> Timeline:

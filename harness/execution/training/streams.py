@@ -77,7 +77,7 @@ class Streams(SequenceTraining[Simulation]):
         return True
 
     def _capture(self) -> tuple[Arrays, Facts]:
-        replay, replay_facts = resume.capture_replay(self.replay)
+        replay, replay_facts = self.replay.capture()
         batcher, batcher_facts = self.batcher.capture()
         arrays = {
             **resume.prefixed(replay, "replay/"),
@@ -88,7 +88,7 @@ class Streams(SequenceTraining[Simulation]):
         return arrays, {"replay": replay_facts, "batcher": batcher_facts, "versions": versions}
 
     def _reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        resume.reinstate_replay(self.replay, resume.part(arrays, "replay/"), facts["replay"])
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         batcher = resume.part(arrays, "batcher/")
         self.batcher.reinstate(batcher, facts["batcher"], self.config.device)
         self.replay.decoders.copy_(torch.from_numpy(arrays["decoders"]))

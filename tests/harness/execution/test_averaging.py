@@ -30,7 +30,7 @@ from harness.execution.training import run as run_module
 from harness.execution.training.loop import Training
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
-from harness.simulator import Fault, Timeline, concat
+from harness.simulator import Fault, ParameterServer, Timeline, concat
 from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
 from tests.silence import silent
@@ -243,9 +243,14 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, ave
         averaged(schedule=Search(0.1))
     with pytest.raises(UserError, match="stages: 2"):
         averaged(stages=(Stage(4, 64), Stage(8, 64)))
+    with pytest.raises(UserError, match=r"protocol\.fetch_every: 4 can be timed but not trained"):
+        configure(protocol=ParameterServer(fetch_every=4))
+    with pytest.raises(UserError, match=r"protocol\.shards: 2 is not allowed here"):
+        configure(protocol=ParameterServer(shards=2))
+    with pytest.raises(UserError, match=r"protocol\.push_every: 2 is not allowed with a search"):
+        configure(protocol=ParameterServer(push_every=2), schedule=Search(0.1))
     failing = replace(averaged().cluster, faults=(Fault("death", mean_s=9.0, down_s=1.0),))
-    with pytest.raises(UserError, match=r"cluster\.faults: rounds that some workers miss"):
-        averaged(cluster=failing)
+    assert averaged(cluster=failing).missed_rounds
     assert configure(cluster=failing).cluster.faults
 
 
@@ -256,18 +261,18 @@ def test_two_trainings_of_one_configuration_give_the_same_bytes(averaged, corpus
     assert np.isfinite(one.summary["dev_loss/iterate"])
 
 
-def test_every_pass_deals_each_worker_its_minibatches_from_the_first_to_the_last(
+def test_every_pass_gives_each_worker_its_minibatches_from_the_first_to_the_last(
     averaged, corpus, tmp_path, monkeypatch
 ):
-    dealt, deal = [], Shards.dealt
+    seen, rows_of = [], Partition.rows_of
 
     def noted(part, keys):
-        dealt.extend((part.stage, worker, step) for worker, step in keys)
-        return deal(part, keys)
+        seen.extend((part.stage, worker, step) for worker, step in keys)
+        return rows_of(part, keys)
 
-    monkeypatch.setattr(Shards, "dealt", noted)
+    monkeypatch.setattr(Partition, "rows_of", noted)
     training = trained(averaged(), corpus, tmp_path, monkeypatch)
     steps = _order(training).steps
-    assert sorted(dealt) == [
+    assert sorted(seen) == [
         (k, w, step) for k in range(3) for w in range(3) for step in range(steps)
     ]

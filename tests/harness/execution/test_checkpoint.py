@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution import checkpoint
+from harness.execution.training import checkpoint
 
 
 def test_a_checkpoint_comes_back_with_its_arrays_and_facts(tmp_path):

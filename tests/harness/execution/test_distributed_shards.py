@@ -19,7 +19,6 @@ from harness.errors import UserError
 from harness.execution.fidelity.replay import replayed
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.shards import ShardedServer, edges
-from harness.execution.training.executor import Simulated
 from harness.execution.training.run import TIMELINE
 from harness.identity import identity
 from harness.simulator import (
@@ -178,11 +177,6 @@ def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
     )
     with pytest.raises(UserError, match="shards: 2 is not allowed with faults"):
         configure(shards=2, cluster=failing)
-
-
-def test_shards_are_for_real_processes_alone(configure: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match="shards: 2 is timed but not trained; allowed: 1, or real"):
-        Simulated(configure(shards=2), Dnn(LAYOUT), torch.zeros(0), Any)
 
 
 def again(folder: Path) -> Timeline:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_synth.corpus import Corpus, Utterances
-from harness.execution.frames import Frames, Order
+from harness.execution.data.frames import Frames, Order
 from harness.seeds import stream
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
@@ -94,5 +94,5 @@ def test_passes_over_a_share_see_the_same_utterances_in_another_order():
 
 def test_a_minibatch_is_of_its_step_whoever_the_worker():
     ours = order()
-    dealt = ours.dealt([(2, 5), (0, 1), (9, 5)])
+    dealt = ours.rows_of([(2, 5), (0, 1), (9, 5)])
     assert dealt.tolist() == [ours.rows(5).tolist(), ours.rows(1).tolist(), ours.rows(5).tolist()]

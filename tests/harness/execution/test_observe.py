@@ -9,8 +9,8 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
-from harness.execution.frames import Frames
-from harness.execution.observe import Examiner, log_prior, rows_of
+from harness.execution.data.frames import Frames
+from harness.execution.evaluation.frames import Examiner, log_prior, rows_of
 
 
 def network():

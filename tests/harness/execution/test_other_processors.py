@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus
-from harness.execution.config import RunConfig
-from harness.execution.run import WORD_ERRORS, train
+from harness.execution.runs.config import RunConfig
+from harness.execution.training.run import WORD_ERRORS, train
 from harness.store import Store
 
 SEEDS = 8

@@ -10,8 +10,8 @@ from harness.acoustics.graph import Lexicon, decoding_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.scoring import word_errors
 from harness.acoustics.tuning import SCALES, recognise
-from harness.execution import recognition
-from harness.execution.recognition import BEAM, ORDER, Sentences
+from harness.execution.evaluation import recognition
+from harness.execution.evaluation.recognition import BEAM, ORDER, Sentences
 from harness.seeds import stream
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}

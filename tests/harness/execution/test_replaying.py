@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from harness.execution import replaying
-from harness.execution.pretraining import MODEL
+from harness.execution.fidelity import replay as replaying
+from harness.execution.training.initial import MODEL
 from harness.simulator import Timeline
 
 

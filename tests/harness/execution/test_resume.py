@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from harness.algorithms.contract import Server
-from harness.execution.resume import capture_replay, reinstate_replay
-from harness.execution.simulated import Pending, StaleReplay
+from harness.algorithms.contract import Memory, Server
+from harness.execution.replay.stale import Pending, StaleReplay
 
 
 def server(value: float) -> Server:
@@ -32,8 +31,9 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     ours, again = replay(1.0), replay(50.0)
     ours.in_flight = {(0, 4): 1, (2, 3): 0}
     ours.pending = [Pending(2, 1, (0, 4))]
+    ours.memories[3] = Memory({"basis": torch.tensor([5.0])}, new_pass=False)
     ours.memory.tensors, ours.batches = {"basis": torch.arange(4.0)}, 9
-    reinstate_replay(again, *capture_replay(ours))
+    again.reinstate(*ours.capture())
     for name in ("replicas", "contributions", "loss"):
         assert torch.equal(getattr(again, name), getattr(ours, name))
     assert torch.equal(again.server.model, ours.server.model)
@@ -44,6 +44,8 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     assert list(again.in_flight) == list(ours.in_flight)
     assert again.memory.tensors["basis"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert (again.memory.new_pass, again.batches) == (True, 9)
+    assert again.memories[3].tensors["basis"].tolist() == [5.0]
+    assert not again.memories[3].new_pass
     ours.memory.new_pass = False
-    reinstate_replay(again, *capture_replay(ours))
+    again.reinstate(*ours.capture())
     assert not again.memory.new_pass

@@ -172,13 +172,13 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
         died = saving(monkeypatch, switched, then_die=True)
     else:
         died = saving(monkeypatch, lambda training: not switched(training), then_die=False)
-    consider = AveragedSgd.consider_switch
+    consider = AveragedSgd.after_evaluation
     with died as steps:
         if not after:
-            monkeypatch.setattr(AveragedSgd, "consider_switch", dying_at_the_switch())
+            monkeypatch.setattr(AveragedSgd, "after_evaluation", dying_at_the_switch())
         with pytest.raises(Killed):
             train(config, corpus, Store(tmp_path / "killed"), silent)
-    monkeypatch.setattr(AveragedSgd, "consider_switch", consider)
+    monkeypatch.setattr(AveragedSgd, "after_evaluation", consider)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
     assert any(row["name"] == "switch" for row in facts["rows"]) == after
@@ -187,13 +187,13 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
 
 
 def dying_at_the_switch():
-    """``consider_switch`` that dies once it has decided to switch, before it is recorded."""
-    consider = AveragedSgd.consider_switch
+    """``after_evaluation`` that dies once it has decided to switch, before it is recorded."""
+    consider = AveragedSgd.after_evaluation
 
-    def dying(algorithm, server, **errors):
-        if consider(algorithm, server, **errors):
+    def dying(algorithm, server, errors):
+        if consider(algorithm, server, errors):
             raise Killed
-        return False
+        return {}
 
     return dying
 

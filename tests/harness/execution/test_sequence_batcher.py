@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.execution.sequence_batcher import Batcher, Kept
+from harness.execution.data.slots import Batcher, Kept
 from harness.simulator import Contributions, Decodes, Timeline
 
 

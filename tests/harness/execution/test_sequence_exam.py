@@ -9,10 +9,10 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import references_of
 from harness.acoustics.stack import Layout, random_parameters
-from harness.execution import sequence_exam as module
-from harness.execution.frames import Frames
-from harness.execution.sequence_decoding import log_posteriors
-from harness.execution.sequence_exam import SequenceExaminer
+from harness.execution.data.decoding import log_posteriors
+from harness.execution.data.frames import Frames
+from harness.execution.evaluation import sequence as module
+from harness.execution.evaluation.sequence import SequenceExaminer
 
 PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.execution.sequence_order import orders, parts
+from harness.execution.data.utterances import orders, parts
 from harness.seeds import stream
 
 

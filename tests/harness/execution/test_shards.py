@@ -34,7 +34,7 @@ def test_rows_of_utterances_follow_each_other():
 def test_all_stop_after_the_rounds_that_the_smallest_part_fills():
     part = shards()
     assert [sum(FRAMES[own]) for own in balanced(FRAMES, np.arange(8), 3)] == [16, 15, 13]
-    assert (part.folds, part.steps, part.frames_a_fold) == (3, 6, 12)
+    assert (part.folds, part.steps) == (3, 6)
 
 
 def test_nobody_sees_a_frame_twice_in_a_pass_or_one_of_another():

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from harness.algorithms.contract import Minibatch, Server
-from harness.execution.sequence_replay import SequenceReplay
-from harness.execution.sharded_replay import ShardedReplay
-from harness.execution.simulated import StaleReplay
+from harness.execution.replay.sequence import SequenceReplay
+from harness.execution.replay.sharded import ShardedReplay
+from harness.execution.replay.stale import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline, Untold
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
 

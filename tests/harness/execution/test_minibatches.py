@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.config import Stage
-from harness.execution.dealing import Dealing
-from harness.execution.frames import Frames, Order
-from harness.execution.shards import Shards, balanced, rows_of
+from harness.execution.data.frames import Frames, Order
+from harness.execution.data.partition import Partition, balanced, row_numbers
+from harness.execution.runs.config import Stage
 from harness.seeds import stream
 from harness.simulator import Averaging
 
 
 @pytest.fixture
-def dealing(configure, corpus):
+def minibatches(configure, corpus):
     """Two stages of other minibatches, a quarter of the frames a chunk."""
     config = configure(stages=(Stage(4, 64, 0.5), Stage(8, 256)), seed=3)
-    return Dealing(config, corpus, Frames.of(corpus, "cpu"))
+    return config.minibatches(corpus, Frames.of(corpus, "cpu"))
 
 
 def order(corpus, stage, minibatch, share, chunk):
@@ -26,18 +25,18 @@ def order(corpus, stage, minibatch, share, chunk):
     return Order(3, stage, train.start, train.frames, minibatch, share, chunk)
 
 
-def test_a_stage_deals_its_own_order_from_its_first_step_on(dealing, corpus):
+def test_a_stage_has_its_own_order_from_its_first_step_on(minibatches, corpus):
     frames, total = Frames.of(corpus, "cpu"), corpus.frames_of("train")
     half = order(corpus, 0, 4, 0.5, round(0.25 * total / 4))
-    assert dealing.order.steps == half.steps
+    assert minibatches.order.steps == half.steps
     keys = [(0, half.steps - 1), (2, 0), (1, 3)]
     expected = [half.rows(step).tolist() for _, step in keys]
-    assert dealing.order.dealt(keys).tolist() == expected
+    assert minibatches.order.rows_of(keys).tolist() == expected
 
-    dealing.begin(1, half.steps)
+    minibatches.begin(1, half.steps)
     whole = order(corpus, 1, 8, 1.0, round(0.25 * total / 8))
     steps = [0, 5, whole.steps - 1]
-    given = dealing.minibatch_of([(step % 3, half.steps + step) for step in steps])
+    given = minibatches.of([(step % 3, half.steps + step) for step in steps])
     rows = np.stack([whole.rows(step) for step in steps])
     assert given.targets.tolist() == corpus.targets[rows].tolist()
     middle = given.x[:, :, corpus.dim : 2 * corpus.dim]  # the frame itself, of three spliced
@@ -45,20 +44,20 @@ def test_a_stage_deals_its_own_order_from_its_first_step_on(dealing, corpus):
     assert given.x.shape == (3, 8, frames.features.shape[1] * 3)
 
 
-def test_in_rounds_each_worker_is_dealt_its_own_part(configure, corpus):
+def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
     config = configure(
         algorithm=ModelAveraging(), protocol=Averaging(every=2), stages=(Stage(4, 64),), seed=3
     )
-    dealing, train = Dealing(config, corpus, Frames.of(corpus, "cpu")), corpus.split("train")
-    assert isinstance(dealing.order, Shards)
+    minibatches, train = config.minibatches(corpus, Frames.of(corpus, "cpu")), corpus.split("train")
+    assert isinstance(minibatches.order, Partition)
     own = balanced(train.frames, np.arange(len(train)), 3)
     for stage, before in ((0, 0), (1, 40)):
-        dealing.begin(stage, before)
+        minibatches.begin(stage, before)
         for worker in range(3):
-            part = rows_of(train.start[own[worker]], train.frames[own[worker]])
+            part = row_numbers(train.start[own[worker]], train.frames[own[worker]])
             shuffled = stream(3, "frames of a worker", stage, worker).permutation(part)
             for step in (0, 1, 5):
-                given = dealing.minibatch_of([(worker, before + step)])
+                given = minibatches.of([(worker, before + step)])
                 rows = shuffled[4 * step : 4 * step + 4]
                 assert given.targets[0].tolist() == corpus.targets[rows].tolist()
                 middle = given.x[0, :, corpus.dim : 2 * corpus.dim]
