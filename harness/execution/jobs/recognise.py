@@ -36,6 +36,8 @@ from harness.execution.training.run import train
 from harness.identity import identity
 from harness.store import Run, RunWriter, Store
 
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same errors."""
 ERRORS, HEARD = "errors.safetensors", "heard.json"
 """Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words and characters for each test
 set; and what was recognised, a list of words for each utterance."""
@@ -107,7 +109,8 @@ class RecognitionConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         training, decoding = self.training.to_dict(), plain(self.decoding)
-        return {"is": "RecognitionConfig", "training": training, "decoding": decoding}
+        body = {"training": training, "decoding": decoding, "format": FORMAT}
+        return {"is": "RecognitionConfig", **body}
 
 
 def arpa_sha256(path: Path) -> str:

@@ -17,6 +17,9 @@ from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.sequence import outer_lag
 from harness.store import RunWriter
 
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same figures."""
+
 
 @dataclass(frozen=True)
 class TimingConfig:
@@ -38,6 +41,7 @@ class TimingConfig:
     folds: int
     seed: int
     protocol: TimingProtocol = field(default=ParameterServer())
+    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""

@@ -24,6 +24,8 @@ MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
 MODEL = "model.safetensors"
 SIGMOID_GAIN = 4.0
+FORMAT = 1
+"""Grows when the same configuration would no longer pretrain to the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class PretrainingConfig:
     seed: int
     device: str
     share: float = 1.0
+    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
