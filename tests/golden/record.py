@@ -1,4 +1,4 @@
-"""What a change of the house's walls must leave as it is; ``python tests/golden/record.py OUT.json``.
+"""What a change of the walls must leave as it is: ``python tests/golden/record.py OUT.json``.
 
 Three kinds of values, each a digest by name:
 

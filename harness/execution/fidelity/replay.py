@@ -17,11 +17,11 @@ from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.evaluation.frames import Progress
+from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.initial import MODEL
 from harness.execution.training.recorded import Recorded
-from harness.execution.training.recorded_sequence import replay
 from harness.execution.training.run import EXECUTED, TIMELINE, train
 from harness.simulator import Timeline
 from harness.spec import KIND, build

@@ -41,11 +41,11 @@ from harness.execution.processes.replica import (
     sign_of,
     trainer_rank,
 )
+from harness.execution.processes.sequence_executor import Step
 from harness.execution.processes.sequence_recorder import Row, SequenceRecorder, Told
 from harness.execution.processes.server import NoWorkersLeft, Pace, clock_offset
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.sequence_executor import Step
 from harness.execution.training.setup import Setup
 
 

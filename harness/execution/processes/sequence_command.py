@@ -12,11 +12,11 @@ from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
+from harness.execution.processes.executed import check, train_on_processes
 from harness.execution.processes.replica import pace_of
 from harness.execution.processes.replica_worker import PartnerGone, contribute
 from harness.execution.processes.server import NoWorkersLeft, ServerGone
 from harness.execution.runs.sequence_file import load_sequence
-from harness.execution.training.executed import check, train_on_processes
 from harness.store import Store
 from harness.store.atomic import writable_folder
 

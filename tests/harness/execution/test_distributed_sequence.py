@@ -14,12 +14,12 @@ import torch
 from harness import cli
 from harness.errors import UserError
 from harness.execution.fidelity.compare_sequence import compare_sequence
+from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
 from harness.execution.processes.messages import GarbageReceived
 from harness.execution.processes.notes import Note, Word, packed, unpacked
 from harness.execution.processes.sequence_command import serve
 from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
-from harness.execution.training.recorded_sequence import replay
 from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from harness.store import Run, Store

@@ -21,11 +21,11 @@ from harness.execution.fidelity.compare_sequence import (
     predict,
     shown_sequence,
 )
+from harness.execution.fidelity.recorded_sequence import RecordedSequence
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.replica import Handed, Replica
 from harness.execution.processes.sequence_recorder import TOLD, Row, Told, load_told
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.recorded_sequence import RecordedSequence
 from harness.execution.training.setup import Setup
 from harness.execution.training.streams import Streams
 from harness.simulator import LOST, Simulation, Timeline, concat

@@ -23,14 +23,14 @@ from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, Kept
 from harness.execution.evaluation.frames import Watch
+from harness.execution.processes.executed import executed_by
+from harness.execution.processes.sequence_executor import Step
 from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.executed import executed_by
 from harness.execution.training.recorded import between
 from harness.execution.training.run import EXECUTED, TIMELINE
-from harness.execution.training.sequence_executor import Step
 from harness.execution.training.sequence_run import carry_out
 from harness.execution.training.setup import Setup
 from harness.simulator import Timeline

@@ -18,10 +18,10 @@ from harness.errors import UserError
 from harness.execution.evaluation.frames import Watch
 from harness.execution.processes.replica import kept_waiting, pace_of, send_home
 from harness.execution.processes.replicas import Replicas
+from harness.execution.processes.sequence_executor import SequenceExecutor
 from harness.execution.processes.sequence_recorder import TOLD
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.sequence_executor import SequenceExecutor
 from harness.execution.training.sequence_loop import SequenceTraining
 from harness.execution.training.sequence_run import Way, train_sequence
 from harness.execution.training.setup import Setup
