@@ -82,8 +82,10 @@ def _pytest(setting: Setting, tests: Sequence[str]) -> tuple[int, int, int]:
     """Passed, failed and skipped; what failed is printed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        quiet = ["pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", f"--junitxml={report}"]
-        done = _python(setting, [*quiet, *tests])
+        # Threads that wait for a core that others hold take ten times as long.
+        processes = (os.cpu_count() or 1) // int(setting.environment.get("OMP_NUM_THREADS", 1))
+        spread = ["-p", "no:cacheprovider", "-n", str(max(1, processes)), f"--junitxml={report}"]
+        done = _python(setting, ["pytest", "-q", *spread, *tests])
         if done.returncode not in (0, 1):
             raise SystemExit(f"{setting.name}: pytest ends with {done.returncode}\n{done.stdout}")
         if done.returncode:
