@@ -14,12 +14,14 @@ import contextlib
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -44,20 +46,26 @@ def folder() -> Path | None:
 def write(path: Path, content: bytes) -> None:
     """Write a file that `read` takes, in one step for whoever reads it; where that fails, none."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as aside:
             whole = Path(aside) / path.name
             whole.write_bytes(_digest(path, content) + content)
+            whole.chmod(0o600)
             whole.replace(path)
 
 
 def read(path: Path) -> bytes | None:
-    """The content that was written to a file; None where there is none.
+    """The content that was written to a file; None where there is none of this user's.
+
+    A digest tells damage and no forgery, and what is loaded is executed: so a file that somebody
+    else owns, or may write, is not read.
 
     Raises:
         ValueError: the file is not as it was written.
     """
     try:
+        if hasattr(os, "getuid") and not _is_own(path.stat()):
+            return None
         stored = path.read_bytes()
     except OSError:
         return None
@@ -65,6 +73,10 @@ def read(path: Path) -> bytes | None:
     if stored[:length] != _digest(path, stored[length:]):
         raise ValueError("not as it was written")
     return stored[length:]
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _digest(path: Path, content: bytes) -> bytes:
@@ -111,7 +123,8 @@ class KernelCache(_Cache):
         if where is None:
             return None
         kinds = [spelled(kind) for kind in arguments]
-        key = repr((self._identity, kinds, codegen.magic_tuple(), numba.__version__))
+        versions = (sys.implementation.cache_tag, numba.__version__, np.__version__)
+        key = repr((self._identity, kinds, codegen.magic_tuple(), versions))
         return where / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kernel"
 
     def enable(self) -> None:

@@ -29,7 +29,7 @@ __all__ = ["identity", "spelled"]
 def identity(dispatcher: Any) -> str:
     """The digest of a compiled function and all of ours that it reaches."""
     digest = hashlib.sha256(_mechanism())
-    found: dict[int, Any] = {}
+    found: dict[Any, Any] = {}
     for line in _reached(dispatcher, frozenset(), found):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
@@ -41,13 +41,14 @@ def _mechanism() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 
 
-def _reached(value: Any, names: frozenset[str], found: dict[int, Any]) -> Iterator[str]:
+def _reached(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
     """A line for each thing a value consists of; ``names`` are those its reader uses.
 
     Args:
         value: of a global or captured variable of a function.
         names: every name in that function's code.
-        found: what has been gone through, by its address.
+        found: what has been gone through, by its address; a module also by the names that were
+            asked of it, since each reader uses others.
     """
     if isinstance(value, (bool, int, float, str, bytes, type(None), np.generic, np.dtype)):
         yield f"{type(value).__name__} {value!r}"
@@ -56,12 +57,14 @@ def _reached(value: Any, names: frozenset[str], found: dict[int, Any]) -> Iterat
             yield from _reached(part, names, found)
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    elif id(value) not in found:
-        found[id(value)] = value
-        yield from _things(value, names, found)
+    else:
+        key = (id(value), names) if isinstance(value, ModuleType) else id(value)
+        if key not in found:
+            found[key] = value
+            yield from _things(value, names, found)
 
 
-def _things(value: Any, names: frozenset[str], found: dict[int, Any]) -> Iterator[str]:
+def _things(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
     """The same of what is told apart by what it is, and gone through once."""
     inner = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, an intrinsic
     if isinstance(inner, ModuleType):
@@ -80,7 +83,7 @@ def _things(value: Any, names: frozenset[str], found: dict[int, Any]) -> Iterato
         yield getattr(inner, "__qualname__", None) or repr(inner)
 
 
-def _of_function(function: FunctionType, found: dict[int, Any]) -> Iterator[str]:
+def _of_function(function: FunctionType, found: dict[Any, Any]) -> Iterator[str]:
     code = function.__code__
     names = frozenset(_names(code))
     yield _spelled_code(code)

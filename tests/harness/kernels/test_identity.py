@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import ModuleType
 from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
 
-from harness.kernels.identity import spelled
+from harness.kernels.identity import identity, spelled
 
 ALL = """
 import gc
@@ -40,6 +41,25 @@ def test_every_kernel_has_the_same_identity_in_every_process():
     first = identities("1")
     assert int(first[0]) > 100
     assert identities("2") == first
+
+
+def reader(body, **names):
+    """A function of ours, as if it stood in a module of its own."""
+    scope = {"__name__": "ours", **names}
+    exec(f"def reads():\n    return {body}", scope)
+    return scope["reads"]
+
+
+@pytest.mark.parametrize(("a", "b"), [(5, 2), (1, 7)])
+def test_two_readers_of_one_module_each_count_with_what_they_read(a, b):
+    def identity_of(**values):
+        shared = ModuleType("shared")
+        vars(shared).update(values)
+        called = reader("shared.B", shared=shared)
+        return identity(reader("shared.A + called()", shared=shared, called=called))
+
+    assert identity_of(A=1, B=2, C=3) == identity_of(A=1, B=2, C=4)
+    assert identity_of(A=a, B=b) != identity_of(A=1, B=2)
 
 
 def change(package, name, old, new):
