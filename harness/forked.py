@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 _imported: list[str] = []
@@ -30,6 +33,25 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
     _imported.extend(modules)
     made.set_forkserver_preload(_imported)
     return made
+
+
+@contextmanager
+def interrupts_held() -> Generator[None]:
+    """Processes started here never see Ctrl-C: it is for the parent, which ends them.
+
+    So is the fork server, which may begin with the first of them. A signal that arrives meanwhile
+    is delivered to the parent afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def interrupts_heard() -> None:
+    """Let this process, though started where interrupts were held, see Ctrl-C."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def orphaned() -> bool:

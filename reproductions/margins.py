@@ -20,6 +20,7 @@ from typing import Any
 
 from data_synth import CAN_SKIP, load_corpus
 from harness.cli import Parser, exit_code
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import execute
 from harness.execution.runs.config import RunConfig
@@ -57,6 +58,9 @@ def kinds(
             found[name] = config
     first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
     kept = [name for name in found if name in first.values()]
+    for name in only:
+        if name not in kept:
+            raise unknown("--only", name, kept)
     return {name: found[name] for name in kept if not only or name in only}
 
 
@@ -96,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(asked: argparse.Namespace) -> int:
+    if min(asked.seeds) < min(SEEDS):
+        told = "100 and up, since verdicts rest on smaller ones"
+        raise UserError(f"--seeds {min(asked.seeds)}: allowed: {told}")
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     corpus = load_corpus(
         paper.corpus, scale=asked.scale, seed=CORPUS_SEED, skip=paper.corpus in CAN_SKIP
@@ -115,7 +122,7 @@ def _main(asked: argparse.Namespace) -> int:
     for (name, factor, _), hash_ in hashes.items():
         grouped.setdefault((name, factor), []).append(runs[hash_])
     print(table(dict.fromkeys(name for name, *_ in configs), asked.factors, grouped))
-    return 0
+    return EXIT_RUN_FAILED if any(run.status == "failed" for run in runs.values()) else EXIT_DONE
 
 
 def _parser() -> argparse.ArgumentParser:

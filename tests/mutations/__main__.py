@@ -109,7 +109,9 @@ def _report(chosen: Sequence[Mutation], tried: Iterator[Told]) -> int:
 def _summary(outcomes: Sequence[tuple[Mutation, Outcome]]) -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     caught = sum(outcome.is_caught for _, outcome in outcomes)
-    print(f"caught {caught} of {len(outcomes)}; {used.ru_utime + used.ru_stime:.0f} s of processor")
+    late = sum(outcome.verdict == "timed out" for _, outcome in outcomes)
+    found = f"caught {caught} of {len(outcomes)}, {late} of them by taking too long"
+    print(f"{found}; {used.ru_utime + used.ru_stime:.0f} s of processor")
     missed = [(mutation, outcome) for mutation, outcome in outcomes if not outcome.is_caught]
     for mutation, outcome in missed:
         reason = mutation.survives_because or f"{module_of(mutation)}: {mutation.wrong}"

@@ -54,7 +54,7 @@ class Outcome:
 class Copy:
     """A copy of the tree to try mutations in, one after the other.
 
-    Compiled kernels are kept under the path of their source, so all trials use one path.
+    All trials use one path, as what Python compiles does.
 
     Args:
         folder: where it lies; made here.
@@ -80,7 +80,7 @@ class Copy:
         shutil.rmtree(self._work)
         shutil.copytree(self._clean, self._work)
         path = self._tree / module_of(mutation, self._root)
-        later = path.stat().st_mtime + 2.0  # Python and numba compile what has another time
+        later = path.stat().st_mtime + 2.0  # Python compiles what has another time
         path.write_text(mutated(mutation, self._root), encoding="utf-8")
         os.utime(path, (later, later))
         return self._run(paths_of(mutation, self._root), limit_s)
@@ -91,7 +91,7 @@ class Copy:
             "XDG_CACHE_HOME": str(self._work / "cache"),
             "COLUMNS": "1000",  # pytest cuts its reasons to the width of the terminal
         }
-        options = ["-x", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider"]
+        options = ["-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider"]
         words = [*options, "-o", "addopts=--import-mode=importlib", *tests]
         told, begun = self._work / "told", time.monotonic()
         child = os.fork()
@@ -148,7 +148,8 @@ def _code_of(child: int, limit_s: float) -> int | None:
 
 def _judged(code: int, told: str, seconds: float) -> Outcome:
     lines = told.strip().splitlines()
-    word = next((line for line in lines if line.startswith("FAILED")), lines[-1] if lines else "")
+    last = lines[-1] if lines else ""
+    word = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), last)
     if code == PASSED:
         return Outcome("survived", seconds, word)
     reason = word.partition(" - ")[2]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import signal
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -90,7 +88,7 @@ def execute(
         channel = context.Queue()
         pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel,))
         try:
-            with _interrupts_held():
+            with forked.interrupts_held():
                 futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
             _watch(futures, channel, board, end_s)
         except BrokenProcessPool:
@@ -103,19 +101,6 @@ def execute(
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return {name: Store(store).load(name) for name in wanted}
-
-
-@contextmanager
-def _interrupts_held() -> Generator[None]:
-    """Processes started here never see Ctrl-C: it is for the parent, which ends them.
-
-    A signal that arrives meanwhile is delivered to the parent afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass

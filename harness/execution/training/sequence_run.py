@@ -66,7 +66,8 @@ def train_sequence(
         start = train(config.start, corpus, store, watch)
         if start.status != "done":
             its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
-            writer.finish("diverged", {}, f"{its}, {start.note}")
+            how = "failed" if start.status == "failed" else "diverged"
+            writer.finish(how, {}, f"{its}, {start.note}")
             return
         with denormals_flushed():
             make = way or WAYS[config.shuffling]

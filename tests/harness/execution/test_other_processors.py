@@ -38,8 +38,7 @@ def test_a_run_is_equal_bytes_in_another_process_and_an_equal_error_on_another_p
     errors, kept = trained(configs, corpus, tmp_path / "here")
     assert trained_elsewhere(configs, corpus, tmp_path / "again") == (errors, kept)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")  # no vector instructions in torch
-    others, rounded = trained_elsewhere(configs, corpus, tmp_path / "other")
-    assert len(rounded) == len(kept)
+    others, _ = trained_elsewhere(configs, corpus, tmp_path / "other")
     # Claims are judged by intervals over seeds, two standard errors wide to each side: where a
     # processor moves the mean by less than one, seeds say more about a run than processors do.
     standard_error = np.std(errors, ddof=1) / SEEDS**0.5

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,20 @@ CASES = {
 }
 
 
+def _libm() -> str:
+    """What the C library makes of the functions that draws are made with."""
+    at = [(k + 0.5) / 5000.0 for k in range(5000)]
+    told = [(math.log(x), math.exp(x), math.cos(6.0 * x), math.pow(x, 0.3)) for x in at]
+    return hashlib.sha256(np.array(told).tobytes()).hexdigest()
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_a_law_has_the_draws_it_has_everywhere(name):
     """A timeline adds draws to times a thousand times as large, so it forgives a last bit."""
     law = LAWS[name]
     values = np.array(law.values) / np.mean(law.values or 1.0)
+    if law.law != "fixed" and _libm() != GOLDEN["C library"]:
+        pytest.skip("this C library rounds log, exp or pow otherwise (decision 23)")
     key, code = laws.purpose_key(7, "golden"), laws.LAW_CODES[law.law]
     found = [laws.factor(key, 3, step, code, law.cv, values) for step in range(20_000)]
     assert hashlib.sha256(np.array(found).tobytes()).hexdigest() == GOLDEN[f"draws, {name}"]
