@@ -11,6 +11,7 @@ import argparse
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -215,6 +216,9 @@ def _check_protocol(config: RunConfig, file: Path) -> None:
     """
     from harness.simulator import Averaging, ParameterServer
 
+    if config.missed_rounds and config.cluster.faults:
+        told = "rounds of real processes are missed by those that really die"
+        raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
     if config.protocol is None or isinstance(config.protocol, Averaging):
         return
     if config.protocol != ParameterServer():
@@ -306,16 +310,26 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             "WORLD_SIZE": str(processes),
         }
 
+        group_of: list[BaseProcess] = []
+
         def started(rank: int) -> BaseProcess:
             served = listening if rank == 0 else None
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
             )
             process.start()
+            group_of.append(process)
             return process
 
-        server = started(0)
-    code = _kept_up(server, [started(rank) for rank in range(1, processes)], started, restarts)
+        try:
+            with forked.interrupts_held():
+                server, *workers = [started(rank) for rank in range(processes)]
+            code = _kept_up(server, workers, started, restarts)
+        finally:
+            for process in group_of:
+                process.terminate()
+            for process in group_of:
+                process.join()
     if code < 0:
         _say(f"error: the server was killed (signal {-code}); {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -326,8 +340,10 @@ def _member(
     words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
 ) -> None:
     """Be one process of a group; rank 0 is handed the socket of the store."""
+    from harness import forked
     from harness.execution.processes.group import LISTENING
 
+    forked.interrupts_heard()
     os.environ |= environment
     if listening is not None:
         os.environ[LISTENING] = str(listening.detach())
@@ -340,7 +356,7 @@ def _kept_up(
     started: Callable[[int], BaseProcess],
     restarts: int,
 ) -> int:
-    """Wait for the server's end, and end the workers that are left; returns its exit code.
+    """Wait for the server's end, and a while for the workers'; returns its exit code.
 
     Args:
         server: rank 0.
@@ -348,19 +364,14 @@ def _kept_up(
         started: starts the process of a rank.
         restarts: so many times in all a worker that has died is started again.
     """
-    try:
-        while server.is_alive():
-            server.join(0.2 if restarts else None)
-            for place, worker in enumerate(workers):
-                if restarts and server.is_alive() and worker.exitcode:
-                    workers[place], restarts = started(place + 1), restarts - 1
-        for worker in workers:
-            worker.join(10.0)
-    finally:
-        for process in (server, *workers):
-            process.terminate()
-        for process in (server, *workers):
-            process.join()
+    while server.is_alive():
+        server.join(0.2 if restarts else None)
+        for place, worker in enumerate(workers):
+            if restarts and server.is_alive() and worker.exitcode:
+                workers[place], restarts = started(place + 1), restarts - 1
+    end = time.monotonic() + 10.0
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
     assert server.exitcode is not None
     return server.exitcode
 

@@ -6,9 +6,12 @@ of the version that it read, fold by fold.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,12 +19,17 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Memory
+from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.ng_change import PerSample
+from harness.algorithms.ng_estimate import Preconditioner
+from harness.algorithms.ng_layer import NaturalGradient
 from harness.execution.data.frames import Frames
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import load_run
 from harness.execution.training.initial import MODEL, initial_parameters
 from harness.execution.training.run import TIMELINE, train
-from harness.simulator import LOST, Timeline
+from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.store import Store
 
@@ -112,11 +120,12 @@ def walked_in_shards(walk: Walk, timeline: Timeline, shards: int) -> Tensor:
     return torch.cat([server.model for server in servers])
 
 
-def trained(name: str, folder: Path) -> tuple[Walk, Timeline, Tensor]:
+def trained(name: str, folder: Path, **choices: Any) -> tuple[Walk, Timeline, Tensor]:
     asked, store = load_run(RUNS / f"{name}.toml"), Store(folder)
-    run = train(asked.config, asked.corpus, store, lambda progress: None)
+    config = replace(asked.config, **choices)
+    run = train(config, asked.corpus, store, lambda progress: None)
     assert run.status == "done"
-    walk = Walk(asked.config, asked.corpus, store)
+    walk = Walk(config, asked.corpus, store)
     return walk, Timeline.load(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
 
 
@@ -126,17 +135,52 @@ def test_a_run_file_trains_to_the_bits_of_a_walk_that_keeps_every_version(name, 
     assert torch.equal(walked(walk, timeline), model)
 
 
+def test_pushes_of_several_minibatches_and_a_short_queue_do_so_too(tmp_path):
+    protocol = ParameterServer(push_every=3, queue=2)
+    walk, timeline, model = trained("bounded-staleness", tmp_path, protocol=protocol)
+    assert set(timeline.folded().steps.tolist()) == {3}
+    assert torch.equal(walked(walk, timeline), model)
+
+
+@pytest.mark.parametrize("name", ["backup-workers", "averaging-with-deaths"])
+def test_what_workers_remember_is_of_what_was_folded_however_often_models_are_scored(
+    name, tmp_path
+):
+    kind = GradientAveraging if name == "backup-workers" else ModelAveraging
+    algorithm = kind(NaturalGradient(Preconditioner(5), Preconditioner(5), PerSample(0.1)))
+    seldom, often = (
+        trained(name, tmp_path, algorithm=algorithm, evaluations=times, tested="never")
+        for times in (2, 50)
+    )
+    assert seldom[1].sha256() == often[1].sha256()
+    assert torch.equal(seldom[2], often[2])
+    assert torch.equal(walked(*seldom[:2]), seldom[2])
+
+
+def test_rounds_that_everybody_leaves_are_handed_out_anew(tmp_path):
+    cluster = load_run(RUNS / "averaging-with-deaths.toml").config.cluster
+    gone = replace(cluster, faults=(Fault("death", at_s=(0.5,), down_s=0.3),))
+    walk, timeline, model = trained("averaging-with-deaths", tmp_path, cluster=gone)
+    assert len(timeline.lost()) == 4
+    assert torch.equal(walked(walk, timeline), model)
+
+
 def test_a_server_in_shards_trains_to_the_bits_of_a_walk_that_keeps_every_version(tmp_path):
     walk, timeline, model = trained("two-shards", tmp_path)
     assert torch.equal(walked_in_shards(walk, timeline, 2), model)
 
 
 def test_the_records_have_in_them_what_their_files_are_about(tmp_path):
+    def ahead(timeline):
+        """How many more contributions than the slowest the quickest worker had, at most."""
+        counts = (timeline.folded().worker[:, None] == np.arange(4)).cumsum(0)
+        return (counts.max(1) - counts.min(1)).max()
+
     _, bounded, _ = trained("bounded-staleness", tmp_path)
-    counts = [(bounded.folded().worker == w).sum() for w in range(4)]
-    assert max(counts) - min(counts) <= 3 + 1
+    _, free, _ = trained("bounded-staleness", tmp_path, protocol=None)
+    assert ahead(bounded) <= 3 + 1 < ahead(free)
     _, double, _ = trained("two-under-way", tmp_path)
-    assert double.staleness().mean() > bounded.staleness().mean()
+    assert double.staleness().mean() > free.staleness().mean() + 1
     _, backup, _ = trained("backup-workers", tmp_path)
     assert len(backup.lost()) > 0
     assert len(backup.folded()) == 3 * len(backup.folds)

@@ -237,7 +237,7 @@ def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):
     path.write_text(BUSY)
     workload = Workload.of_network(LAYOUT.sizes, 6)
     simulation = Simulation(load_cluster(path), ParameterServer(shards=2), workload, 5, seed=3)
-    with pytest.raises(UserError, match="shards: a server in shards can be timed but not trained"):
+    with pytest.raises(UserError, match="timeline: of a server in shards"):
         replayed(simulation.advance(folds=60))
 
 

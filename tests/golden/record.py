@@ -103,7 +103,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [
+    return [f"{kind}: not recorded before" for kind in after if kind not in before] + [
         f"{kind}: {name}: {before[kind].get(name)} before, {after[kind].get(name)} now"
         for kind in KINDS
         if kind in before and kind in after

@@ -2,7 +2,8 @@
 
 What a configuration computes may not change without its ``FORMAT``; and a name that changed means
 that stored runs are trained again. Either is meant, or it is a fault: who means it records anew,
-with ``python tests/golden/record.py --only identities OUT.json``, and says why in the commit.
+with ``python tests/golden/record.py --only identities tests/golden/identities.json``, and says
+why in the commit. First seeds stand for all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def test_every_experiment_of_every_paper_and_scale_has_the_identity_on_record():
     spec = spec_from_file_location("record", HERE / "record.py")
     record = module_from_spec(spec)
     spec.loader.exec_module(record)
-    known = json.loads((HERE / "identities.json").read_text(encoding="utf-8"))
+    known = json.loads((HERE / "identities.json").read_text(encoding="utf-8"))["identities"]
     found = record.identities()
     assert found.keys() == known.keys()
     assert {name for name in known if known[name] != found[name]} == set()

@@ -68,10 +68,13 @@ class Partition:
         return self.folds
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
+        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step).
+
+        After the last step comes the first: a round that is given up is handed out anew.
+        """
         size = self.minibatch
-        rows = [self._shuffled[worker, step * size : (step + 1) * size] for worker, step in keys]
-        return np.stack(rows)
+        at = [(worker, size * (step % self.steps)) for worker, step in keys]
+        return np.stack([self._shuffled[worker, first : first + size] for worker, first in at])
 
     @cached_property
     def _parts(self) -> list[np.ndarray]:

@@ -45,12 +45,12 @@ def prediction(
     )
     train = asked.corpus.split("train")
     run = whole(config, train)
-    alone = whole(replace(config, workers=1, passes=1), train, SAMPLE)
-    each = config.workers if config.rounds else 1
+    healthy = replace(config.cluster, faults=())
+    alone = whole(replace(config, cluster=healthy, workers=1, passes=1), train, SAMPLE)
     staleness = run.timeline.staleness()
     yield f"{'cluster':28} {config.cluster.name}, {config.workers} workers"
     yield f"{'folds a second':28} {run.per_s:.5g}"
-    yield f"{'speed-up over one worker':28} {run.per_s * each / alone.per_s:.4g}"
+    yield f"{'speed-up over one worker':28} {run.minibatches_per_s / alone.minibatches_per_s:.4g}"
     yield f"{'staleness':28} mean {staleness.mean():.3g}, largest {staleness.max()}"
     yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"
     yield f"{'all passes, at most':28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
@@ -77,6 +77,13 @@ class Whole:
         """Folds a second, pauses included."""
         times = self.timeline.folds.time_s
         return float(len(times) / times[-1]) if times[-1] > 0.0 else float("inf")
+
+    @property
+    def minibatches_per_s(self) -> float:
+        """Minibatches a second that have entered folds."""
+        times = self.timeline.folds.time_s
+        steps = int(self.timeline.folded().steps.sum())
+        return float(steps / times[-1]) if times[-1] > 0.0 else float("inf")
 
     def second_of(self, fold: int) -> float:
         """When so many folds are done."""

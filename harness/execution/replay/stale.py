@@ -82,7 +82,7 @@ class StaleReplay:
         if len(segment.restarts):
             raise UserError("cluster: a server that fails can be timed but not trained with")
         if len(segment.pieces):
-            raise UserError("shards: a server in shards can be timed but not trained with")
+            raise UserError("timeline: of a server in shards; allowed: a run with as many shards")
         self._forget(segment)
         reads = _reads_by_version(segment, self.in_flight)
         for slot in self._admit(reads.pop(self.server.version, ())):
@@ -96,7 +96,7 @@ class StaleReplay:
             slots = [self.in_flight[key] for key, _ in entering]
             if any(read.slot in slots for read in self.pending):
                 self._fold(waiting, rate)
-                self._compute(rate)
+                self._compute(slots, rate)
             for key, _ in entering:
                 del self.in_flight[key]
             staleness = [fold - read_version for _, read_version in entering]
@@ -201,20 +201,23 @@ class StaleReplay:
             self.replicas, self.contributions = self.contributions, self.replicas
         waiting.clear()
 
-    def _compute(self, rate: float) -> None:
+    def _compute(self, entering: Sequence[int], rate: float) -> None:
         """Compute what has been read and not computed: one batch for each number of steps.
 
         Of a worker that has gone on to its next contribution, that one waits: the worker may
-        remember something from this one to the next.
+        remember something from this one to the next. Alone, all wait but those in the slots
+        ``entering`` this fold: what is lost later may not have changed a worker's memory, or it
+        would count how far the segment goes.
         """
-        due, later = _next_of_each(self.pending)
         if self.alone:
+            due = [waiting for waiting in self.pending if waiting.slot in entering]
             for waiting in due:
                 self._compute_batch(waiting.steps, [waiting], rate)
-        else:
-            for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
-                self._compute_batch(steps, list(group), rate)
-        self.pending = later
+            self.pending = [waiting for waiting in self.pending if waiting not in due]
+            return
+        due, self.pending = _next_of_each(self.pending)
+        for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
+            self._compute_batch(steps, list(group), rate)
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
         slots = [waiting.slot for waiting in batch]

@@ -73,7 +73,8 @@ class RunConfig:
             asynchronous parameter server with settings of its own. None is the plain server.
         tested: when the test sets are scored, after every pass or the last one; a search for
             settings on development data never needs them.
-        shards: equal parts of the model, each with a server of its own.
+        shards: equal parts of the model, each with a server of its own; then workers wait for
+            each other at every evaluation.
         precision: of the products in gradients; see `harness.acoustics.precision`.
 
     Raises:
@@ -115,9 +116,13 @@ class RunConfig:
             raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
         if isinstance(self.protocol, ParameterServer):
             self._check_server(self.protocol)
+        kinds = {fault.kind for fault in self.cluster.faults}
+        if untrained := kinds & ({"server", "message"} if self.rounds else {"server"}):
+            told = f"{min(untrained)!r} can be timed but not trained with"
+            raise UserError(f"cluster.faults: {told} here; allowed: faults of workers")
         check(self.precision, self.device)
         if self.shards > 1 and (self.rounds or self.cluster.faults):
-            found = "averaging" if self.rounds else "faults"
+            found = "rounds" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
 
     def _check_server(self, protocol: ParameterServer) -> None:
@@ -186,7 +191,7 @@ class RunConfig:
         """Who trains on which frames in a stage.
 
         Raises:
-            UserError: with averaging, a worker's part of ``train`` does not fill one round.
+            UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         if isinstance(self.protocol, Averaging):
@@ -194,7 +199,11 @@ class RunConfig:
             return Partition(self.seed, stage, train.start, train.frames, *between)
         chunk = max(1, round(self.chunk * train.total_frames / size))
         cut = (size, share, chunk, self.a_fold)
-        return Order(self.seed, stage, train.start, train.frames, *cut)
+        order = Order(self.seed, stage, train.start, train.frames, *cut)
+        if not order.folds:
+            need = f"{self.a_fold} minibatches of {size} frames"
+            raise UserError(f"stages: a fold takes {need}, which {train.total_frames} do not fill")
+        return order
 
     def minibatches(self, corpus: Corpus, frames: Frames) -> Minibatches:
         """The data of the run, whoever executes it.

@@ -30,6 +30,9 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
 
+LAYOUT = 2
+"""Grows when checkpoints hold other things than before: an older one is not taken up."""
+
 Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
 
@@ -304,6 +307,7 @@ class SequenceTraining(ABC, Generic[Timed]):
                 **resume.prefixed(history, "timeline/"),
             },
             {
+                "layout": LAYOUT,
                 "position": asdict(self.position),
                 "way": facts,
                 "timeline": kinds,
@@ -318,7 +322,7 @@ class SequenceTraining(ABC, Generic[Timed]):
     def _resume(self) -> None:
         """Take up the last checkpoint, if there is one."""
         found = checkpoint.load(self.writer.checkpoint)
-        if found is None:
+        if found is None or found[1].get("layout") != LAYOUT:
             return
         arrays, facts = found
         self.position = Position(**facts["position"])

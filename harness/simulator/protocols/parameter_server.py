@@ -57,8 +57,9 @@ class ParameterServer(Spec):
     """Asynchronous SGD's timing: one server, first come first served.
 
     Attributes:
-        push_every: minibatches whose gradients, all at the same parameters, are one
-            contribution (n_push of Dean et al., "Large scale distributed deep networks", 2012).
+        push_every: minibatches that are one contribution, computed from one read; what a worker
+            does between them is the algorithm's (n_push of Dean et al., "Large scale distributed
+            deep networks", 2012).
         fetch_every: minibatches between two fetches (their n_fetch); a multiple of
             ``push_every``.
         bound: a worker begins no contribution while it has folded more than so many more than

@@ -32,6 +32,7 @@ from harness.execution.processes.server import Distributed, NoWorkersLeft
 from harness.execution.processes.shard import Shard
 from harness.execution.processes.shards import Sharded, ShardGone
 from harness.execution.runs.config import RunConfig
+from harness.simulator import Averaging
 
 NET = Dnn(Layout((9, 6, 5)))
 SIZE = NET.layout.parameters
@@ -200,7 +201,7 @@ def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    protocol: Any = SimpleNamespace(overlap=False, every=5)
+    protocol = Averaging(every=5)
     rounds: Any = SimpleNamespace(workers=3, protocol=protocol, algorithm=config.algorithm)
     minibatches: Any = SimpleNamespace(stage=0, before=0)
     monkeypatch.setattr(distributed_rounds, "clock_offset", dead(2))

@@ -15,10 +15,10 @@ from safetensors.numpy import save_file
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.data.utterances import orders
+from harness.execution.fidelity import predict_sequence
 from harness.execution.fidelity.compare_sequence import (
     awake,
     compare_sequence,
-    predict,
     shown_sequence,
 )
 from harness.execution.fidelity.recorded_sequence import RecordedSequence
@@ -106,7 +106,8 @@ def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
 ) -> None:
     config = sequence(test=False, passes=3)
     _, timeline, told = simulated(config, beginning(config))
-    predicted = predict(config, corpus.split("train"), told)
+    kept = predict_sequence.as_told((row.utterance, row.entering) for row in sorted(told.rows))
+    predicted = predict_sequence.simulated(config, corpus.split("train"), kept)
     assert predicted.sha256() == timeline.sha256()
 
 

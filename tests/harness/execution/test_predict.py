@@ -54,9 +54,35 @@ def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path
 
 
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
-    asked = load_run(RUNS / "model-averaging.toml")
+    asked = load_run(RUNS / "async-averaged.toml")
     train_set = asked.corpus.split("train")
-    known, cut = whole(asked.config, train_set), whole(asked.config, train_set, most=30)
+    known, cut = whole(asked.config, train_set), whole(asked.config, train_set, most=500)
     assert cut.folds == known.folds
-    assert len(cut.timeline.folds) == 30
-    assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.2)
+    assert len(cut.timeline.folds) == 500
+    assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.02)
+
+
+def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(name)]
+    return float(line[28:])
+
+
+def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = load_run(RUNS / "backup-workers.toml")
+    train_set = asked.corpus.split("train")
+    four, one = (whole(replace(asked.config, workers=n), train_set) for n in (4, 1))
+    assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
+    of_three = 3 * four.per_s / one.per_s
+    assert said(capsys, "speed-up") == pytest.approx(of_three, rel=0.01)
+
+
+def test_one_worker_is_healthy_where_a_cluster_is_not(tmp_path: Path, capsys) -> None:
+    failing = (RUNS / "clusters/failing.toml").read_text()
+    (tmp_path / "gone.toml").write_text(
+        failing.replace("workers = [1]", "workers = [0]")
+        .replace("down_s = 0.6", "")
+        .replace("at_s = [0.5, 2.0]", "at_s = [0.5]")
+    )
+    path = str(RUNS / "averaging-with-deaths.toml")
+    assert cli.main(["predict", path, "--cluster", str(tmp_path / "gone.toml")]) == 0
+    assert 1.0 < said(capsys, "speed-up") < 4.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from harness.errors import UserError
 from harness.execution.runs.config import Stage
 from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence_file import is_sequence, load_sequence
+from harness.simulator import Fault, ParameterServer
+from harness.train import _check_protocol
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
@@ -82,3 +85,31 @@ def test_a_mistake_is_one_line_that_names_it(
         load_run(written(tmp_path, RUN.replace(old, new, 1)))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("bounded-staleness", "protocol: ParameterServer: simulated only; allowed here: Averaging"),
+        ("backup-workers", "protocol: BackupWorkers: simulated only"),
+        ("averaging-with-deaths", "cluster.faults: rounds of real processes are missed by those"),
+    ],
+)
+def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
+    path = EXAMPLES / f"{file}.toml"
+    with pytest.raises(UserError, match=line):
+        _check_protocol(load_run(path).config, path)
+
+
+def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_line():
+    asked = load_run(EXAMPLES / "bounded-staleness.toml")
+    config = replace(asked.config, protocol=ParameterServer(push_every=100_000))
+    with pytest.raises(UserError, match="a fold takes 100000 minibatches of 32 frames"):
+        config.order(0, asked.corpus.split("train"))
+
+
+def test_a_server_that_fails_is_refused_before_anything_is_trained():
+    config = load_run(EXAMPLES / "bounded-staleness.toml").config
+    fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
+    with pytest.raises(UserError, match=r"cluster\.faults: 'server' can be timed but not trained"):
+        replace(config, cluster=replace(config.cluster, faults=(fails,)))
