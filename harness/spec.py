@@ -215,9 +215,15 @@ def _convert(
     return _scalar(value, kind, limits, label)
 
 
-def _dataclasses_below(kind: type) -> tuple[Any, ...]:
-    """What derives from a class that is no dataclass itself, and is one."""
-    return tuple(below for below in kind.__subclasses__() if is_dataclass(below))
+def _dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
+    """What derives from a class that is no dataclass itself, at whatever depth, and is one."""
+    found: list[type[Any]] = []
+    waiting = [kind]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found += [each for each in below if is_dataclass(each)]
+        waiting += below
+    return tuple(found)
 
 
 def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:

@@ -17,7 +17,7 @@ from harness.algorithms.contract import Algorithm, Memory, Network, Server
 from harness.errors import UserError
 from harness.execution.replay.shards import ShardedServer
 from harness.execution.replay.stale import MinibatchOf
-from harness.execution.replay.state import Arrays, Facts
+from harness.execution.replay.state import Arrays, Facts, recalled, remembered
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 
@@ -155,12 +155,20 @@ class ShardedReplay:
     def capture(self) -> tuple[Arrays, Facts]:
         """Everything a resume needs, between segments."""
         arrays, facts = self._sharded.capture()
-        return arrays, {**facts, "loss": self.loss.item()}
+        for worker, memory in self.memories.items():
+            arrays |= remembered(f"memories/{worker}/", memory)
+        new_passes = [[worker, m.new_pass] for worker, m in self.memories.items()]
+        return arrays, {**facts, "loss": self.loss.item(), "new_passes": new_passes}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Undo `capture`."""
         self._sharded.reinstate(arrays, facts)
         self.loss.fill_(facts["loss"])
+        device = self.server.model.device
+        self.memories = {
+            worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
+            for worker, new_pass in facts["new_passes"]
+        }
 
 
 def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:

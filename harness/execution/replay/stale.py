@@ -21,7 +21,7 @@ from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, S
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
-from harness.execution.replay.state import Arrays, Facts, part
+from harness.execution.replay.state import Arrays, Facts, recalled, remembered
 from harness.simulator import LOST, Timeline
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
@@ -115,9 +115,9 @@ class StaleReplay:
         """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
         server = self.server
         arrays = {name: tensor.cpu().numpy() for name, tensor in self._tensors().items()}
-        arrays |= _remembered("memory/", self.memory)
+        arrays |= remembered("memory/", self.memory)
         for worker, memory in self.memories.items():
-            arrays |= _remembered(f"memories/{worker}/", memory)
+            arrays |= remembered(f"memories/{worker}/", memory)
         facts = {
             "version": server.version,
             "numbers": dict(server.numbers),
@@ -139,12 +139,11 @@ class StaleReplay:
         self.batches = facts["batches"]
         device = self.server.model.device
 
-        def recalled(prefix: str, new_pass: bool) -> Memory:
-            named = part(arrays, prefix)
-            return Memory({k: torch.from_numpy(a).to(device) for k, a in named.items()}, new_pass)
-
-        self.memory = recalled("memory/", facts["new_pass"])
-        self.memories = {w: recalled(f"memories/{w}/", new) for w, new in facts["new_passes"]}
+        self.memory = recalled(arrays, "memory/", facts["new_pass"], device)
+        self.memories = {
+            worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
+            for worker, new_pass in facts["new_passes"]
+        }
 
     def _tensors(self) -> dict[str, Tensor]:
         server = self.server
@@ -237,10 +236,6 @@ class StaleReplay:
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1
-
-
-def _remembered(prefix: str, memory: Memory) -> Arrays:
-    return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
 
 
 def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
+from harness.algorithms.contract import Memory
 from harness.simulator.timeline import Contributions, Folds, Pieces, Spans, Timeline
 
 Arrays = dict[str, np.ndarray]
@@ -41,3 +43,14 @@ def part(arrays: Arrays, prefix: str) -> Arrays:
 def prefixed(arrays: Arrays, prefix: str) -> Arrays:
     """The arrays, each name under a prefix."""
     return {prefix + name: array for name, array in arrays.items()}
+
+
+def remembered(prefix: str, memory: Memory) -> Arrays:
+    """The arrays of a worker's memory, each name under a prefix."""
+    return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
+
+
+def recalled(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
+    """Undo ``remembered``."""
+    named = part(arrays, prefix)
+    return Memory({k: torch.from_numpy(a).to(device) for k, a in named.items()}, new_pass)

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
+from harness.algorithms.catalogue import ALGORITHMS
 from harness.errors import UserError
 from harness.execution.runs.config import FORMAT, RunConfig
-from harness.simulator import Averaging, load_cluster
+from harness.simulator import Averaging, ParameterServer, load_cluster
 from harness.spec import KIND, build, load_toml
 
 USUAL: dict[str, Any] = {
@@ -73,11 +74,19 @@ def load_run(
     table["cluster"] = load_cluster(path.parent / _word(path, table, "cluster"))
     table.setdefault("timed_layers", _layers(corpus, table.get("hidden")))
     if isinstance(table.get("protocol"), dict):
-        table["protocol"] = {KIND: Averaging.__name__, **table["protocol"]}
+        table["protocol"] = {KIND: _usual_protocol(table), **table["protocol"]}
     if seed is not None:
         table["seed"] = seed
     follows = {"fingerprint": corpus.fingerprint, "device": device, "format": FORMAT}
     return RunFile(build(RunConfig, {**table, **follows}, str(path)), corpus)
+
+
+def _usual_protocol(table: dict[str, Any]) -> str:
+    """What a table ``protocol`` without ``is`` stands for: what the algorithm trains in."""
+    algorithm = cast(object, table.get("algorithm"))
+    named = cast(dict[str, object], algorithm).get(KIND) if isinstance(algorithm, dict) else None
+    one_by_one = any(named == kind.__name__ and not kind.rounds for kind in ALGORITHMS)
+    return (ParameterServer if one_by_one else Averaging).__name__
 
 
 def _layers(corpus: Corpus, hidden: object) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from harness.algorithms.contract import Memory, Server
+from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import Pending, StaleReplay
 
 
@@ -49,3 +50,16 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     ours.memory.new_pass = False
     again.reinstate(*ours.capture())
     assert not again.memory.new_pass
+
+
+def test_what_workers_around_a_server_in_shards_remember_is_taken_up_too():
+    def sharded():
+        return ShardedReplay(None, None, Server(torch.zeros(4)), None, shards=2)
+
+    ours, again = sharded(), sharded()
+    ours.memories[1] = Memory({"basis": torch.tensor([5.0])}, new_pass=False)
+    ours.loss += 2.5
+    again.reinstate(*ours.capture())
+    assert again.memories[1].tensors["basis"].tolist() == [5.0]
+    assert not again.memories[1].new_pass
+    assert again.loss.item() == 2.5

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from harness.execution.runs.config import Stage
 from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence_file import is_sequence, load_sequence
 from harness.simulator import Fault, ParameterServer
+from harness.spec import build
 from harness.train import _check_protocol
 from tests.run_files import written
 
@@ -113,3 +114,30 @@ def test_a_server_that_fails_is_refused_before_anything_is_trained():
     fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
     with pytest.raises(UserError, match=r"cluster\.faults: 'server' can be timed but not trained"):
         replace(config, cluster=replace(config.cluster, faults=(fails,)))
+
+
+def test_a_protocol_without_a_kind_is_what_the_algorithm_trains_in(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
+    assert load_run(path).config.protocol == ParameterServer(depth=2)
+
+
+def test_what_derives_from_a_kind_at_any_depth_can_be_named():
+    class Base:
+        pass
+
+    @dataclass(frozen=True)
+    class Child(Base):
+        rate: float = 0.1
+
+    @dataclass(frozen=True)
+    class Grandchild(Child):
+        pass
+
+    @dataclass(frozen=True)
+    class Holder:
+        kind: Base
+
+    Holder.__annotations__["kind"] = Base
+    found = build(Holder, {"kind": {"is": "Grandchild", "rate": 0.5}}, "a file")
+    assert found.kind == Grandchild(0.5)
