@@ -174,7 +174,7 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
     assert kept.lost_frames > 0
     assert set(timeline.lost().worker.tolist()) <= {1}
     last = {worker: timeline.folds.time_s[fold] for fold, worker in _folded(timeline)}
-    assert last[1] < last[0]
+    assert last.get(1, 0.0) < last[0]  # it may have died before its first fold
     again(run)
 
 
