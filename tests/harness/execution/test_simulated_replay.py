@@ -110,3 +110,9 @@ def test_a_decoder_keeps_the_version_it_read_while_its_trainer_reads_others():
     made.follow(then, 0.1, Untold(np.array([1, 0]), none, none, np.array([2, 4]), nothing))
     assert made.decoders[:, 0].tolist() == [4.0, 2.0]
     assert made.server.version == 5
+
+
+def test_of_two_contributions_under_way_together_the_earlier_is_computed_first():
+    told, made = replay(alone=False)
+    made.run(timeline((0, 0, 0, 0, 1), (1, 0, 0, 1, 1)), 0.5)
+    assert [keys for keys, _, _ in told.contributed] == [[[0.0, 0.0]], [[0.0, 1.0]]]
