@@ -124,13 +124,13 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.processes.sequence_command import serve as serve_sequence
     from harness.execution.processes.server import Distributed, NoWorkersLeft, Pace
     from harness.execution.processes.shards import Sharded, ShardGone
-    from harness.execution.runs.file import load_run
-    from harness.execution.runs.sequence_file import is_sequence
+    from harness.execution.runs.file import kind_of, load_run
+    from harness.execution.runs.sequence import SequenceConfig
     from harness.execution.training.run import train
     from harness.store import Store
     from harness.store.atomic import writable_folder
 
-    if is_sequence(asked.file):
+    if kind_of(asked.file) is SequenceConfig:
         _only_rounds(asked, in_rounds=False)
         if asked.device not in (None, "cpu"):
             raise UserError(f"--device {asked.device}: sequence training on processes: cpu")

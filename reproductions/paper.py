@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from data_synth.corpus import Corpus
 from harness.errors import unknown
-from harness.execution.jobs.grid import Config
+from harness.execution.runs.executed import Configuration
 from harness.judge.results import Claim, Exhibit
 from harness.store import Run
 
@@ -75,7 +75,7 @@ class Paper:
     corpus: str
     reference: Mapping[str, str]
     seeds: Mapping[str, int]
-    experiments: Callable[[Subject, int], Mapping[str, Config]]
+    experiments: Callable[[Subject, int], Mapping[str, Configuration]]
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Exhibit], ...]
     claims: tuple[Maker[Claim], ...]

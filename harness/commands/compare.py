@@ -26,8 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.errors import EXIT_DONE
+    from harness.execution.data.corpora import corpus_of
     from harness.execution.fidelity.compare import compare, shown
-    from harness.execution.fidelity.replay import config_of, corpus_of, is_sequence, stored_run
+    from harness.execution.fidelity.replay import config_of, is_sequence, stored_run
     from harness.execution.training.run import TIMELINE
     from harness.simulator import Timeline, load_cluster
 
@@ -51,8 +52,9 @@ def _say(line: str) -> None:
 
 def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterator[str]:
     """Of a sequence training, which needs its corpus: utterances have lengths."""
+    from harness.execution.data.corpora import corpus_of
     from harness.execution.fidelity import compare_sequence as comparing
-    from harness.execution.fidelity.replay import corpus_of, sequence_config_of
+    from harness.execution.fidelity.replay import sequence_config_of
     from harness.execution.processes.sequence_recorder import TOLD, load_told
 
     told, _ = load_told(found.dir / TOLD)

@@ -29,21 +29,21 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.errors import EXIT_DONE, UserError
     from harness.execution.fidelity.predict import prediction
     from harness.execution.fidelity.predict_sequence import sequence_prediction
-    from harness.execution.runs.file import load_run
-    from harness.execution.runs.sequence_file import is_sequence, load_sequence
+    from harness.execution.runs.file import kind_of, load_run
+    from harness.execution.runs.sequence import SequenceConfig
     from harness.simulator import load_cluster
 
     if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
-    sequence = is_sequence(arguments.file)
+    sequence = kind_of(arguments.file) is SequenceConfig
     if arguments.kept is not None and not sequence:
         raise UserError(f"--kept {arguments.kept}: for sequence training; {arguments.file} is none")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     options = cluster, arguments.workers, arguments.target
     lines = (
-        sequence_prediction(load_sequence(arguments.file), *options, arguments.kept)
+        sequence_prediction(load_run(arguments.file, SequenceConfig), *options, arguments.kept)
         if sequence
         else prediction(load_run(arguments.file), *options)
     )

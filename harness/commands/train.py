@@ -25,8 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.execution.jobs.display import Display
     from harness.execution.jobs.grid import execute
     from harness.execution.runs.device import resolve
-    from harness.execution.runs.file import load_run
-    from harness.execution.runs.sequence_file import is_sequence, load_sequence
+    from harness.execution.runs.file import kind_of, load_run
     from harness.identity import identity
     from harness.store.atomic import writable_folder
 
@@ -36,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None and arguments.seed < 0:
         raise UserError(f"--seed {arguments.seed}: allowed: a whole number from 0")
     device = resolve(arguments.device)
-    load = load_sequence if is_sequence(arguments.file) else load_run
-    asked = load(arguments.file, seed=arguments.seed, device=device, progress=say)
+    kind = kind_of(arguments.file)
+    asked = load_run(arguments.file, kind, seed=arguments.seed, device=device, progress=say)
     writable_folder(arguments.out, "--out")
     name = identity(asked.config.to_dict())
     with Display({name: arguments.file.stem}) as display:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.execution.jobs.grid import Config
+from harness.execution.runs.executed import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import costs
 from reproductions.paper1_async_asgd.beyond import BEYOND
@@ -17,7 +17,7 @@ from reproductions.paper1_async_asgd.experiments import (
 from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED, timings
 
 
-def _experiments(subject: Subject, seed: int) -> dict[str, Config]:
+def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The paper's own runs, and timings at other minibatches and of the three readings."""
     return {**experiments(subject, seed), **costs.timings(seed), **timings(seed)}
 

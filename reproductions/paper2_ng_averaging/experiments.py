@@ -17,8 +17,8 @@ from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.schedules import Exponential, Halving
-from harness.execution.jobs.grid import Config
 from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import (
@@ -216,7 +216,7 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     }
 
 
-def experiments(subject: Subject, seed: int) -> dict[str, Config]:
+def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """Every run of one seed, by the name the exhibits use."""
     return {**tables(subject, seed), **beyond(subject, seed), **timings(seed)}
 

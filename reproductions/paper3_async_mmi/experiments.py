@@ -11,8 +11,8 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
-from harness.execution.jobs.grid import Config
 from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.executed import Configuration
 from harness.execution.runs.sequence import Plateau, SequenceConfig
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import Link, load_cluster
@@ -224,7 +224,7 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     return found
 
 
-def experiments(subject: Subject, seed: int) -> Mapping[str, Config]:
+def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
     """Every run of one seed, by the name the exhibits use.
 
     The large task comes first: it takes longest, and its start is trained beside the others'.

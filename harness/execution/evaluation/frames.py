@@ -1,8 +1,8 @@
-"""What is measured of a model, and what a run in progress tells whoever waits for it."""
+"""What is measured of a model on frames and words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,19 +19,6 @@ BLOCK = 4096
 """Frames evaluated at once: large enough for the matrix product, small enough for caches."""
 DEV_FRAMES = 10_000
 HELD_OUT_FRAMES = 2000
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is: its name, passes done of at most ``passes``, and the last frame error."""
-
-    run: str
-    done: float
-    passes: float
-    frame_error: float
-
-
-Watch = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ SAMPLE = 2000
 
 
 def prediction(
-    asked: RunFile, cluster: Cluster | None, workers: int | None, target: Path | None
+    asked: RunFile[RunConfig], cluster: Cluster | None, workers: int | None, target: Path | None
 ) -> Iterator[str]:
     """Lines that say throughput, speed-up, staleness and time.
 

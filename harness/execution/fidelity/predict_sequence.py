@@ -18,8 +18,8 @@ from data_synth.corpus import Utterances
 from harness.errors import UserError
 from harness.execution.fidelity.predict import MOST_FOLDS, SAMPLE, Whole, reached
 from harness.execution.fidelity.replay import is_sequence, stored_run
+from harness.execution.runs.file import RunFile
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.runs.sequence_file import SequenceFile
 from harness.simulator import Cluster, Sequence, Timeline, concat
 from harness.simulator.protocols.sequence import outer_lag
 from harness.store import Run
@@ -30,7 +30,7 @@ KeptOf = Callable[[int], int]
 
 
 def sequence_prediction(
-    asked: SequenceFile,
+    asked: RunFile[SequenceConfig],
     cluster: Cluster | None,
     replicas: int | None,
     target: Path | None,

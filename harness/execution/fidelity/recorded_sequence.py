@@ -22,12 +22,12 @@ from harness.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, Kept
-from harness.execution.evaluation.frames import Watch
 from harness.execution.processes.executed import executed_by
 from harness.execution.processes.sequence_executor import Step
 from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.recorded import between
 from harness.execution.training.run import EXECUTED, TIMELINE

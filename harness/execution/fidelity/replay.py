@@ -13,12 +13,11 @@ from typing import Any, cast
 import torch
 from safetensors.torch import load_file
 
-from data_synth import load_corpus
-from data_synth.corpus import Corpus
 from harness.errors import UserError
-from harness.execution.evaluation.frames import Progress
+from harness.execution.data.corpora import corpus_of
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.runs.config import RunConfig
+from harness.execution.runs.executed import Progress
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.initial import MODEL
 from harness.execution.training.recorded import Recorded
@@ -82,18 +81,6 @@ def sequence_config_of(run: Run) -> SequenceConfig:
     """
     table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
     return build(SequenceConfig, table, f"{run.dir}/config.json")
-
-
-def corpus_of(config: RunConfig | SequenceConfig, say: Callable[[str], None]) -> Corpus:
-    """The corpus a run was trained on.
-
-    Raises:
-        UserError: it is not the same any more.
-    """
-    corpus = load_corpus(config.corpus, scale=config.scale, seed=config.corpus_seed, progress=say)
-    if corpus.fingerprint != config.fingerprint:
-        raise UserError(f"corpus {config.corpus}: not the one the run was trained on")
-    return corpus
 
 
 def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:

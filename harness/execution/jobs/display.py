@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from harness.execution.evaluation.frames import Progress
 from harness.execution.jobs.grid import Report
+from harness.execution.runs.executed import Progress
 
 PLAIN_EVERY_S = 10.0
 

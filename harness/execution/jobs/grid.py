@@ -11,30 +11,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 import torch
 
-from data_synth import CAN_SKIP, load_corpus
-from data_synth.corpus import Corpus
 from harness import forked
 from harness.errors import UserError
-from harness.execution.evaluation.frames import Progress, Watch
 from harness.execution.jobs import submitted
-from harness.execution.jobs.recognise import RecognitionConfig, recognised
-from harness.execution.runs.config import RunConfig
-from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.runs.timing import TimingConfig, time_folds
-from harness.execution.training.run import train
-from harness.execution.training.sequence_run import train_sequence
+from harness.execution.runs.executed import Configuration, Progress, Watch, executed
+from harness.execution.training import run as _of_frames  # noqa: F401  (registers itself)
+from harness.execution.training import sequence_run as _of_sequences  # noqa: F401  (likewise)
 from harness.identity import identity
 from harness.store import Run, Store
 
 POLL_S = 0.2
-Config = RunConfig | SequenceConfig | TimingConfig | RecognitionConfig
 
 _channel: Any = None
 
@@ -53,7 +46,7 @@ class Report:
 
 
 def execute(
-    configs: Sequence[Config],
+    configs: Sequence[Configuration],
     store: Path,
     jobs: int,
     show: Callable[[Report], None],
@@ -161,24 +154,16 @@ def _tell(progress: Progress) -> None:
     _channel.put(progress)
 
 
-def _execute_alone(config: Config, store: Path) -> str:
+def _execute_alone(config: Configuration, store: Path) -> str:
     """One run in a job that nobody listens to."""
     torch.set_num_threads(1)
     return _execute_one(config, store, lambda progress: None)
 
 
-def _execute_one(config: Config, store: Path, watch: Watch = _tell) -> str:
+def _execute_one(config: Configuration, store: Path, watch: Watch = _tell) -> str:
     """One run in a worker process; a fault of ours is recorded with the run, not raised."""
     try:
-        if isinstance(config, TimingConfig):
-            run = Store(store).obtain(config.to_dict(), lambda writer: time_folds(config, writer))
-        elif isinstance(config, RecognitionConfig):
-            run = recognised(config, Store(store), watch)
-        elif isinstance(config, SequenceConfig):
-            run = train_sequence(config, _corpus(config), Store(store), watch)
-        else:
-            run = train(config, _corpus(config), Store(store), watch)
-        return run.hash
+        return executed(config, Store(store), watch).hash
     except UserError:
         raise
     except Exception as error:
@@ -187,17 +172,3 @@ def _execute_one(config: Config, store: Path, watch: Watch = _tell) -> str:
         with Store(store).begin(config.to_dict()) as writer:
             writer.finish("failed", {}, note)
         return identity(config.to_dict())
-
-
-def _corpus(config: RunConfig | SequenceConfig) -> Corpus:
-    """The corpus a run names, as it was when the run was configured."""
-    return _loaded(config.corpus, config.scale, config.corpus_seed, config.fingerprint)
-
-
-@lru_cache(maxsize=2)
-def _loaded(name: str, scale: str, seed: int, fingerprint: str) -> Corpus:
-    # Kept, so that what is made of a corpus is made once for all runs of a process.
-    corpus = load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP)
-    if corpus.fingerprint != fingerprint:
-        raise UserError(f"corpus {name}: changed on disk while the runs were prepared")
-    return corpus

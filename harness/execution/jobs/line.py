@@ -17,7 +17,8 @@ from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.numerator import references_of
 from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import Watch, log_prior
+from harness.execution.evaluation.frames import log_prior
+from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.initial import MODEL
 from harness.execution.training.sequence_run import started, train_sequence

@@ -28,9 +28,10 @@ from harness.acoustics.scoring import Sentence, character_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
 from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import Examiner, Watch
+from harness.execution.evaluation.frames import Examiner
 from harness.execution.evaluation.recognition import BEAM, Scores
 from harness.execution.runs.config import RunConfig, plain
+from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.initial import MODEL
 from harness.execution.training.run import train
 from harness.identity import identity
@@ -188,6 +189,7 @@ class Transcriber:
         return self.tuned
 
 
+@executed.register
 def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or trained and tested now.
 

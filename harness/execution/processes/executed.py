@@ -15,12 +15,12 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.errors import UserError
-from harness.execution.evaluation.frames import Watch
 from harness.execution.processes.replica import kept_waiting, pace_of, send_home
 from harness.execution.processes.replicas import Replicas
 from harness.execution.processes.sequence_executor import SequenceExecutor
 from harness.execution.processes.sequence_recorder import TOLD
 from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.sequence_loop import SequenceTraining
 from harness.execution.training.sequence_run import Way, train_sequence

@@ -16,7 +16,8 @@ from harness.execution.processes.executed import check, train_on_processes
 from harness.execution.processes.replica import pace_of
 from harness.execution.processes.replica_worker import PartnerGone, contribute
 from harness.execution.processes.server import NoWorkersLeft, ServerGone
-from harness.execution.runs.sequence_file import load_sequence
+from harness.execution.runs.file import load_run
+from harness.execution.runs.sequence import SequenceConfig
 from harness.store import Store
 from harness.store.atomic import writable_folder
 
@@ -37,7 +38,7 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
     """
     if asked.restarts:
         raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
-    run = load_sequence(asked.file, seed=asked.seed, progress=say)
+    run = load_run(asked.file, SequenceConfig, seed=asked.seed, progress=say)
     config, name = run.config, asked.file.stem
     check(config)
     if 1 + 2 * config.replicas != ranks:
@@ -72,7 +73,7 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
 
 def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> int:
     """Be a trainer or a decoder, once the server has made the corpus; see `serve`."""
-    run = load_sequence(asked.file, seed=asked.seed)
+    run = load_run(asked.file, SequenceConfig, seed=asked.seed)
     who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
     with denormals_flushed():
         try:

@@ -1,70 +1,101 @@
-"""A training run from a TOML file: the user's own cluster, corpus and algorithm.
+"""A run from a TOML file: the user's own cluster, corpus and algorithm.
 
-The keys are the fields of `RunConfig`, and what is one of several classes says which with
-``is``. A run file leaves out what follows from the rest: the corpus's fingerprint and the
-device. ``cluster`` names a cluster file, relative to the run file.
+The key ``is`` names the kind of run, `RunConfig` where it is absent; the keys are the fields of
+that class, and what is one of several classes says which with an ``is`` of its own. A file leaves
+out what follows from the rest: the corpus's fingerprint and the device, and in the table ``start``
+of a sequence training also the corpus, the cluster and the timed layers. ``cluster`` names a
+cluster file, relative to the run file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.algorithms.catalogue import ALGORITHMS
 from harness.errors import UserError
-from harness.execution.runs.config import FORMAT, RunConfig
+from harness.execution.runs import config as frames
+from harness.execution.runs import sequence
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Averaging, ParameterServer, load_cluster
 from harness.spec import KIND, build, load_toml
 
-USUAL: dict[str, Any] = {
-    "scale": "smoke",
-    "corpus_seed": 0,
-    "activation": "sigmoid",
-    "initial": None,
-    "chunk": 1.0,
-    "evaluations": 10,
-    "passes": 1,
-    "seed": 0,
-}
-"""What a run file may leave out."""
+Table = dict[str, Any]
+Config = TypeVar("Config", bound=RunConfig | SequenceConfig)
+CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
+FRAMES = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
 FOLLOWS = ("fingerprint", "device", "format")
 """Fields that are no choice of the file's."""
+SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
+"""Fields that a sequence training and its start have in common."""
 
 
 @dataclass(frozen=True)
-class RunFile:
+class RunFile(Generic[Config]):
     """What a file asks for, and the corpus it names."""
 
-    config: RunConfig
+    config: Config
     corpus: Corpus
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of run.
+
+    Attributes:
+        usual: what a file may leave out, besides what has a default.
+        network: the table that has the network's layers; checks what it needs of it.
+        complete: fills in what follows from the rest.
+    """
+
+    usual: Table
+    network: Callable[[Path, Table], Mapping[str, Any]]
+    complete: Callable[[Table], Table]
+
+
+def kind_of(path: Path) -> type[RunConfig] | type[SequenceConfig]:
+    """Which kind of run a file asks for.
+
+    Raises:
+        UserError: it cannot be read, or names none.
+    """
+    named = load_toml(path).get(KIND, RunConfig.__name__)
+    for spec in KINDS:
+        if spec.__name__ == named:
+            return spec
+    allowed = ", ".join(spec.__name__ for spec in KINDS)
+    raise UserError(f"{path}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
 
 
 def load_run(
     path: Path,
+    spec: type[Config] = RunConfig,
     *,
     seed: int | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
-) -> RunFile:
+) -> RunFile[Config]:
     """Read a run file and load its corpus.
 
     Args:
         path: the file.
-        seed: in place of the file's.
+        spec: the kind of run that it has to be.
+        seed: in place of the file's; not of the run that a sequence training starts from.
         device: where it is executed.
         progress: told when a corpus is made.
 
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
     """
-    table = {**USUAL, **load_toml(path)}
-    for name in FOLLOWS:
-        if name in table:
-            raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
+    kind = KINDS[spec]
+    table: Table = {**CORPUS, **kind.usual, **load_toml(path)}
+    _refuse(path, [name for name in FOLLOWS if name in table])
+    layers = kind.network(path, table).get("hidden")
     corpus = load_corpus(
         _word(path, table, "corpus"),
         scale=_word(path, table, "scale"),
@@ -72,38 +103,84 @@ def load_run(
         progress=progress,
     )
     table["cluster"] = load_cluster(path.parent / _word(path, table, "cluster"))
-    table.setdefault("timed_layers", _layers(corpus, table.get("hidden")))
-    if isinstance(table.get("protocol"), dict):
-        table["protocol"] = {KIND: _usual_protocol(table), **table["protocol"]}
+    sizes = corpus.layers(cast(Any, layers if isinstance(layers, list) else ()))
+    table.setdefault("timed_layers", list(sizes))
     if seed is not None:
         table["seed"] = seed
-    follows = {"fingerprint": corpus.fingerprint, "device": device, "format": FORMAT}
-    return RunFile(build(RunConfig, {**table, **follows}, str(path)), corpus)
+    table |= {"fingerprint": corpus.fingerprint, "device": device}
+    return RunFile(build(spec, kind.complete(table), str(path)), corpus)
 
 
-def _usual_protocol(table: dict[str, Any]) -> str:
+# -- training on frames ----------------------------------------------------------------------
+
+
+def _of_frames(path: Path, table: Table) -> Mapping[str, Any]:
+    del path
+    return table
+
+
+def _complete_frames(table: Table) -> Table:
+    completed = {**table, "format": frames.FORMAT}
+    if isinstance(table.get("protocol"), dict):
+        completed["protocol"] = {KIND: _usual_protocol(table), **table["protocol"]}
+    return completed
+
+
+def _usual_protocol(table: Table) -> str:
     """What a table ``protocol`` without ``is`` stands for: what the algorithm trains in."""
-    algorithm = cast(object, table.get("algorithm"))
-    named = cast(dict[str, object], algorithm).get(KIND) if isinstance(algorithm, dict) else None
+    algorithm = table.get("algorithm")
+    named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
     one_by_one = any(named == kind.__name__ and not kind.rounds for kind in ALGORITHMS)
     return (ParameterServer if one_by_one else Averaging).__name__
 
 
-def _layers(corpus: Corpus, hidden: object) -> list[object]:
-    """The trained network's own sizes, where no other is to be timed."""
-    between = cast(list[object], hidden) if isinstance(hidden, list) else []
-    return list(corpus.layers(cast(Any, between)))
+# -- sequence training -----------------------------------------------------------------------
 
 
-def _word(path: Path, table: dict[str, Any], key: str) -> str:
+def _of_sequence(path: Path, table: Table) -> Mapping[str, Any]:
+    """The table ``start``.
+
+    Raises:
+        UserError: it is missing, or sets what follows from the whole.
+    """
+    start: object = table.get("start")
+    if not isinstance(start, Mapping):
+        raise UserError(f"{path}: start: missing; needed: a table with the run it starts from")
+    inside = cast(Mapping[str, Any], start)
+    _refuse(path, [f"start.{name}" for name in (*FOLLOWS, *SHARED) if name in inside])
+    return inside
+
+
+def _complete_sequence(table: Table) -> Table:
+    shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
+    start = _complete_frames({"seed": 0, **FRAMES, **table["start"], **shared})
+    return {**table, "start": start, "format": sequence.FORMAT}
+
+
+KINDS: dict[type[RunConfig] | type[SequenceConfig], Kind] = {
+    RunConfig: Kind(FRAMES, _of_frames, _complete_frames),
+    SequenceConfig: Kind({"criterion": {}}, _of_sequence, _complete_sequence),
+}
+"""What a run file can ask for."""
+
+
+# -- small checks ----------------------------------------------------------------------------
+
+
+def _refuse(path: Path, names: list[str]) -> None:
+    if names:
+        raise UserError(f"{path}: {names[0]}: not allowed; it follows from the rest")
+
+
+def _word(path: Path, table: Table, key: str) -> str:
     value = table.get(key)
     if not isinstance(value, str):
-        shown = "missing; needed: a string" if value is None else f"{value!r} is not a string"
-        raise UserError(f"{path}: {key}: {shown}")
+        shown = "missing" if value is None else f"{value!r} is not a string"
+        raise UserError(f"{path}: {key}: {shown}; needed: a string")
     return value
 
 
-def _whole(path: Path, table: dict[str, Any], key: str) -> int:
+def _whole(path: Path, table: Table, key: str) -> int:
     value = table[key]
     if type(value) is not int or value < 0:
         raise UserError(f"{path}: {key}: {value!r} is not allowed; allowed: a whole number from 0")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from harness.execution.runs.executed import Watch, executed
 from harness.simulator import (
     Cluster,
     ParameterServer,
@@ -15,7 +17,7 @@ from harness.simulator import (
 )
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.sequence import outer_lag
-from harness.store import RunWriter
+from harness.store import Run, RunWriter, Store
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same figures."""
@@ -50,8 +52,14 @@ class TimingConfig:
         return {"is": "TimingConfig", **vars(self), **plain}
 
 
-def time_folds(config: TimingConfig, writer: RunWriter) -> None:
-    """Simulate, and keep throughput, staleness and the bare device's throughput."""
+@executed.register
+def timed(config: TimingConfig, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: throughput, staleness, the bare device's throughput."""
+    del watch  # it takes seconds
+    return store.obtain(config.to_dict(), partial(_simulate, config))
+
+
+def _simulate(config: TimingConfig, writer: RunWriter) -> None:
     workload = Workload.of_network(config.layers, config.minibatch)
     simulation = Simulation(
         config.cluster, config.protocol, workload, workers=config.workers, seed=config.seed

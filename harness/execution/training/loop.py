@@ -22,10 +22,11 @@ from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
-from harness.execution.evaluation.frames import Examiner, Progress, Watch
+from harness.execution.evaluation.frames import Examiner
 from harness.execution.replay import state as resume
 from harness.execution.runs.boundaries import Boundaries, Segment
 from harness.execution.runs.config import RunConfig
+from harness.execution.runs.executed import Progress, Watch
 from harness.execution.training import checkpoint
 from harness.execution.training.divergence import Moment
 from harness.execution.training.executor import Executor, Simulated

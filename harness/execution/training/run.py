@@ -13,8 +13,9 @@ from safetensors.torch import save_file as save_tensors
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import check_here
-from harness.execution.evaluation.frames import Watch
+from harness.execution.data.corpora import corpus_of
 from harness.execution.runs.config import RunConfig
+from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.divergence import stage_of, where
 from harness.execution.training.executor import Simulated
 from harness.execution.training.initial import MODEL
@@ -57,6 +58,12 @@ def train(
             identity,
             lambda writer: _execute(Training(config, corpus, store, writer, watch, executed_by)),
         )
+
+
+@executed.register
+def trained(config: RunConfig, store: Store, watch: Watch) -> Run:
+    """As `train` on a simulated cluster, of the corpus that the configuration names."""
+    return train(config, corpus_of(config), store, watch)
 
 
 def _execute(training: Training) -> None:

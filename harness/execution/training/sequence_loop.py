@@ -14,10 +14,10 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.execution.data.decoding import Seen, Tally
-from harness.execution.evaluation.frames import Progress, Watch
 from harness.execution.evaluation.lags import lags
 from harness.execution.evaluation.sequence import HeldOut, SequenceExaminer
 from harness.execution.replay import state as resume
+from harness.execution.runs.executed import Progress, Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import checkpoint
 from harness.execution.training.setup import Setup

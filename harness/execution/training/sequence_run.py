@@ -16,8 +16,9 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.errors import UserError
-from harness.execution.evaluation.frames import Watch
+from harness.execution.data.corpora import corpus_of
 from harness.execution.runs.config import RunConfig
+from harness.execution.runs.executed import Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.divergence import STAGES, Moment, where
 from harness.execution.training.initial import MODEL
@@ -75,6 +76,12 @@ def train_sequence(
 
     identity = config.to_dict() | ({EXECUTED: dict(executed)} if executed else {})
     return store.obtain(identity, execute)
+
+
+@executed.register
+def trained_on_sequences(config: SequenceConfig, store: Store, watch: Watch) -> Run:
+    """As `train_sequence` on a simulated cluster, of the corpus that the configuration names."""
+    return train_sequence(config, corpus_of(config), store, watch)
 
 
 def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:

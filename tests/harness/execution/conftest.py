@@ -14,8 +14,8 @@ from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.evaluation.frames import Watch
 from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.sequence_run import train_sequence
 from harness.simulator import Cluster, load_cluster

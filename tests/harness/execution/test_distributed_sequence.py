@@ -50,7 +50,7 @@ os._exit(main(words))
 SPECIAL = {
     "joined": "dist.barrier = dies",
     "of another seed": "words += ['--seed', '5']",
-    "loading": "distributed_sequence_command.load_sequence = dies",
+    "loading": "distributed_sequence_command.load_run = dies",
 }
 """When or how one process is another: it dies then, or it is."""
 RUN = """

@@ -11,15 +11,16 @@ from harness import cli
 from harness.algorithms.schedules import Search
 from harness.execution.fidelity.predict import whole
 from harness.execution.fidelity.predict_sequence import sharing, simulated
-from harness.execution.runs.file import load_run
-from harness.execution.runs.sequence_file import is_sequence, load_sequence
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.file import kind_of, load_run
+from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import train
 from harness.execution.training.sequence_run import train_sequence
 from harness.store import Store
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
-FRAMES = sorted(path for path in RUNS.glob("*.toml") if not is_sequence(path))
-SEQUENCES = sorted(path for path in RUNS.glob("*.toml") if is_sequence(path))
+FRAMES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is RunConfig)
+SEQUENCES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is SequenceConfig)
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
@@ -36,7 +37,7 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("path", SEQUENCES, ids=lambda path: path.stem)
 def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
-    asked = load_sequence(path)
+    asked = load_run(path, SequenceConfig)
     run = train_sequence(asked.config, asked.corpus, Store(tmp_path), lambda progress: None)
     train_set = asked.corpus.split("train")
     timeline = simulated(asked.config, train_set, sharing(train_set, run.summary["kept_frames"]))

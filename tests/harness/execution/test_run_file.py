@@ -10,8 +10,7 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
 from harness.execution.runs.config import Stage
-from harness.execution.runs.file import load_run
-from harness.execution.runs.sequence_file import is_sequence, load_sequence
+from harness.execution.runs.file import kind_of, load_run
 from harness.simulator import Fault, ParameterServer
 from harness.spec import build
 from harness.train import _check_protocol
@@ -37,7 +36,7 @@ timed_minibatch = 256
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_documented_run_can_be_read(path: Path) -> None:
-    asked = load_sequence(path) if is_sequence(path) else load_run(path)
+    asked = load_run(path, kind_of(path))
     assert asked.config.fingerprint == asked.corpus.fingerprint
 
 

@@ -18,8 +18,8 @@ from harness.execution.fidelity.predict_sequence import (
     simulated,
     steady_rate,
 )
+from harness.execution.runs.file import RunFile
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.runs.sequence_file import SequenceFile
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run
 
@@ -67,7 +67,7 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
     )  # fmt: skip
     run = run_sequence(config)
     assert 0.1 < run.summary["kept_frames"] < 0.9
-    asked = SequenceFile(config, corpus)
+    asked = RunFile(config, corpus)
     lines = list(sequence_prediction(asked, None, None, run.dir, None))
     assert said(lines, "frames kept") == [pytest.approx(run.summary["kept_frames"], rel=1e-2)]
     passes, whole_s = said(lines, "all passes")
@@ -80,15 +80,15 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
 
 
 def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, slow) -> None:
-    asked = SequenceFile(sequence(cluster=slow, replicas=1, passes=20), corpus)
+    asked = RunFile(sequence(cluster=slow, replicas=1, passes=20), corpus)
     two = list(sequence_prediction(asked, None, 2, None, 0.5))
     assert two[0].endswith("two replicas, 2 replicas")
     assert said(two, "frames kept") == [0.5]
     (speed_up,) = said(two, "speed-up")
     assert 1.5 < speed_up <= 2.01
-    every = SequenceFile(sequence(cluster=slow, replicas=1, frames="all"), corpus)
+    every = RunFile(sequence(cluster=slow, replicas=1, frames="all"), corpus)
     assert said(list(sequence_prediction(every, None, None, None, None)), "frames kept") == [1.0]
-    full = SequenceFile(sequence(cluster=slow, replicas=1, shuffling="full"), corpus)
+    full = RunFile(sequence(cluster=slow, replicas=1, shuffling="full"), corpus)
     with pytest.raises(UserError, match="shuffling: 'full' cannot be predicted"):
         list(sequence_prediction(full, None, None, None, None))
 

@@ -6,8 +6,9 @@ import pytest
 
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
-from harness.execution.runs.file import load_run
-from harness.execution.runs.sequence_file import is_sequence, load_sequence
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.file import kind_of, load_run
+from harness.execution.runs.sequence import SequenceConfig
 from tests.run_files import written
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
@@ -22,7 +23,7 @@ def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
 
 
 def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
-    asked = load_sequence(asked_for(tmp_path), seed=7)
+    asked = load_run(asked_for(tmp_path), SequenceConfig, seed=7)
     config, corpus = asked.config, asked.corpus
     assert (config.seed, config.start.seed) == (7, 0)
     assert config.criterion == Criterion(numerator="sum")
@@ -34,8 +35,8 @@ def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> 
 
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     path = asked_for(tmp_path)
-    assert is_sequence(path)
-    assert not is_sequence(RUNS / "async-averaged.toml")
+    assert kind_of(path) is SequenceConfig
+    assert kind_of(RUNS / "async-averaged.toml") is RunConfig
     with pytest.raises(UserError, match="is: not allowed; allowed: RunConfig"):
         load_run(path)
 
@@ -55,7 +56,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
     with pytest.raises(UserError) as refused:
-        load_sequence(asked_for(tmp_path, old, new))
+        load_run(asked_for(tmp_path, old, new), SequenceConfig)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -64,4 +65,4 @@ def test_a_file_without_a_start_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('is = "SequenceConfig"\ncorpus = "parametric"\n', encoding="utf-8")
     with pytest.raises(UserError, match="start: missing"):
-        load_sequence(path)
+        load_run(path, SequenceConfig)
