@@ -202,10 +202,10 @@ def _executed(asked: argparse.Namespace) -> dict[str, object]:
 
 def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
-    from harness.execution.training.run import EXECUTED
+    from harness.execution.training.run import identified
     from harness.identity import identity
 
-    return identity(config.to_dict() | {EXECUTED: _executed(asked)})
+    return identity(identified(config, _executed(asked)))
 
 
 def _check_protocol(config: RunConfig, file: Path) -> None:

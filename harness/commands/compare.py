@@ -55,9 +55,10 @@ def _sequence(found: Run, timeline: Timeline, cluster: Cluster | None) -> Iterat
     from harness.execution.data.corpora import corpus_of
     from harness.execution.fidelity import compare_sequence as comparing
     from harness.execution.fidelity.replay import sequence_config_of
-    from harness.execution.processes.sequence_recorder import TOLD, load_told
+    from harness.execution.processes.sequence_recorder import load_told
+    from harness.execution.training.sequence import RECORD
 
-    told, _ = load_told(found.dir / TOLD)
+    told, _ = load_told(found.dir / RECORD)
     config = sequence_config_of(found)
     train = corpus_of(config, _say).split("train")
     return comparing.shown_sequence(

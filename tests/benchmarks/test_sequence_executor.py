@@ -24,8 +24,8 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.sequence import SequenceTraining
 from harness.execution.training.setup import Setup
-from harness.execution.training.streams import Streams
 from harness.simulator import load_cluster
 from harness.store import Store
 
@@ -60,17 +60,17 @@ def configured(corpus):
     )  # fmt: skip
 
 
-class Unmeasured(Streams):
+class Unmeasured(SequenceTraining):
     """A training whose model nobody measures."""
 
-    def _evaluate(self) -> None:
-        self.position.measured.append(-1.0)
+    def evaluate(self) -> None:
+        self.measured.append(-1.0)
 
 
 def trained(config, corpus, model, folder):
     """One pass by the executor; the training afterwards."""
     with Store(folder).begin(config.to_dict()) as writer:
-        training = Unmeasured(config, corpus, model, writer, lambda progress: None)
+        training = Unmeasured(writer, config, corpus, model, lambda progress: None)
         assert training.run() == "done"
     return training
 

@@ -11,27 +11,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 
 from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Minibatch
+from harness.algorithms.contract import Minibatch, Server
 from harness.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, Kept
-from harness.execution.processes.executed import executed_by
-from harness.execution.processes.sequence_executor import Step
-from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
+from harness.execution.processes.sequence_recorder import Told, load_told
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.executor import Step
 from harness.execution.training.recorded import between
-from harness.execution.training.run import EXECUTED, TIMELINE
-from harness.execution.training.sequence_run import carry_out
+from harness.execution.training.run import TIMELINE, carry_out, identified
+from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
 from harness.simulator import Timeline
 from harness.store import Run, RunWriter, Store
@@ -63,21 +64,21 @@ class RecordedSequence:
         config: what was run.
         setup: its parts.
         timeline: what happened.
-        told: what decoders said.
+        record: what decoders said.
     """
 
     def __init__(
-        self, config: SequenceConfig, setup: Setup, timeline: Timeline, told: Told
+        self, config: SequenceConfig, setup: Setup, timeline: Timeline, record: Told
     ) -> None:
-        self._setup, self._timeline, self.told = setup, timeline, told
-        self._found: list[Seen | None] = [None] * len(told.rows)
-        self._returned = 0
-        self._restarts = deque(told.restarts)
+        self._setup, self._timeline, self.record = setup, timeline, record
+        self._found: list[Seen | None] = [None] * len(record.rows)
+        self._returned = self._decoded = 0
+        self._restarts = deque(record.restarts)
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
         self._batcher.expect(timeline.decodes)
         self._reads = deque(_reads(timeline))
         self._due: dict[int, list[int]] = {}
-        for at, row in enumerate(told.rows):
+        for at, row in enumerate(record.rows):
             self._due.setdefault(row.decode_version, []).append(at)
         algorithm = AsyncSgd()
         self._replay = ShownReplay(
@@ -92,35 +93,34 @@ class RecordedSequence:
         )
 
     @property
-    def version(self) -> int:
-        """Folds so far."""
-        return self._replay.server.version
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self._replay.server
 
     @property
     def now_s(self) -> float:
         """The recorded time of the last fold."""
-        return float(self._timeline.folds.time_s[self.version - 1]) if self.version else 0.0
+        done = self.server.version
+        return float(self._timeline.folds.time_s[done - 1]) if done else 0.0
 
     @property
-    def model(self) -> Tensor:
-        """The server's parameters [P'] of the trained half."""
-        return self._replay.server.model
+    def epoch(self) -> float:
+        """Passes over the training utterances so far, as the server was told."""
+        return self._decoded / len(self._setup.train)
 
-    def state(self) -> Arrays:
-        """See `SequenceExecutor`."""
-        return {}
-
-    def advance(self, rate: float, until: int) -> Step:
-        """See `SequenceExecutor`."""
-        first, folds = self.version, len(self._timeline.folds)
-        end, ended = folds, True
-        if until <= len(self.told.rows):
-            told = max(1, until) - 1
-            end = max(self.told.rows[told].told_version + 1, first + 1)
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """See `SequenceExecutor`: until a fold found so many passes told of, or to the end."""
+        first, folds = self.server.version, len(self._timeline.folds)
+        end, ended, due = folds, True, ceil(until * len(self._setup.train))
+        if due <= len(self.record.rows):
+            told = max(1, due) - 1
+            end = max(self.record.rows[told].told_version + 1, first + 1)
             end, ended = (end, False) if end <= folds else (folds, True)
         segment = between(self._timeline, first, end)
         self._replay.run(segment, rate)
-        return Step(segment, self._told_before(end, ended), ended)
+        seen = self._told_before(end, ended)
+        self._decoded += len(seen)
+        return Step([segment], seen, ended)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """Nothing: a replay that is stopped begins anew."""
@@ -132,7 +132,7 @@ class RecordedSequence:
 
     def _told_before(self, version: int, all_of_them: bool) -> list[Seen]:
         """What was told before a version, or at all, and has not been returned."""
-        rows, first = self.told.rows, self._returned
+        rows, first = self.record.rows, self._returned
         while self._returned < len(rows) and (
             all_of_them or rows[self._returned].told_version < version
         ):
@@ -146,8 +146,8 @@ class RecordedSequence:
             UserError: something else is kept of one than was recorded.
         """
         for at in rows:
-            row = self.told.rows[at]
-            (found,) = self._setup.decoder.decode([self.model], [row.utterance])
+            row = self.record.rows[at]
+            (found,) = self._setup.decoder.decode([self.server.model], [row.utterance])
             if len(found.x) != row.entering:
                 raise UserError(
                     f"utterance {row.utterance}, decoded with version {row.decode_version}:"
@@ -176,17 +176,17 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
         UserError: it was not one, or its record is not whole.
     """
     timeline = Timeline.load(run.dir / TIMELINE)
-    told, start = load_told(run.dir / TOLD)
+    record, start = load_told(run.dir / RECORD)
 
-    def made_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:
+    def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:
         del initial
-        return RecordedSequence(config, setup, timeline, told)
+        return RecordedSequence(config, setup, timeline, record)
 
     def execute(writer: RunWriter) -> None:
         with denormals_flushed():
-            carry_out(executed_by(made_by)(config, corpus, start, writer, watch))
+            carry_out(SequenceTraining(writer, config, corpus, start, watch, executed_by))
 
-    return store.obtain(config.to_dict() | {EXECUTED: {"by": "a record"}}, execute)
+    return store.obtain(identified(config, {"by": "a record"}), execute)
 
 
 def _reads(timeline: Timeline) -> list[tuple[int, int]]:

@@ -22,8 +22,7 @@ from harness import forked
 from harness.errors import UserError
 from harness.execution.jobs import submitted
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
-from harness.execution.training import run as _of_frames  # noqa: F401  (registers itself)
-from harness.execution.training import sequence_run as _of_sequences  # noqa: F401  (likewise)
+from harness.execution.training import run as _registered  # noqa: F401
 from harness.identity import identity
 from harness.store import Run, Store
 

@@ -21,7 +21,7 @@ from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.initial import MODEL
-from harness.execution.training.sequence_run import started, train_sequence
+from harness.execution.training.run import started, train_sequence
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 2

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -41,11 +42,11 @@ from harness.execution.processes.replica import (
     sign_of,
     trainer_rank,
 )
-from harness.execution.processes.sequence_executor import Step
 from harness.execution.processes.sequence_recorder import Row, SequenceRecorder, Told
 from harness.execution.processes.server import NoWorkersLeft, Pace, clock_offset
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
 
 
@@ -69,8 +70,8 @@ class Replicas:
         say: Callable[[str], None],
     ) -> None:
         self._config, self._pace, self._say = config, pace, say
-        self._algorithm, self._recorder, self.told = AsyncSgd(), SequenceRecorder(), Told()
-        self._server = self._algorithm.start(setup.part)
+        self._algorithm, self._recorder, self.record = AsyncSgd(), SequenceRecorder(), Told()
+        self.server = self._algorithm.start(setup.part)
         passes = orders(config.seed, len(setup.train), config.replicas, max(1, config.passes))
         todo = passes if config.passes else passes[:, :0]
         self.replicas = [Replica(deque(row[row >= 0].tolist())) for row in todo]
@@ -87,23 +88,14 @@ class Replicas:
         self._post = Post(ranks, vectors(setup.part.numel()))
 
     @property
-    def version(self) -> int:
-        """See `SequenceExecutor`."""
-        return self._server.version
-
-    @property
     def now_s(self) -> float:
         """Seconds since the run began, on the server's clock."""
         return time.monotonic() - self._began
 
     @property
-    def model(self) -> Tensor:
-        """See `SequenceExecutor`."""
-        return self._server.model
-
-    def state(self) -> Arrays:
-        """See `SequenceExecutor`."""
-        return {}
+    def epoch(self) -> float:
+        """Passes over the training utterances so far, as the server was told."""
+        return len(self.record.rows) / len(self._frames)
 
     def _greet(self, rank: int, start: Note, initial: Tensor) -> None:
         """Ask for a process's clock and tell it the model that training starts from."""
@@ -115,8 +107,8 @@ class Replicas:
 
     # -- the way through a run ----------------------------------------------------------
 
-    def advance(self, rate: float, until: int) -> Step:
-        """See `SequenceExecutor`.
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """See `SequenceExecutor`: until a fold finds so many passes told of, or to the end.
 
         Raises:
             NoWorkersLeft: nobody is there to decode and train.
@@ -127,12 +119,16 @@ class Replicas:
         while not (ended := self._ended()):
             if all(replica.gone for replica in self.replicas):
                 raise NoWorkersLeft
-            if self._take_in(self._post.get(), rate) and len(self.told.rows) >= until:
+            if self._take_in(self._post.get(), rate) and self._told(until):
                 break
         self._left_s = self.now_s
         seen, self._seen = self._seen, []
         works = [replica.work for replica in self.replicas if replica.work is not None]
-        return Step(self._recorder.segment(works), seen, ended)
+        return Step([self._recorder.segment(works)], seen, ended)
+
+    def _told(self, until: Fraction) -> bool:
+        """Whether so many passes have been told of."""
+        return len(self.record.rows) >= until * len(self._frames)
 
     def close(self) -> None:
         """Send home whoever waits; when all is done, everybody does."""
@@ -197,7 +193,7 @@ class Replicas:
         if note.word is Word.READ:
             there = replica.left + sum(taken.entering for taken in replica.taken)
             enough = 0 < note.frames <= min(there, self._config.slots)
-            return replica.work is None and enough and note.version <= self.version
+            return replica.work is None and enough and note.version <= self.server.version
         work = replica.work
         return note.word is Word.GRADIENT and work is not None and note.number == work.step
 
@@ -219,13 +215,13 @@ class Replicas:
         replica.waits = False
         due = self._due(replica.read_s)
         if due:
-            replica.version, replica.read_s = self.version, self.now_s
+            replica.version, replica.read_s = self.server.version, self.now_s
         handed = Handed(source.popleft(), replica.version, replica.read_s)
         replica.handed[self._decodings] = handed
         word = Word.DECODE if due else Word.AGAIN
         note = Note(word, self._decodings, handed.utterance, handed.version, read_s=handed.read_s)
         self._decodings += 1
-        self._send(note, worker, decoder_rank(worker), self._server.model if due else None)
+        self._send(note, worker, decoder_rank(worker), self.server.model if due else None)
 
     def _due(self, read_s: float) -> bool:
         """Whether a decoder whose model was read at a time needs a new one."""
@@ -245,7 +241,7 @@ class Replicas:
         """An utterance is told of."""
         handed = self.replicas[worker].handed.pop(note.number)
         which = note.number, worker, handed.utterance, handed.version
-        self.told.rows.append(Row(*which, note.entering, self.version))
+        self.record.rows.append(Row(*which, note.entering, self.server.version))
         seen = note.seen()
         self._seen.append(seen)
         self._broken |= seen.trouble == "not finite"
@@ -263,24 +259,24 @@ class Replicas:
             replica.left += taken.entering
         replica.taken = []
         replica.left, replica.under_way = replica.left - note.frames, note.frames
-        replica.work = work = Work(worker, self._steps, 1, self.version, self.now_s)
+        replica.work = work = Work(worker, self._steps, 1, self.server.version, self.now_s)
         replica.reads, self._steps = replica.reads + 1, self._steps + 1
         self._recorder.read(work, note.version)
         answer = Note(Word.MODEL, work.step, version=work.read_version)
-        self._send(answer, worker, trainer_rank(worker), self._server.model)
+        self._send(answer, worker, trainer_rank(worker), self.server.model)
 
     def _fold(self, worker: int, note: Note, gradient: Tensor, rate: float) -> None:
         arrived = begun = self.now_s
         replica = self.replicas[worker]
         work, offset = replica.work, self._offset[trainer_rank(worker)]
         assert work is not None
-        staleness = self.version - work.read_version
-        self._algorithm.fold(self._server, gradient.unsqueeze(0), [staleness], rate)
+        staleness = self.server.version - work.read_version
+        self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate)
         if self._pace:
             wait_until(self._began + begun + self._pace.fold_s(worker, replica.folds))
         replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
         moments = (note.began_s + offset, note.ended_s + offset, arrived, begun, self.now_s)
-        self._recorder.folded(self.version - 1, work, moments_s=moments)
+        self._recorder.folded(self.server.version - 1, work, moments_s=moments)
 
     # -- deaths -------------------------------------------------------------------------
 
@@ -308,7 +304,7 @@ class Replicas:
             self._recorder.lost(replica.work)
         utterances, frames = replica.give_up()
         self._orphans.extend(utterances)
-        self.told.lost_frames += frames
+        self.record.lost_frames += frames
         who = "trainer" if rank == trainer_rank(worker) else "decoder"
         self._say(
             f"replica {worker}: its {who} {why}; {frames} frames lost,"
@@ -321,10 +317,10 @@ class Replicas:
     # -- resuming -----------------------------------------------------------------------
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """See `SequenceExecutor`; what is in flight is remembered as to be given up."""
+        """See `Executor`; what is in flight is remembered as to be given up."""
         works = [replica.work for replica in self.replicas if replica.work is not None]
         facts: Facts = {
-            "version": self.version,
+            "version": self.server.version,
             "todo": [list(replica.todo) for replica in self.replicas],
             "handed": [[e.utterance for e in r.handed.values()] for r in self.replicas],
             "left": [replica.left + replica.under_way for replica in self.replicas],
@@ -334,20 +330,20 @@ class Replicas:
             "steps": self._steps,
             "out": [list(work) for work in works],
             "oldest": self._recorder.oldest(works),
-            "told": asdict(self.told) | {"rows": [list(row) for row in self.told.rows]},
+            "told": asdict(self.record) | {"rows": [list(row) for row in self.record.rows]},
             "now_s": self.now_s,
         }
-        return {"model": self.model.numpy().copy()}, facts
+        return {"model": self.server.model.numpy().copy()}, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `SequenceExecutor`: everybody begins anew, with empty slots."""
-        self.model.copy_(torch.from_numpy(arrays["model"]))
-        self._server.version = facts["version"]
+        """See `Executor`: everybody begins anew, with empty slots."""
+        self.server.model.copy_(torch.from_numpy(arrays["model"]))
+        self.server.version = facts["version"]
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
-        self.told = Told(**{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]})
-        self.told.lost_frames += sum(facts["left"])
-        self.told.restarts.append(self._steps)
+        self.record = Told(**{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]})
+        self.record.lost_frames += sum(facts["left"])
+        self.record.restarts.append(self._steps)
         for replica, todo, handed, reads in zip(
             self.replicas, facts["todo"], facts["handed"], facts["reads"], strict=True
         ):

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch.distributed as dist
+from torch import Tensor
 
+from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
-from harness.execution.processes.executed import check, train_on_processes
-from harness.execution.processes.replica import pace_of
+from harness.execution.processes.replica import kept_waiting, pace_of, send_home
 from harness.execution.processes.replica_worker import PartnerGone, contribute
+from harness.execution.processes.replicas import Replicas
 from harness.execution.processes.server import NoWorkersLeft, ServerGone
+from harness.execution.runs.executed import Watch
 from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence import SequenceConfig
-from harness.store import Store
+from harness.execution.training.run import train_sequence
+from harness.execution.training.setup import Setup
+from harness.store import Run, Store
 from harness.store.atomic import writable_folder
 
 Say = Callable[[str], None]
@@ -69,6 +75,52 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
         return EXIT_DONE
     say(found.ending(f"{name}, seed {config.seed}"))
     return EXIT_RUN_FAILED
+
+
+def check(config: SequenceConfig) -> None:
+    """Whether a configuration can be trained on real processes.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.shuffling == "full":
+        raise UserError(
+            "shuffling: 'full' is not allowed on real processes; allowed: none, on the fly"
+        )
+    if config.shards != 1:
+        raise UserError(f"shards: {config.shards} is not allowed on real processes; allowed: 1")
+
+
+def train_on_processes(
+    config: SequenceConfig,
+    corpus: Corpus,
+    store: Store,
+    watch: Watch,
+    say: Callable[[str], None],
+    paced: bool,
+) -> Run:
+    """The finished run of a configuration, with this process as its server.
+
+    Raises:
+        NoWorkersLeft: every replica is dead.
+    """
+    servers: list[Replicas] = []
+
+    def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
+        waiting.close()
+        server = Replicas(config, setup, initial, pace_of(config) if paced else None, say)
+        servers.append(server)
+        return server
+
+    how = {"by": "processes", "paced": paced}
+    with ExitStack() as waiting:
+        waiting.enter_context(kept_waiting(config.replicas))
+        run = train_sequence(config, corpus, store, watch, executed_by, how)
+    for server in servers:
+        server.close()
+    if not servers:
+        send_home(config.replicas)
+    return run
 
 
 def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> int:

@@ -24,9 +24,6 @@ from harness.execution.replay.state import Arrays
 from harness.simulator import Timeline
 from harness.simulator.timeline import Decodes
 
-TOLD = "told.safetensors"
-"""The attached file."""
-
 
 class Row(NamedTuple):
     """An utterance that the server was told of.

@@ -8,10 +8,26 @@ import numpy as np
 import torch
 
 from harness.algorithms.contract import Memory
-from harness.simulator.timeline import Contributions, Folds, Pieces, Spans, Timeline
+from harness.simulator.timeline import (
+    Contributions,
+    Decodes,
+    Folds,
+    Pieces,
+    Restarts,
+    Spans,
+    Timeline,
+)
 
 Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
+TABLES = {
+    "folds": Folds,
+    "contributions": Contributions,
+    "spans": Spans,
+    "restarts": Restarts,
+    "decodes": Decodes,
+    "pieces": Pieces,
+}
 
 
 def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
@@ -26,13 +42,8 @@ def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
 
 def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
     """Undo ``capture_timeline``."""
-    return Timeline(
-        Folds(**part(arrays, "folds.")),
-        Contributions(**part(arrays, "contributions.")),
-        Spans(**part(arrays, "spans.")),
-        tuple(facts["kinds"]),
-        pieces=Pieces(**part(arrays, "pieces.")),
-    )
+    tables = {name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()}
+    return Timeline(kinds=tuple(facts["kinds"]), **tables)
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:

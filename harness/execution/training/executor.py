@@ -6,30 +6,39 @@ cluster whose timeline is replayed on one device, a recorded timeline, or real w
 
 from __future__ import annotations
 
-from typing import Protocol
+from fractions import Fraction
+from typing import NamedTuple, Protocol
 
-from torch import Tensor
-
-from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
-from harness.execution.data.minibatches import Minibatches
-from harness.execution.replay import state as resume
-from harness.execution.replay.sharded import ShardedReplay
-from harness.execution.replay.stale import StaleReplay
+from harness.execution.data.decoding import Seen
 from harness.execution.replay.state import Arrays, Facts
-from harness.execution.runs.config import RunConfig
 from harness.simulator import Timeline
 
 
 class Executor(Protocol):
     """The workers and the server of one run."""
 
-    server: Server
+    @property
+    def server(self) -> Server:
+        """The model, and how often it was folded into."""
+        ...
 
     @property
     def now_s(self) -> float:
         """Seconds on the run's clock."""
         ...
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """Everything a resume needs."""
+        ...
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """Undo `capture`."""
+        ...
+
+
+class FrameExecutor(Executor, Protocol):
+    """Of training on frames, whose boundaries are folds."""
 
     @property
     def loss(self) -> float:
@@ -56,72 +65,47 @@ class Executor(Protocol):
         """The minibatches have begun their next stage, and nothing is in flight."""
         ...
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """Everything a resume needs."""
-        ...
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
-        ...
+class Step(NamedTuple):
+    """What an executor of sequence training did.
 
-
-class Simulated:
-    """A simulated cluster, whose every segment is replayed at once.
-
-    Args:
-        config: what is run.
-        corpus: what it is trained on.
-        model: initial parameters ``[P]``.
-        minibatches: the data.
+    Attributes:
+        happened: when, as successive segments.
+        seen: what decoders came across, in the order of telling.
+        ended: whether nothing is left to do.
     """
 
-    def __init__(
-        self, config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
-    ) -> None:
-        self._config, self._minibatches = config, minibatches
-        self.simulation = config.simulation(corpus.split("train"))
-        algorithm = config.algorithm
-        parts = algorithm, config.network(corpus), algorithm.start(model), minibatches.of
-        self.replay = (
-            ShardedReplay(*parts, config.shards)
-            if config.shards > 1
-            # Who comes back to rounds remembers what it knew: each worker by itself.
-            else StaleReplay(*parts, slots=config.under_way, alone=config.missed_rounds)
-        )
-        self.server = self.replay.server
+    happened: list[Timeline]
+    seen: list[Seen]
+    ended: bool
+
+
+class Record(Protocol):
+    """What is known of a sequence training that really happened, besides its timeline."""
+
+    lost_frames: int
+    """Kept frames that were lost with whoever held them."""
+    restarts: list[int]
+    """The minibatches with whose number all replicas began anew with empty slots."""
+
+    def arrays(self) -> Arrays:
+        """All of it, as columns."""
+        ...
+
+
+class SequenceExecutor(Executor, Protocol):
+    """Of sequence training, whose boundaries are shares of a pass as its decoders count."""
 
     @property
-    def now_s(self) -> float:
-        """Simulated seconds."""
-        return self.simulation.now_s
+    def epoch(self) -> float:
+        """Passes over the training utterances so far."""
+        ...
 
     @property
-    def loss(self) -> float:
-        """See `Executor`."""
-        return self.replay.loss.item()
+    def record(self) -> Record | None:
+        """What a replay needs besides the timeline; None where the configuration says it all."""
+        ...
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `Executor`."""
-        segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
-        self.replay.run(segment, rate)
-        return segment
-
-    def pause(self, seconds: float, kind: str) -> Timeline:
-        """See `Executor`."""
-        return self.simulation.pause(seconds, kind)
-
-    def begin_stage(self) -> None:
-        """See `Executor`."""
-        self.replay.begin_pass()
-        self.simulation.change(workload=self._config.workload(self._minibatches.stage))
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`."""
-        arrays, facts = self.replay.capture()
-        simulation = resume.prefixed(self.simulation.state(), "simulation/")
-        return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        self.replay.reinstate(resume.part(arrays, "replay/"), facts)
-        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """Go on at one rate, as far as suits the executor but not beyond so many passes."""
+        ...

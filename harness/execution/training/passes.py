@@ -8,135 +8,148 @@ gradients stay as they are until the next pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Minibatch
-from harness.execution.data.decoding import Decoded
+from harness.algorithms.contract import Minibatch, Server
+from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
-from harness.execution.data.slots import Arrays, Facts
 from harness.execution.data.utterances import parts
 from harness.execution.replay import state as resume
 from harness.execution.replay.stale import StaleReplay
-from harness.execution.training.sequence_loop import SequenceTraining
+from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.executor import Step
+from harness.execution.training.setup import Setup
 from harness.seeds import stream
-from harness.simulator import Simulation, compute_seconds, copy_seconds
+from harness.simulator import Timeline, compute_seconds, copy_seconds
 
 
-@dataclass
-class Passes(SequenceTraining[Simulation]):
-    """Shuffling full."""
+class Passes:
+    """Shuffling full, simulated; see `SequenceExecutor`.
 
-    def _simulation(self) -> Simulation:
-        return self.config.simulation(self.train)
+    Args:
+        config: what is run.
+        setup: its parts.
+    """
 
-    def _restore(self, state: Arrays) -> None:
-        self.simulation = self.simulation.restored(state)
+    record = None
 
-    def _prepare(self) -> None:
+    def __init__(self, config: SequenceConfig, setup: Setup) -> None:
+        self._config, self._setup = config, setup
+        self.simulation = config.simulation(setup.train)
         algorithm = AsyncSgd()
         self.replay = StaleReplay(
             algorithm,
-            self.loss,
-            algorithm.start(self.part),
+            setup.loss,
+            algorithm.start(setup.part),
             self._minibatch,
-            slots=self.config.replicas,
+            slots=config.replicas,
         )
-        self.decoded_with = self.part.clone()
-        self.x = self.outer = self.part.new_zeros(0, 0)
-        self.shuffled = np.zeros(0, np.int64)
+        self._pass = self._step = self._steps_before = 0
+        self._decoded_with = setup.part.clone()
+        self._x = self._outer = setup.part.new_zeros(0, 0)
+        self._shuffled = np.zeros(0, np.int64)
 
     @property
-    def model(self) -> Tensor:
-        """The server's parameters [P'] of the trained half."""
-        return self.replay.server.model
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self.replay.server
 
     @property
-    def steps(self) -> int:
-        """Minibatches of this pass; the last one may have fewer frames."""
-        return -(-len(self.shuffled) // self.config.slots)
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
 
     @property
     def epoch(self) -> float:
         """Passes over the frames that were kept."""
-        return self.position.stage + self.position.step / max(1, self.steps)
+        return self._pass + self._step / max(1, self._steps)
 
-    def _advance(self) -> bool:
-        position = self.position
-        if position.stage == self.config.passes:
-            return False
-        if not len(self.shuffled):
-            self._begin_pass()
-        boundary = self._boundary()
+    @property
+    def _steps(self) -> int:
+        """Minibatches of this pass; the last one may have fewer frames."""
+        return -(-len(self._shuffled) // self._config.slots)
+
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """See `SequenceExecutor`: to ``until`` or the end of the pass, and decode at its begin."""
+        happened, seen = list[Timeline](), list[Seen]()
+        if not len(self._shuffled):
+            self._decoded_with = self.server.model.clone()
+            seen = self._decode()
+            if any(each.trouble == "not finite" for each in seen):
+                return Step(happened, seen, ended=False)
+            happened += self._pause()
+        boundary = max(self._step, ceil(float(until - self._pass) * self._steps))
+        boundary, last = min(self._steps, boundary), boundary >= self._steps
         segment = self.simulation.advance(
-            folds=boundary - position.step,
-            drain=boundary == self.steps,
-            handing_out=None if boundary == self.steps else self.steps - position.step,
+            folds=boundary - self._step,
+            drain=last,
+            handing_out=None if last else self._steps - self._step,
         )
-        self.replay.run(segment, self.rate)
-        self.segments.append(segment)
-        position.step = boundary
-        if boundary == self.steps:
-            position.steps_before += self.steps
-            position.stage, position.step = position.stage + 1, 0
-            self.shuffled = self.shuffled[:0]
-        self._evaluate_when_due()
-        return True
+        self.replay.run(segment, rate)
+        self._step = boundary
+        if last:
+            self._end_pass()
+        return Step([*happened, segment], seen, ended=self._pass == self._config.passes)
 
-    def _boundary(self) -> int:
-        """The next step after which the model is measured."""
-        share = (len(self.position.measured) - self.position.stage * self.config.evaluations) / (
-            self.config.evaluations
-        )
-        return min(self.steps, max(self.position.step, int(np.ceil(share * self.steps))))
+    def _end_pass(self) -> None:
+        self._steps_before += self._steps
+        self._pass, self._step = self._pass + 1, 0
+        self._shuffled = self._shuffled[:0]
 
-    def _begin_pass(self) -> None:
-        """Decode everything, which takes as long as the replica that has most to decode."""
-        self.decoded_with = self.model.clone()
-        self._count([each.seen for each in self._decode()])
-        config = self.config
-        if config.decode_cost:
-            dealt = parts(config.seed, len(self.train), config.replicas)
-            most = max(int(self.train.frames[part].sum()) for part in dealt)
-            frame_s = compute_seconds(config.cluster, self.workload) / config.slots
-            seconds = copy_seconds(config.cluster, self.workload.parameter_bytes)
-            seconds += most * config.decode_cost * frame_s
-            if seconds:
-                self.segments.append(self.simulation.pause(seconds, "decode"))
+    def _pause(self) -> list[Timeline]:
+        """Decoding everything takes as long as the replica that has most to decode."""
+        config, train = self._config, self._setup.train
+        if not config.decode_cost:
+            return []
+        dealt = parts(config.seed, len(train), config.replicas)
+        most = max(int(train.frames[part].sum()) for part in dealt)
+        frame_s = compute_seconds(config.cluster, config.workload) / config.slots
+        seconds = copy_seconds(config.cluster, config.workload.parameter_bytes)
+        seconds += most * config.decode_cost * frame_s
+        return [self.simulation.pause(seconds, "decode")] if seconds else []
 
-    def _decode(self) -> list[Decoded]:
+    def _decode(self) -> list[Seen]:
         """Fill in the frames of this pass from the parameters it began with."""
-        every = range(len(self.train))
-        decoded = self.decoder.decode([self.decoded_with] * len(every), every)
-        self.x = torch.cat([each.x for each in decoded])
-        self.outer = torch.cat([each.outer for each in decoded])
-        drawn = stream(self.config.seed, "sequence frames", self.position.stage)
-        self.shuffled = drawn.permutation(len(self.x))
-        return decoded
+        every = range(len(self._setup.train))
+        decoded = self._setup.decoder.decode([self._decoded_with] * len(every), every)
+        self._x = torch.cat([each.x for each in decoded])
+        self._outer = torch.cat([each.outer for each in decoded])
+        drawn = stream(self._config.seed, "sequence frames", self._pass)
+        self._shuffled = drawn.permutation(len(self._x))
+        return [each.seen for each in decoded]
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
-        size, before = self.config.slots, self.position.steps_before
+        size = self._config.slots
         index = np.full((len(keys), size), -1)
         for row, (_, step) in enumerate(keys):
-            frames = self.shuffled[(step - before) * size :][:size]
+            frames = self._shuffled[(step - self._steps_before) * size :][:size]
             index[row, : len(frames)] = frames
-        at = torch.from_numpy(index).to(self.x.device)
-        return Minibatch(self.x[at], self.outer[at] * (at >= 0).unsqueeze(2))
+        at = torch.from_numpy(index).to(self._x.device)
+        return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
 
-    def _capture(self) -> tuple[Arrays, Facts]:
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`; the frames are decoded again from the parameters they came from."""
         replay, facts = self.replay.capture()
-        arrays = resume.prefixed(replay, "replay/")
-        return {**arrays, "decoded_with": self.decoded_with.cpu().numpy()}, {
-            "replay": facts,
-            "open": len(self.shuffled) > 0,
+        arrays = {
+            **resume.prefixed(self.simulation.state(), "simulation/"),
+            **resume.prefixed(replay, "replay/"),
+            "decoded_with": self._decoded_with.cpu().numpy(),
         }
+        place = {"pass": self._pass, "step": self._step, "steps_before": self._steps_before}
+        return arrays, {"replay": facts, "open": len(self._shuffled) > 0, **place}
 
-    def _reinstate(self, arrays: Arrays, facts: Facts) -> None:
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self._pass, self._step = facts["pass"], facts["step"]
+        self._steps_before = facts["steps_before"]
+        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
-        self.decoded_with.copy_(torch.from_numpy(arrays["decoded_with"]))
+        self._decoded_with.copy_(torch.from_numpy(arrays["decoded_with"]))
         if facts["open"]:
             self._decode()

@@ -1,27 +1,31 @@
-"""One run: the stored one, or trained now, or resumed."""
+"""A run of training: the stored one, or trained now, or resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-import torch
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
 from safetensors.torch import save_file as save_tensors
+from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import check_here
+from harness.errors import UserError
 from harness.execution.data.corpora import corpus_of
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Watch, executed
-from harness.execution.training.divergence import stage_of, where
-from harness.execution.training.executor import Simulated
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training import frames, sequence
 from harness.execution.training.initial import MODEL
-from harness.execution.training.loop import ExecutedBy, Training
+from harness.execution.training.loop import Training
+from harness.identity import SHORT
 from harness.simulator import concat
-from harness.store import Run, Store
+from harness.store import Run, RunWriter, Store
 
 TIMELINE = "timeline.parquet"
 EXECUTED = "executed"
@@ -35,8 +39,8 @@ def train(
     corpus: Corpus,
     store: Store,
     watch: Watch,
-    executed_by: ExecutedBy = Simulated,
-    executed: Mapping[str, object] | None = None,
+    executed_by: frames.ExecutedBy = frames.Simulated,
+    how: Mapping[str, object] | None = None,
 ) -> Run:
     """The finished run of a configuration: the stored one, or trained now, or resumed.
 
@@ -46,54 +50,118 @@ def train(
         store: where it is kept.
         watch: told of progress.
         executed_by: makes the executor, by default a simulated cluster.
-        executed: what sets this executor apart, as part of the run's identity.
+        how: what sets this executor apart, as part of the run's identity.
 
     Raises:
         UserError: this machine cannot compute in the precision asked for.
     """
     check_here(config.precision, config.device)
-    identity = config.to_dict() | ({EXECUTED: dict(executed)} if executed else {})
+
+    def execute(writer: RunWriter) -> None:
+        carry_out(frames.FrameTraining(writer, config, corpus, store, watch, executed_by))
+
     with denormals_flushed():
-        return store.obtain(
-            identity,
-            lambda writer: _execute(Training(config, corpus, store, writer, watch, executed_by)),
-        )
+        return store.obtain(identified(config, how), execute)
+
+
+def train_sequence(
+    config: SequenceConfig,
+    corpus: Corpus,
+    store: Store,
+    watch: Watch,
+    executed_by: sequence.ExecutedBy = sequence.simulated,
+    how: Mapping[str, object] | None = None,
+) -> Run:
+    """The finished run of a configuration, and before it the one that it starts from.
+
+    Where the start diverged, so did the run.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names.
+        store: where it is kept.
+        watch: told of progress.
+        executed_by: makes the executor, by default a simulated cluster.
+        how: what sets this executor apart, as part of the run's identity.
+
+    Raises:
+        UserError: the run to start from has kept no model.
+    """
+
+    def execute(writer: RunWriter) -> None:
+        start = train(config.start, corpus, store, watch)
+        if start.status != "done":
+            its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
+            ended = "failed" if start.status == "failed" else "diverged"
+            writer.finish(ended, {}, f"{its}, {start.note}")
+            return
+        initial = final_model(start)
+        with denormals_flushed():
+            made = sequence.SequenceTraining(writer, config, corpus, initial, watch, executed_by)
+            carry_out(made)
+
+    return store.obtain(identified(config, how), execute)
 
 
 @executed.register
-def trained(config: RunConfig, store: Store, watch: Watch) -> Run:
-    """As `train` on a simulated cluster, of the corpus that the configuration names."""
+def _(config: RunConfig, store: Store, watch: Watch) -> Run:
     return train(config, corpus_of(config), store, watch)
 
 
-def _execute(training: Training) -> None:
+@executed.register
+def _(config: SequenceConfig, store: Store, watch: Watch) -> Run:
+    return train_sequence(config, corpus_of(config), store, watch)
+
+
+def identified(
+    config: RunConfig | SequenceConfig, how: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
+    return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
+
+
+def carry_out(training: Training[Any]) -> None:
+    """Train to the end and keep what came of it."""
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
+    summary, note = training.told(status, timeline)
     with TemporaryDirectory() as folder:
         timeline.save(path := Path(folder) / TIMELINE)
         writer.attach(TIMELINE, path)
+        for name, content in training.attachments().items():
+            if isinstance(content, bytes):
+                writer.attach(name, content)
+            else:
+                save_file(content, path := Path(folder) / name)
+                writer.attach(name, path)
         save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
         writer.attach(WORD_ERRORS, path)
-        save_tensors({"model": _deployed(training)}, path := Path(folder) / MODEL)
+        model = training.deployed().cpu().contiguous()
+        save_tensors({"model": model}, path := Path(folder) / MODEL)
         writer.attach(MODEL, path)
-    if status == "done":
-        writer.finish(status, {**training.summary(), "timeline_sha256": timeline.sha256()})
-        return
-    moment = training.moment()
-    writer.finish(
-        status,
-        {"virtual_s": moment.time_s, "folds": moment.fold},
-        where(
-            stage_of(training.config, moment.fold),
-            moment,
-            writer.rows(),
-            "dev_loss",
-            training.pace.rate,
-        ),
-    )
+    writer.finish(status, summary, note)
 
 
-def _deployed(training: Training) -> torch.Tensor:
-    """The parameters ``[P]`` that the tests are about; sequence training starts from them."""
-    candidates = training.executor.server.candidates()
-    return candidates.get("average", candidates["iterate"]).cpu().contiguous()
+def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
+    """The final parameters ``[P]`` of a run, which is trained if the store does not have it.
+
+    Raises:
+        UserError: it diverged, or has kept no model.
+    """
+    run = train(config, corpus, store, watch)
+    if run.status != "done":
+        raise UserError(f"start: {run.ending()}")
+    return final_model(run)
+
+
+def final_model(run: Run) -> Tensor:
+    """The final parameters ``[P]`` of a run.
+
+    Raises:
+        UserError: it has kept none.
+    """
+    try:
+        return load_file(run.path(MODEL))["model"]
+    except FileNotFoundError:
+        where = f"delete {run.dir} to have it trained again"
+        raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None

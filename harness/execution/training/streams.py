@@ -1,96 +1,117 @@
 """Sequence training as paper 3 has it: decoders and trainers side by side, utterance by utterance.
 
 Time and training advance together. How long an utterance stays in its slot depends on how many of
-its frames are kept, and that on the parameters it is decoded with. So the simulation moves to
-the first end of a decoding whose count is unknown; every fold up to there is executed; all the
-utterances in decoders, whose parameters are known by then, are decoded; their counts are told.
+its frames are kept, and that on the parameters it is decoded with. So the utterances in decoders,
+whose parameters are known, are decoded and their counts told; then the simulation moves to the
+first end of a decoding whose count is unknown, and every fold up to there is executed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.execution.data.slots import Arrays, Batcher, Facts, Kept
+from harness.algorithms.contract import Server
+from harness.execution.data.decoding import Seen
+from harness.execution.data.slots import Batcher, Kept
 from harness.execution.replay import state as resume
 from harness.execution.replay.sequence import SequenceReplay
-from harness.execution.training.sequence_loop import SequenceTraining
-from harness.simulator import Simulation
+from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.executor import Step
+from harness.execution.training.setup import Setup
 
 WITHOUT_LIMIT = 10**9
 
 
-@dataclass
-class Streams(SequenceTraining[Simulation]):
-    """Shuffling none or on the fly."""
+class Streams:
+    """Shuffling none or on the fly, simulated; see `SequenceExecutor`.
 
-    def _simulation(self) -> Simulation:
-        return self.config.simulation(self.train)
+    Args:
+        config: what is run.
+        setup: its parts.
+    """
 
-    def _restore(self, state: Arrays) -> None:
-        self.simulation = self.simulation.restored(state)
+    record = None
 
-    def _prepare(self) -> None:
-        config = self.config
-        algorithm = AsyncSgd()
+    def __init__(self, config: SequenceConfig, setup: Setup) -> None:
+        self._config, self._setup = config, setup
+        self.simulation = config.simulation(setup.train)
         self.batcher = Batcher(config.slots, config.shuffling == "on the fly")
+        algorithm = AsyncSgd()
         self.replay = SequenceReplay(
             algorithm,
-            self.loss,
-            algorithm.start(self.part),
+            setup.loss,
+            algorithm.start(setup.part),
             self.batcher.minibatch,
             slots=config.replicas,
         )
-        self.orders = config.orders(self.train)
+        self._orders = config.orders(setup.train)
+        self._decoded = 0
 
     @property
-    def model(self) -> Tensor:
-        """The server's parameters [P'] of the trained half."""
-        return self.replay.server.model
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
 
     @property
     def epoch(self) -> float:
         """Passes over the training utterances so far, as the decoders count."""
-        return self.position.decoded / len(self.train)
+        return self._decoded / len(self._setup.train)
 
-    def _advance(self) -> bool:
-        if not self.config.passes:
-            return False
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """See `SequenceExecutor`: to the end of the decodings that the decoders are at."""
+        del until
+        seen = self._decode()
+        if any(each.trouble == "not finite" for each in seen):
+            return Step([], seen, ended=False)
+        self._decoded += len(seen)
         segment = self.simulation.advance(folds=WITHOUT_LIMIT)
         begun = self.simulation.untold()
         self.batcher.follow(segment)
-        self.replay.follow(segment, self.rate, begun)
-        self.segments.append(segment)
-        self._evaluate_when_due()
-        if not len(begun.worker):
-            return False
+        self.replay.follow(segment, rate, begun)
+        return Step([segment], seen, ended=not len(begun.worker))
+
+    def _decode(self) -> list[Seen]:
+        """Decode what is in decoders, and tell how much is kept."""
+        begun = self.simulation.untold()
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
-        decoded = self.decoder.decode(models, self.orders[begun.worker, begun.number].tolist())
-        self._count([each.seen for each in decoded])
+        utterances = self._orders[begun.worker, begun.number].tolist()
+        decoded = self._setup.decoder.decode(models, utterances)
         for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
             self.batcher.add(Kept(utterance, each.x, each.outer))
-        self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded]))
-        return True
+        self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded], np.int64))
+        return [each.seen for each in decoded]
 
-    def _capture(self) -> tuple[Arrays, Facts]:
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
         replay, replay_facts = self.replay.capture()
         batcher, batcher_facts = self.batcher.capture()
         arrays = {
+            **resume.prefixed(self.simulation.state(), "simulation/"),
             **resume.prefixed(replay, "replay/"),
             **resume.prefixed(batcher, "batcher/"),
             "decoders": self.replay.decoders.cpu().numpy(),
         }
         versions = self.replay.decoder_versions
-        return arrays, {"replay": replay_facts, "batcher": batcher_facts, "versions": versions}
+        facts = {"replay": replay_facts, "batcher": batcher_facts, "versions": versions}
+        return arrays, {**facts, "decoded": self._decoded}
 
-    def _reinstate(self, arrays: Arrays, facts: Facts) -> None:
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+        self.simulation.give(self._config.lengths(self._setup.train))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         batcher = resume.part(arrays, "batcher/")
-        self.batcher.reinstate(batcher, facts["batcher"], self.config.device)
+        self.batcher.reinstate(batcher, facts["batcher"], self._config.device)
         self.replay.decoders.copy_(torch.from_numpy(arrays["decoders"]))
         self.replay.decoder_versions = facts["versions"]
-        self.simulation.give(self.config.lengths(self.train))
+        self._decoded = facts["decoded"]

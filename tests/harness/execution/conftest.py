@@ -17,7 +17,7 @@ from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Watch
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.sequence_run import train_sequence
+from harness.execution.training.run import train_sequence
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run, Store
 from tests.processes import PATIENCE_S, Started

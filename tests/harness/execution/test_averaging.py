@@ -27,7 +27,8 @@ from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
 from harness.execution.training import loop as module
 from harness.execution.training import run as run_module
-from harness.execution.training.loop import Training
+from harness.execution.training.frames import FrameTraining as Training
+from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
 from harness.simulator import Fault, ParameterServer, Timeline, concat
@@ -84,9 +85,9 @@ def kept_bytes(run) -> dict[str, bytes]:
 def trained(config, corpus, folder, monkeypatch) -> Training:
     """The training of a finished run, with all it leaves in memory."""
     seen: list[Training] = []
-    execute = run_module._execute
+    execute = run_module.carry_out
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_execute", lambda t: (seen.append(t), execute(t)))
+        patch.setattr(run_module, "carry_out", lambda t: (seen.append(t), execute(t)))
         train(config, corpus, Store(folder), silent)
     return seen[0]
 
@@ -155,7 +156,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
         training = trained(config, corpus, tmp_path / str(overlap), monkeypatch)
         rows, order = _folded(training.segments), _order(training)
         net = Dnn(Layout((9, 6, 5)))
-        start = module.initial_parameters(config, net, training.frames, corpus, training.store)
+        start = initial_parameters(config, net, training.frames, corpus, training.store)
         versions, stale = [start.double()], []
         for fold in range(1 + max(fold for fold, *_ in rows)):
             moves = []

@@ -19,8 +19,9 @@ from harness.execution.fidelity.replay import corpus_of, replayed, sequence_conf
 from harness.execution.processes.messages import GarbageReceived
 from harness.execution.processes.notes import Note, Word, packed, unpacked
 from harness.execution.processes.sequence_command import serve
-from harness.execution.processes.sequence_recorder import TOLD, Told, load_told
+from harness.execution.processes.sequence_recorder import Told, load_told
 from harness.execution.training.run import TIMELINE
+from harness.execution.training.sequence import RECORD
 from harness.simulator import LOST, Timeline
 from harness.store import Run, Store
 from harness.train import parser
@@ -36,7 +37,7 @@ import math, os, sys
 import torch.distributed as dist
 from harness.execution.processes import sequence_command as distributed_sequence_command
 from harness.execution.processes import replica as distributed_sequence_replica
-from harness.execution.training import sequence_loop as sequence_training
+from harness.execution.training import loop as sequence_training
 from harness.train import main
 sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
 distributed_sequence_replica.SIGN_EVERY_S = 0.05
@@ -101,12 +102,12 @@ def group(tmp_path: Path, launch: Launch) -> Launch:
 
 
 def the_run(store: Path) -> Run:
-    (told,) = store.glob(f"*/{TOLD}")
+    (told,) = store.glob(f"*/{RECORD}")
     return stored_run(told.parent)
 
 
 def record(run: Run) -> tuple[Timeline, Told]:
-    timeline, (told, _) = Timeline.load(run.dir / TIMELINE), load_told(run.dir / TOLD)
+    timeline, (told, _) = Timeline.load(run.dir / TIMELINE), load_told(run.dir / RECORD)
     assert sorted(row.utterance for row in told.rows) == list(range(UTTERANCES))
     reads = timeline.contributions.first_step.tolist()
     assert sorted(reads) == list(range(len(reads)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,10 @@ from harness.execution.fidelity.compare_sequence import (
 from harness.execution.fidelity.recorded_sequence import RecordedSequence
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.replica import Handed, Replica
-from harness.execution.processes.sequence_recorder import TOLD, Row, Told, load_told
+from harness.execution.processes.sequence_recorder import Row, Told, load_told
 from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
-from harness.execution.training.streams import Streams
 from harness.simulator import LOST, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.store import Store
@@ -43,10 +44,10 @@ WAYS = {
 @pytest.fixture
 def simulated(
     corpus: Corpus, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[SequenceConfig, torch.Tensor], tuple[Streams, Timeline, Told]]:
+) -> Callable[[SequenceConfig, torch.Tensor], tuple[SequenceTraining, Timeline, Told]]:
     """Trains on a simulated cluster, and notes what its decoders said."""
 
-    def run(config: SequenceConfig, start: torch.Tensor) -> tuple[Streams, Timeline, Told]:
+    def run(config: SequenceConfig, start: torch.Tensor) -> tuple[SequenceTraining, Timeline, Told]:
         told, tell = Told(), Simulation.tell
         order = orders(config.seed, len(corpus.split("train")), config.replicas, config.passes)
 
@@ -64,7 +65,7 @@ def simulated(
 
         monkeypatch.setattr(Simulation, "tell", noted)
         with Store(tmp_path).begin(config.to_dict()) as writer:
-            training = Streams(config, corpus, start, writer, silent)
+            training = SequenceTraining(writer, config, corpus, start, silent)
             assert training.run() == "done"
         return training, concat(training.segments), told
 
@@ -90,15 +91,18 @@ def test_a_record_of_a_simulated_run_leads_to_its_model(
     training, timeline, told = simulated(config, start := beginning(config))
     walked = RecordedSequence(config, Setup.of(config, corpus, start), timeline, told)
     seen, ended = [], False
+    utterances = len(corpus.split("train"))
     for until in (5, 20, 21, 10**9):
-        _, more, ended = walked.advance(config.rate, until)
+        _, more, ended = walked.advance(config.rate, Fraction(until, utterances))
         assert ended == (until > len(told.rows))
         seen += more
-    assert walked.version == len(timeline.folds) > 20
+    assert walked.server.version == len(timeline.folds) > 20
     assert len(seen) == len(told.rows) == training.total.utterances + training.tally.utterances
     # The simulated run computed many contributions as one batch: the last bits differ.
-    torch.testing.assert_close(walked.model, training.model, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(walked.model, Setup.of(config, corpus, start).part, atol=1e-3)
+    torch.testing.assert_close(
+        walked.server.model, training.executor.server.model, rtol=1e-4, atol=1e-6
+    )
+    assert not torch.allclose(walked.server.model, Setup.of(config, corpus, start).part, atol=1e-3)
 
 
 def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
@@ -220,7 +224,7 @@ def test_a_record_of_other_arithmetic_is_refused(sequence, corpus, beginning, si
     told.rows[7] = told.rows[7]._replace(entering=told.rows[7].entering + 1)
     walked = RecordedSequence(config, Setup.of(config, corpus, start), timeline, told)
     with pytest.raises(UserError, match="frames are kept"):
-        walked.advance(config.rate, 10**9)
+        walked.advance(config.rate, Fraction(10**9))
 
 
 def test_what_a_replica_had_is_handed_on_or_counted() -> None:
@@ -232,8 +236,8 @@ def test_what_a_replica_had_is_handed_on_or_counted() -> None:
 
 def test_what_was_told_survives_being_written(tmp_path: Path) -> None:
     told, start = Told([Row(0, 1, 2, 3, 4, 5), Row(6, 7, 8, 9, 10, 11)], [40], 17), torch.rand(3)
-    save_file({**told.arrays(), "start": start.numpy()}, tmp_path / TOLD)
-    again, model = load_told(tmp_path / TOLD)
+    save_file({**told.arrays(), "start": start.numpy()}, tmp_path / RECORD)
+    again, model = load_told(tmp_path / RECORD)
     assert again == told
     assert torch.equal(model, start)
     assert Told.of(Told().arrays()) == Told()
@@ -241,7 +245,7 @@ def test_what_was_told_survives_being_written(tmp_path: Path) -> None:
 
 def test_a_run_without_such_a_file_or_with_another_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no told\.safetensors; allowed: a run on real"):
-        load_told(tmp_path / TOLD)
-    (tmp_path / TOLD).write_bytes(b"something else")
+        load_told(tmp_path / RECORD)
+    (tmp_path / RECORD).write_bytes(b"something else")
     with pytest.raises(UserError, match="cannot be read as what decoders said"):
-        load_told(tmp_path / TOLD)
+        load_told(tmp_path / RECORD)

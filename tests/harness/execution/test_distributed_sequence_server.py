@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -106,10 +107,10 @@ def test_an_utterance_is_told_of_when_it_enters_a_minibatch_or_is_empty(play) ->
     game = play()
     game.decode(0, 0)
     game.decode(0, 5)
-    assert [row.entering for row in game.server.told.rows] == [0]
+    assert [row.entering for row in game.server.record.rows] == [0]
     model = game.read(0, 2)
     assert (model.word, model.version, model.number) == (Word.MODEL, 0, 0)
-    assert [row.entering for row in game.server.told.rows] == [0, 5]
+    assert [row.entering for row in game.server.record.rows] == [0, 5]
     assert game.server.replicas[0].left == 3
 
 
@@ -120,7 +121,7 @@ def test_gradients_are_folded_in_the_order_they_come_and_the_record_says_how_sta
         game.read(replica, 2)
     assert game.push(1, 2.0)
     assert game.push(0, 1.0)
-    assert game.server.model.tolist() == [-1.5] * game.size
+    assert game.server.server.model.tolist() == [-1.5] * game.size
     timeline = game.server._recorder.segment([])
     assert timeline.staleness().tolist() == [0, 1]
     assert timeline.folded().worker.tolist() == [1, 0]
@@ -156,7 +157,7 @@ def test_what_cannot_be_said_of_an_utterance_costs_its_replica(play, wrong: dict
     game.hear(decoder_rank(0), Note(Word.ASK))
     game.hear(trainer_rank(0), taken(game.script.last(decoder_rank(0)), **wrong))
     assert game.told[0].startswith("replica 0: its trainer sent garbage: TAKEN")
-    assert not game.server.told.rows
+    assert not game.server.record.rows
 
 
 def test_an_utterance_that_is_taken_twice_costs_its_replica(play) -> None:
@@ -189,7 +190,7 @@ def test_a_gradient_of_another_minibatch_costs_its_replica(play) -> None:
     game.read(0, 2)
     assert not game.hear(trainer_rank(0), Note(Word.GRADIENT, 1), torch.ones(game.size))
     assert game.told[0].startswith("replica 0: its trainer sent garbage: GRADIENT")
-    assert not game.server.model.any()
+    assert not game.server.server.model.any()
 
 
 def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
@@ -215,8 +216,8 @@ def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
         game.hear(decoder_rank(0), Note(Word.ASK))
         given, again = game.script.last(decoder_rank(0)), again + 1
     game.hear(trainer_rank(0), taken(given))
-    assert server.advance(0.5, 10**9).ended
-    assert len({row.utterance for row in server.told.rows}) == mine + again + 1
+    assert server.advance(0.5, Fraction(10**9)).ended
+    assert len({row.utterance for row in server.record.rows}) == mine + again + 1
 
 
 def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -> None:
@@ -224,12 +225,12 @@ def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -
     for rank in (1, 4):
         game.script.arrivals.append(Arrival(rank, None, NOTHING, CLOSED))
     with pytest.raises(NoWorkersLeft):
-        game.server.advance(0.5, 10)
+        game.server.advance(0.5, Fraction(10, WHOLE))
     game = play()
     game.hear(decoder_rank(0), Note(Word.ASK))
     spoilt = taken(game.script.last(decoder_rank(0)), trouble=2)
     game.script.arrivals.append(Arrival(1, spoilt, NOTHING, ""))
-    step = game.server.advance(0.5, 10)
+    step = game.server.advance(0.5, Fraction(10, WHOLE))
     assert step.ended
     assert step.seen[0].trouble == "not finite"
 
@@ -254,9 +255,9 @@ def test_a_server_that_goes_on_gives_up_what_was_in_slots_and_hands_out_the_rest
     arrays, facts = game.server.capture()
     later = play()
     later.server.reinstate(arrays, facts)
-    assert later.server.model.tolist() == [-1.5] * later.size
-    assert later.server.told.lost_frames == 3
-    assert later.server.told.restarts == [2]
+    assert later.server.server.model.tolist() == [-1.5] * later.size
+    assert later.server.record.lost_frames == 3
+    assert later.server.record.restarts == [2]
     assert later.server.replicas[0].todo[0] == handed.utterance
     assert entered.utterance not in later.server.replicas[0].todo
     rows = later.server._recorder.segment([]).contributions
@@ -277,7 +278,7 @@ def test_what_a_replica_had_that_died_before_a_server_goes_on_is_handed_out(play
     ]
     for _ in range(WHOLE - 1):
         later.decode(0, 0)
-    assert later.server.advance(0.5, 10**9).ended
-    told = [row.utterance for row in later.server.told.rows]
+    assert later.server.advance(0.5, Fraction(10**9)).ended
+    told = [row.utterance for row in later.server.record.rows]
     assert sorted(told) == list(range(WHOLE))
     assert told[0] == entered.utterance

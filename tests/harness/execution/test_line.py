@@ -7,7 +7,7 @@ from harness.acoustics import denominator
 from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
 from harness.execution.jobs.line import POINTS, LineConfig, along_line
-from harness.execution.training.sequence_run import train_sequence
+from harness.execution.training.run import train_sequence
 from harness.store import Store
 
 

@@ -14,8 +14,7 @@ from harness.execution.fidelity.predict_sequence import sharing, simulated
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.run import train
-from harness.execution.training.sequence_run import train_sequence
+from harness.execution.training.run import train, train_sequence
 from harness.store import Store
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"

@@ -15,10 +15,10 @@ from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
 from harness.execution.runs.config import RunConfig
-from harness.execution.training import checkpoint
+from harness.execution.training import checkpoint, frames
 from harness.execution.training import loop as module
 from harness.execution.training import run as run_module
-from harness.execution.training.loop import Training
+from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
 from harness.store import Store
@@ -38,14 +38,14 @@ class Ended:
 
     def __init__(self, config, corpus, folder: Path) -> None:
         seen: list[Training] = []
-        execute = run_module._execute
+        execute = run_module.carry_out
 
         def watched(training: Training) -> None:
             seen.append(training)
             execute(training)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run_module, "_execute", watched)
+            patch.setattr(run_module, "carry_out", watched)
             self.run = train(config, corpus, Store(folder), silent)
         self.server = seen[0].executor.server
 
@@ -129,7 +129,7 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
 ):
     config = configure(schedule=SEARCH, evaluations=9)
     whole = undisturbed(config)
-    descend, begun = module.trial_losses, 0
+    descend, begun = frames.trial_losses, 0
 
     def dying(gradient, model, rates, data):
         nonlocal begun
@@ -144,14 +144,14 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
         return descend(gradient, model, rates, until_death())
 
     with saving(monkeypatch, lambda training: True, then_die=False) as steps:
-        monkeypatch.setattr(module, "trial_losses", dying)
+        monkeypatch.setattr(frames, "trial_losses", dying)
         with pytest.raises(Killed):
             train(config, corpus, Store(tmp_path / "killed"), silent)
     assert begun == search
-    monkeypatch.setattr(module, "trial_losses", descend)
+    monkeypatch.setattr(frames, "trial_losses", descend)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["pace"]["rate"] != SEARCH.rate
-    assert facts["position"]["step"] == steps[-1]
+    assert facts["decided"]["pace"]["rate"] != SEARCH.rate
+    assert facts["decided"]["position"]["step"] == steps[-1]
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
@@ -182,7 +182,7 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
     assert any(row["name"] == "switch" for row in facts["rows"]) == after
-    assert facts["position"]["step"] == steps[-1]
+    assert facts["decided"]["position"]["step"] == steps[-1]
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
@@ -210,7 +210,7 @@ def test_death_at_the_end_of_a_pass_before_its_tests_changes_nothing(
     with saving(monkeypatch, at_the_end, then_die=True), pytest.raises(Killed):
         train(config, corpus, Store(tmp_path / "killed"), silent)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["position"]["stage"] == 0
+    assert facts["decided"]["position"]["stage"] == 0
     assert not any(row["name"].startswith("clean") for row in facts["rows"])
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 

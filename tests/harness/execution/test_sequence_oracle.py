@@ -20,8 +20,7 @@ from harness.execution.data.frames import Frames
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.training.initial import MODEL
-from harness.execution.training.run import train
-from harness.execution.training.sequence_run import final_model
+from harness.execution.training.run import final_model, train
 from harness.seeds import stream
 from harness.simulator import Timeline
 from tests.silence import silent

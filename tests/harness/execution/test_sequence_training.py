@@ -20,11 +20,10 @@ from harness.errors import UserError
 from harness.execution.data.decoding import TOLD, Halves
 from harness.execution.data.utterances import orders, parts
 from harness.execution.runs.sequence import Plateau
-from harness.execution.training import sequence_loop as module
+from harness.execution.training import loop as module
 from harness.execution.training.initial import MODEL
-from harness.execution.training.run import WORD_ERRORS, train
-from harness.execution.training.sequence_loop import collapsed
-from harness.execution.training.sequence_run import final_model, train_sequence
+from harness.execution.training.run import WORD_ERRORS, final_model, train, train_sequence
+from harness.execution.training.sequence import collapsed
 from harness.identity import SHORT, identity
 from harness.simulator import Timeline
 from harness.store import Store

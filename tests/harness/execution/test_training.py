@@ -12,6 +12,7 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.execution.runs.config import Stage
+from harness.execution.training import frames
 from harness.execution.training import loop as module
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
@@ -111,7 +112,7 @@ def test_initial_parameters_that_are_no_numbers_are_told_as_such(
     configure, corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        module, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
+        frames, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
     )
     run = train(configure(), corpus, Store(tmp_path), silent)
     assert run.status == "diverged"

@@ -1,0 +1,227 @@
+"""Training on frames: stages, chunks, schedules, and what is measured at boundaries.
+
+Cheap decisions leave the workers running; a rate search and the end of a stage wait until
+everybody is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.algorithms.rate_search import trial_losses
+from harness.algorithms.schedules import Pace
+from harness.execution.data.frames import Frames, Order
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.data.partition import Partition
+from harness.execution.evaluation.frames import Examiner
+from harness.execution.replay.state import Facts
+from harness.execution.runs.boundaries import Boundaries, Segment
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.executed import Progress, Watch
+from harness.execution.training.divergence import stage_of, where
+from harness.execution.training.executor import FrameExecutor
+from harness.execution.training.initial import initial_parameters
+from harness.execution.training.loop import Diverged, Training
+from harness.execution.training.simulated import Simulated
+from harness.simulator import Timeline
+from harness.store import Store
+from harness.store.schema import Outcome
+
+ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
+
+
+@dataclass
+class Position:
+    """Where a run stands: everything besides tensors and the simulation that a resume needs."""
+
+    stage: int = 0
+    step: int = 0
+    steps_before: int = 0
+    epoch_before: float = 0.0
+    losses: float = 0.0
+    loss_frames: int = 0
+
+
+@dataclass
+class FrameTraining(Training[FrameExecutor]):
+    """A run in progress.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names.
+        store: where pretrained networks are kept.
+        watch: told of progress.
+        executed_by: makes the executor.
+    """
+
+    config: RunConfig
+    corpus: Corpus
+    store: Store
+    watch: Watch
+    executed_by: ExecutedBy = Simulated
+    position: Position = field(default_factory=Position, init=False)
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        config, corpus = self.config, self.corpus
+        self.net = config.network(corpus)
+        self.frames = Frames.of(corpus, config.device)
+        self.examiner = Examiner(self.net, self.frames, corpus)
+        self.minibatches = config.minibatches(corpus, self.frames)
+        model = initial_parameters(config, self.net, self.frames, corpus, self.store)
+        self.executor = self.executed_by(config, corpus, model.to(config.device), self.minibatches)
+        self.pace = Pace(config.schedule.rate)
+        self.resume()
+
+    # -- the way through a run -----------------------------------------------------------
+
+    def step(self) -> bool:
+        """See `Training`; the end of a stage is dealt with when the next boundary is asked for."""
+        while (segment := next(self._boundaries.segments(self.position.step), None)) is None:
+            self._end_stage()
+            if self.pace.stop or self.position.stage >= self.config.passes:
+                return False
+        self._advance(segment)
+        if segment.ends in self._boundaries.evaluations:
+            self.evaluate()
+        if segment.ends in self._boundaries.held_out_tests:
+            loss = self.examiner.held_out_loss(self.executor.server.model)
+            self.config.schedule.after_test(self.pace, loss)
+        return True
+
+    def finish(self) -> None:
+        """Nothing: the last stage has ended."""
+
+    @property
+    def _boundaries(self) -> Boundaries:
+        return Boundaries(self.config, self.order, self.position.stage)
+
+    def _advance(self, asked: Segment) -> None:
+        """Search if a chunk begins here, then simulate and execute up to the next boundary."""
+        position = self.position
+        if self._boundaries.is_chunk(asked.begins):
+            self.pace.rate = self._search()
+        happened = self.executor.advance(
+            asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
+        )
+        self.segments.append(happened)
+        position.loss_frames += int(happened.folded().steps.sum()) * self.order.minibatch
+        position.step = asked.ends
+
+    def _end_stage(self) -> None:
+        """Test, let the schedule judge the pass, and lay out the next one."""
+        position, schedule, accuracy = self.position, self.config.schedule, None
+        if schedule.judges_passes:
+            accuracy = 1.0 - self.examiner.dev(self.executor.server.model).frame_error
+        schedule.after_pass(self.pace, position.stage + 1, accuracy)
+        last = self.pace.stop or position.stage + 1 == self.config.passes
+        if self.config.tested == "every pass" or (last and self.config.tested == "at the end"):
+            self._test()
+        position.epoch_before += self.config.stage(position.stage).share
+        position.steps_before += self.order.steps
+        position.stage, position.step = position.stage + 1, 0
+        self.minibatches.begin(position.stage, position.steps_before)
+        self.executor.begin_stage()
+
+    def _search(self) -> float:
+        """Find the next chunk's rate from trial descents on its first minibatches.
+
+        The simulated cluster runs one rung on each worker at a time.
+        """
+        schedule, left = self.config.schedule, self.order.steps - self.position.step
+        if not schedule.tries(self.order.chunk_steps, left):
+            return self.pace.rate
+        steps = min(schedule.trial_steps(self.order.chunk_steps), left)
+        first = self.position.steps_before + self.position.step
+        minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
+        ladder = schedule.ladder(self.pace.rate)
+        losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
+        rate = schedule.choose(ladder, losses)
+        cost = self.config.search_s(self.position.stage, self.order.chunk_steps, left)
+        self.segments.append(self.executor.pause(cost, "search"))
+        return rate
+
+    # -- what is measured ----------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score every candidate model on the development set; see `Training`."""
+        candidates = self.executor.server.candidates()
+        scores = {name: self.examiner.dev(model) for name, model in candidates.items()}
+        if not all(s.finite for s in scores.values()):
+            raise Diverged
+        for name, s in scores.items():
+            self.log(f"dev_frame_error/{name}", s.frame_error)
+            self.log(f"dev_loss/{name}", s.loss)
+        self.log("rate", self.pace.rate)
+        self._log_training_loss()
+        errors = {name: s.frame_error for name, s in scores.items()}
+        happened = self.config.algorithm.after_evaluation(self.executor.server, errors)
+        for name, value in happened.items():
+            self.log(name, value)
+        deployed = "average" if "average" in scores else "iterate"
+        passes = sum(self.config.stage(k).share for k in range(self.config.passes))
+        self.watch(Progress(self.writer.hash, self.epoch, passes, scores[deployed].frame_error))
+
+    def _test(self) -> None:
+        """Score every candidate model on the test sets; the errors of each utterance are kept."""
+        for test in self.corpus.tests:
+            self.word_errors[f"{test}/lengths"] = self.examiner.recogniser.lengths(test)
+            for name, model in self.executor.server.candidates().items():
+                wrong = self.examiner.word_errors(test, model)
+                frames = self.examiner.frames_of(test, model)
+                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+                self.log(f"{test}_frame_error/{name}", frames.frame_error)
+                said = self.word_errors[f"{test}/lengths"]
+                self.log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
+
+    def _log_training_loss(self) -> None:
+        position, total = self.position, self.executor.loss
+        if position.loss_frames:
+            self.log("train_loss", (total - position.losses) / position.loss_frames)
+        position.losses, position.loss_frames = total, 0
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+        step, share = self.position.step, self.config.stage(self.position.stage).share
+        done = self._boundaries.evaluations.get(step, step / self.order.folds)
+        return self.position.epoch_before + share * done
+
+    @property
+    def order(self) -> Order | Partition:
+        """The minibatches of the present stage."""
+        return self.minibatches.order
+
+    # -- the end, and resuming -----------------------------------------------------------
+
+    def deployed(self) -> Tensor:
+        """See `Training`; sequence training starts from them."""
+        candidates = self.executor.server.candidates()
+        return candidates.get("average", candidates["iterate"])
+
+    def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+        """See `Training`: the last measurements of every candidate model, and simulated time."""
+        now = self.moment()
+        times = {"virtual_s": now.time_s, "folds": now.fold}
+        if status == "done":
+            passed = {"epochs": self.position.epoch_before, "passes": self.position.stage}
+            ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
+            return {**self.last_measured(), **times, **passed, **ended}, ""
+        stage, rows = stage_of(self.config, now.fold), self.writer.rows()
+        return times, where(stage, now, rows, "dev_loss", self.pace.rate)
+
+    def decided(self) -> Facts:
+        """See `Training`."""
+        scale = self.examiner.recogniser.scale
+        return {"position": vars(self.position), "pace": vars(self.pace), "acoustic_scale": scale}
+
+    def take_up(self, facts: Facts) -> None:
+        """See `Training`."""
+        self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
+        self.minibatches.begin(self.position.stage, self.position.steps_before)
+        self.examiner.recogniser.scale = facts["acoustic_scale"]

@@ -1,0 +1,81 @@
+"""Training on frames on a simulated cluster, whose every segment is replayed at once."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.algorithms.contract import Server
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.replay import state as resume
+from harness.execution.replay.sharded import ShardedReplay
+from harness.execution.replay.stale import StaleReplay
+from harness.execution.replay.state import Arrays, Facts
+from harness.execution.runs.config import RunConfig
+from harness.simulator import Timeline
+
+
+class Simulated:
+    """See `FrameExecutor`.
+
+    Args:
+        config: what is run.
+        corpus: what it is trained on.
+        model: initial parameters ``[P]``.
+        minibatches: the data.
+    """
+
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
+    ) -> None:
+        self._config, self._minibatches = config, minibatches
+        self.simulation = config.simulation(corpus.split("train"))
+        algorithm = config.algorithm
+        parts = algorithm, config.network(corpus), algorithm.start(model), minibatches.of
+        self.replay = (
+            ShardedReplay(*parts, config.shards)
+            if config.shards > 1
+            # Who comes back to rounds remembers what it knew: each worker by itself.
+            else StaleReplay(*parts, slots=config.under_way, alone=config.missed_rounds)
+        )
+
+    @property
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
+
+    @property
+    def loss(self) -> float:
+        """See `FrameExecutor`."""
+        return self.replay.loss.item()
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `FrameExecutor`."""
+        segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
+        self.replay.run(segment, rate)
+        return segment
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """See `FrameExecutor`."""
+        return self.simulation.pause(seconds, kind)
+
+    def begin_stage(self) -> None:
+        """See `FrameExecutor`."""
+        self.replay.begin_pass()
+        self.simulation.change(workload=self._config.workload(self._minibatches.stage))
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
+        arrays, facts = self.replay.capture()
+        simulation = resume.prefixed(self.simulation.state(), "simulation/")
+        return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts)
+        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
