@@ -172,7 +172,8 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
     assert "; 1 left" in told[0]
     assert "the other half of the replica is gone" in told[3]
     timeline, kept = record(run := the_run(running.store))
-    assert kept.lost_frames > 0
+    # A replica that dies before it has entered anything has nothing to lose.
+    assert kept.lost_frames > 0 or all(row.worker == 0 for row in kept.rows)
     assert set(timeline.lost().worker.tolist()) <= {1}
     last = {worker: timeline.folds.time_s[fold] for fold, worker in _folded(timeline)}
     assert last.get(1, 0.0) < last[0]  # it may have died before its first fold
