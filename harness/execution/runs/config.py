@@ -20,9 +20,7 @@ from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
-from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.spec import setting
 
 FORMAT = 2
@@ -69,8 +67,9 @@ class RunConfig:
         seed: of initialisation, data order and timing.
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
         protocol: who waits for whom: averaging in rounds, in which each worker has its own
-            part of the data; backup workers, whose slowest contributions are dropped; or the
-            asynchronous parameter server with settings of its own. None is the plain server.
+            part of the data; backup workers, whose slowest contributions are dropped; the
+            asynchronous parameter server with settings of its own; or whatever else derives
+            from `TimingProtocol` and hands out data. None is the plain server.
         tested: when the test sets are scored, after every pass or the last one; a search for
             settings on development data never needs them.
         shards: equal parts of the model, each with a server of its own; then workers wait for
@@ -100,22 +99,17 @@ class RunConfig:
     seed: int = setting(at_least=0)
     device: str
     format: int = FORMAT
-    protocol: Averaging | BackupWorkers | ParameterServer | None = None
+    protocol: TimingProtocol | None = None
     tested: Tested = "every pass"
     shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        name = type(self.algorithm).__name__
-        if self.rounds != isinstance(self.protocol, Averaging | BackupWorkers):
-            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
-            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+        self._check_protocol()
         if self.rounds and self.schedule.searches:
             raise UserError("schedule: a search needs the parameter server")
         if self.rounds and len(self.stages) != 1:
             raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
-        if isinstance(self.protocol, ParameterServer):
-            self._check_server(self.protocol)
         kinds = {fault.kind for fault in self.cluster.faults}
         if untrained := kinds & ({"server", "message"} if self.rounds else {"server"}):
             told = f"{min(untrained)!r} can be timed but not trained with"
@@ -125,20 +119,21 @@ class RunConfig:
             found = "rounds" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
 
-    def _check_server(self, protocol: ParameterServer) -> None:
-        """Refuse what can be timed but not trained.
+    def _check_protocol(self) -> None:
+        """Refuse one that does not go with the algorithm, or can be timed but not trained.
 
         Raises:
-            UserError: a setting is of that kind.
+            UserError: it is of that kind.
         """
-        if protocol.shards > 1:
-            told = f"{protocol.shards} is not allowed here; allowed: the key shards of the run"
-            raise UserError(f"protocol.shards: {told}")
-        if protocol.fetch_every > 1:
-            told = f"{protocol.fetch_every} can be timed but not trained with; allowed: 1"
-            raise UserError(f"protocol.fetch_every: {told}")
-        if protocol.push_every > 1 and self.schedule.searches:
-            told = f"{protocol.push_every} is not allowed with a search for rates; allowed: 1"
+        protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
+        handing = protocol.handing(self.workers)
+        if handing is None or handing.rounds != self.rounds:
+            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
+            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+        if (untrained := protocol.untrained()) is not None:
+            raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
+        if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
+            told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
             raise UserError(f"protocol.push_every: {told}")
 
     @property
@@ -154,26 +149,16 @@ class RunConfig:
         return self.protocol
 
     @property
-    def under_way(self) -> int:
-        """How many contributions can be under way at once."""
-        protocol = self.protocol
-        if isinstance(protocol, Averaging):
-            return self.workers * (2 if protocol.overlap else 1)
-        return self.workers * (protocol.depth if isinstance(protocol, ParameterServer) else 1)
-
-    @property
-    def a_fold(self) -> int:
-        """Minibatches that are handed out for a fold, where one counter hands them out."""
-        if isinstance(self.protocol, BackupWorkers):
-            return self.workers
-        return self.protocol.push_every if isinstance(self.protocol, ParameterServer) else 1
+    def handing(self) -> Handing:
+        """How the protocol hands out the data of a pass."""
+        found = self.timed.handing(self.workers)
+        assert found is not None  # checked
+        return found
 
     @property
     def missed_rounds(self) -> bool:
         """Whether a fold may lack the contributions of some workers."""
-        return self.rounds and (
-            bool(self.cluster.faults) or isinstance(self.protocol, BackupWorkers)
-        )
+        return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""
@@ -194,14 +179,15 @@ class RunConfig:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
         size, share = self.stage(stage).minibatch, self.stage(stage).share
-        if isinstance(self.protocol, Averaging):
-            between = (self.workers, size, self.protocol.every, share)
+        _, own, a_fold, *_ = self.handing
+        if own is not None:
+            between = (self.workers, size, own, share)
             return Partition(self.seed, stage, train.start, train.frames, *between)
         chunk = max(1, round(self.chunk * train.total_frames / size))
-        cut = (size, share, chunk, self.a_fold)
+        cut = (size, share, chunk, a_fold)
         order = Order(self.seed, stage, train.start, train.frames, *cut)
         if not order.folds:
-            need = f"{self.a_fold} minibatches of {size} frames"
+            need = f"{a_fold} minibatches of {size} frames"
             raise UserError(f"stages: a fold takes {need}, which {train.total_frames} do not fill")
         return order
 
@@ -225,7 +211,7 @@ class RunConfig:
             cluster: in place of the run's own.
         """
         machine = cluster or self.cluster
-        if isinstance(self.protocol, Averaging) and machine.parallel.epoch_minibatches:
+        if self.handing.own is not None and machine.parallel.epoch_minibatches:
             epoch = self.order(0, train).steps * self.workers
             parallel = replace(machine.parallel, epoch_minibatches=epoch)
             machine = replace(machine, parallel=parallel)

@@ -51,7 +51,9 @@ class Recorded:
         self.replay = (
             ShardedReplay(*parts, config.shards)
             if config.shards > 1
-            else StaleReplay(*parts, slots=max(2 * config.workers, config.under_way), alone=True)
+            else StaleReplay(
+                *parts, slots=max(2 * config.workers, config.handing.under_way), alone=True
+            )
         )
         self.server = self.replay.server
 

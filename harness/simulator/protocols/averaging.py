@@ -44,7 +44,16 @@ from harness.simulator.protocols.absences import (
     strike,
     who_reads,
 )
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.contract import (
+    CLOCK_FIELDS,
+    DONE,
+    FULL,
+    GONE,
+    STUCK,
+    Handing,
+    Limits,
+    TimingProtocol,
+)
 from harness.simulator.protocols.rounds import LOST_TASK, TASK, recorded, under_way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.topology import Level, Network, wire
@@ -88,7 +97,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averaging(Spec):
+class Averaging(Spec, TimingProtocol):
     """Timing of model averaging.
 
     Attributes:
@@ -104,6 +113,11 @@ class Averaging(Spec):
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
     collective: str = setting("ring", one_of=tuple(ALGORITHMS))
+
+    def handing(self, workers: int) -> Handing:
+        """Every worker has a part of the data of its own."""
+        under_way = workers * (2 if self.overlap else 1)
+        return Handing(rounds=True, own=self.every, a_fold=1, under_way=under_way)
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
         """Rounds in one epoch of a cluster's data; 0 if there are no epochs."""

@@ -33,7 +33,16 @@ from harness.simulator.protocols.absences import (
     next_strike_s,
     strike,
 )
-from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.contract import (
+    CLOCK_FIELDS,
+    DONE,
+    FULL,
+    GONE,
+    STUCK,
+    Handing,
+    Limits,
+    TimingProtocol,
+)
 from harness.simulator.timeline import (
     IN_FLIGHT,
     LOST,
@@ -98,7 +107,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BackupWorkers(Spec):
+class BackupWorkers(Spec, TimingProtocol):
     """Synchronous SGD that does not wait for the slowest.
 
     Attributes:
@@ -110,6 +119,10 @@ class BackupWorkers(Spec):
     endures_faults = True
 
     backups: int = setting(0, at_least=0, at_most=10_000_000)
+
+    def handing(self, workers: int) -> Handing:
+        """A minibatch for every worker and fold, whoever is in time."""
+        return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0.

@@ -8,7 +8,8 @@ array of one record with at least `CLOCK_FIELDS`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,17 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["ASKS", "CLOCK_FIELDS", "DONE", "FULL", "GONE", "STUCK", "Limits", "TimingProtocol"]
+__all__ = [
+    "ASKS",
+    "CLOCK_FIELDS",
+    "DONE",
+    "FULL",
+    "GONE",
+    "STUCK",
+    "Handing",
+    "Limits",
+    "TimingProtocol",
+]
 
 CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
@@ -48,32 +59,58 @@ class Limits(NamedTuple):
     standing: int
 
 
-class TimingProtocol(Protocol):
-    """The interface `Simulation` drives."""
+class Handing(NamedTuple):
+    """How a protocol hands out the data of a pass, as training on frames needs to know.
 
-    @property
-    def name(self) -> str:
-        """Its name in files and on the command line."""
-        ...
+    Attributes:
+        rounds: whether a fold takes the contributions of all workers, or of one.
+        own: minibatches of a contribution where each worker has its own part of the data; None
+            where one counter hands out the minibatches of all.
+        a_fold: minibatches that this counter hands out for a fold.
+        under_way: contributions that may be under way at once.
+        missed: whether a fold may lack a worker's contribution though nobody fails.
+    """
 
+    rounds: bool
+    own: int | None
+    a_fold: int
+    under_way: int
+    missed: bool = False
+
+
+class TimingProtocol(ABC):
+    """The interface `Simulation` drives; whatever derives from it can be named in a run file."""
+
+    name: ClassVar[str]
+    """On the command line and in messages."""
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Its settings as plain data."""
-        ...
 
+    @abstractmethod
     def start(self, cluster: Cluster, workers: int) -> Any:
         """The state in which all workers are idle at time 0, version 0."""
-        ...
 
+    @abstractmethod
     def wake(self, state: Any) -> None:
         """Idle workers are about to read; called as a segment begins."""
-        ...
 
+    @abstractmethod
     def advance(
         self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Move the state; returns why it stopped, and up to ``room`` folds that happened."""
-        ...
 
+    @abstractmethod
     def in_flight(self, state: Any) -> Contributions:
         """What has been read and not yet folded."""
-        ...
+
+    def handing(self, workers: int) -> Handing | None:
+        """How it hands out data; None if frames cannot be trained on in its order."""
+        del workers
+        return None
+
+    def untrained(self) -> tuple[str, str] | None:
+        """A setting that can be timed but not trained with: (key, what is wrong, what allowed)."""
+        return None

@@ -29,7 +29,7 @@ from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server, slots
-from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.shards import PIECE
@@ -53,7 +53,7 @@ _State = PlainState | slots.State
 
 
 @dataclass(frozen=True)
-class ParameterServer(Spec):
+class ParameterServer(Spec, TimingProtocol):
     """Asynchronous SGD's timing: one server, first come first served.
 
     Attributes:
@@ -82,6 +82,23 @@ class ParameterServer(Spec):
     queue: int | None = setting(None, at_least=1, at_most=1_000_000_000)
     depth: int = setting(1, at_least=1, at_most=64)
     shards: int = setting(1, at_least=1, at_most=10_000)
+
+    def handing(self, workers: int) -> Handing:
+        """Minibatches in the order in which workers read."""
+        under_way = workers * self.depth
+        return Handing(rounds=False, own=None, a_fold=self.push_every, under_way=under_way)
+
+    def untrained(self) -> tuple[str, str] | None:
+        """Shards belong to the run; parameters that are older than a read are not kept."""
+        if self.shards > 1:
+            return (
+                "shards",
+                f"{self.shards} is not allowed here; allowed: the key shards of the run",
+            )
+        if self.fetch_every > 1:
+            told = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
+            return "fetch_every", told
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """As of every spec, without ``shards`` where there is one.

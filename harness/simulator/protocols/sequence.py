@@ -31,7 +31,7 @@ from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.events import new_tournament
-from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.contract import Limits, TimingProtocol
 from harness.simulator.protocols.sequence_kernel import (
     CLOCK,
     DECODE,
@@ -75,7 +75,7 @@ class Untold(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sequence(Spec):
+class Sequence(Spec, TimingProtocol):
     """Asynchronous sequence training.
 
     Attributes:

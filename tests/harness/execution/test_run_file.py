@@ -9,9 +9,12 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
+from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
 from harness.execution.runs.file import kind_of, load_run
 from harness.simulator import Fault, ParameterServer
+from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.contract import Handing
 from harness.spec import build
 from harness.train import _check_protocol
 from tests.run_files import written
@@ -119,6 +122,30 @@ def test_a_protocol_without_a_kind_is_what_the_algorithm_trains_in(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
     assert load_run(path).config.protocol == ParameterServer(depth=2)
+
+
+@dataclass(frozen=True)
+class Outsider(BackupWorkers):
+    """A protocol that the harness does not know: its rounds hand out parts of the data."""
+
+    def handing(self, workers: int) -> Handing:
+        return super().handing(workers)._replace(own=1)
+
+
+def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path):
+    path = tmp_path / "run.toml"
+    rounds = RUN.replace('is = "AsyncSgd"', 'is = "GradientAveraging"')
+    path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
+    asked = load_run(path)
+    assert asked.config.protocol == Outsider()
+    assert isinstance(asked.config.order(0, asked.corpus.split("train")), Partition)
+
+
+def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "Sequence"\n[algorithm]'))
+    with pytest.raises(UserError, match="protocol: of another kind than AsyncSgd"):
+        load_run(path)
 
 
 def test_what_derives_from_a_kind_at_any_depth_can_be_named():
