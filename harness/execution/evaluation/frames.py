@@ -45,7 +45,7 @@ def frame_scores(net: Dnn, model: Tensor, frames: Frames, rows: Tensor) -> Score
     return Scores(loss.item() / len(rows), wrong.item() / len(rows))
 
 
-class Examiner:
+class FrameEvaluator:
     """Scores models of one network on the sets of one corpus.
 
     Args:

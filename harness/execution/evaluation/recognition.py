@@ -21,7 +21,7 @@ TUNED_ON = 40
 """How many development utterances, evenly chosen, decide the acoustic scale."""
 BEAM = Beam(12.0)
 
-Scores = Callable[[Utterances], Iterable[np.ndarray]]
+ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
 """Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
 
 
@@ -34,7 +34,7 @@ class Recogniser(Protocol):
 
     scale: float | None
 
-    def errors(self, split: str, scores_of: Scores) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
         """Errors of each utterance of a test set, int64 ``[U]``."""
         ...
 
@@ -55,7 +55,7 @@ class SingleWords:
         self.corpus = corpus
         self.scale: float | None = None
 
-    def errors(self, split: str, scores_of: Scores) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
         """1 where the wrong word scored best."""
         part = self.corpus.split(split)
         said = [words[0] for words in part.words]
@@ -80,7 +80,7 @@ class Sentences:
         self.graph = decoding_graph(model, Lexicon.of(corpus.lexicon, corpus.silence))
         self.scale: float | None = None
 
-    def errors(self, split: str, scores_of: Scores) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
         """Substitutions, insertions and deletions of each utterance."""
         if self.scale is None:
             self.scale = self._tuned(scores_of)
@@ -92,7 +92,7 @@ class Sentences:
         """Words said in each utterance."""
         return np.array([len(words) for words in self.corpus.split(split).words], np.int64)
 
-    def _tuned(self, scores_of: Scores) -> float:
+    def _tuned(self, scores_of: ScoresOf) -> float:
         dev = self.corpus.split("dev")
         few = dev.take(np.arange(0, len(dev), max(1, len(dev) // TUNED_ON)))
         thinned = replace(self.corpus, utterances=few)

@@ -63,7 +63,7 @@ def _test_graph(corpus: Corpus, order: int) -> Graph:
     return decoding_graph(language_model.train(text, order), references_of(corpus).lexicon)
 
 
-class SequenceExaminer:
+class SequenceEvaluator:
     """Measures models of one network on one corpus.
 
     Args:

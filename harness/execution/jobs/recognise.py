@@ -28,8 +28,8 @@ from harness.acoustics.scoring import Sentence, character_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
 from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import Examiner
-from harness.execution.evaluation.recognition import BEAM, Scores
+from harness.execution.evaluation.frames import FrameEvaluator
+from harness.execution.evaluation.recognition import BEAM, ScoresOf
 from harness.execution.runs.config import RunConfig, plain
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.initial import MODEL
@@ -158,7 +158,7 @@ class Transcriber:
         words = [word for said in self.corpus.split(split).words for word in said]
         return sum(word not in self.vocabulary for word in words) / len(words)
 
-    def hear(self, split: str, scores_of: Scores) -> list[Sentence]:
+    def hear(self, split: str, scores_of: ScoresOf) -> list[Sentence]:
         """What is recognised in each utterance; the first call tunes on the development set."""
         part = self.corpus.split(split)
         if self.model is None:
@@ -174,7 +174,7 @@ class Transcriber:
         assert self.model is not None
         return decoding_graph(self.model, self._said)
 
-    def _tune(self, scores_of: Scores) -> Tuned:
+    def _tune(self, scores_of: ScoresOf) -> Tuned:
         if self.tuned is None:
             dev, decoding = self.corpus.split("dev"), self.decoding
             few = dev.take(np.arange(0, len(dev), max(1, len(dev) // decoding.dev)))
@@ -214,7 +214,7 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
         writer.finish("diverged", {"trained": trained.hash}, trained.note)
         return
     net, device = config.training.network(corpus), config.training.device
-    examiner = Examiner(net, Frames.of(corpus, device), replace(corpus, lm_text=()))
+    evaluator = FrameEvaluator(net, Frames.of(corpus, device), replace(corpus, lm_text=()))
     model = load_file(trained.path(MODEL))["model"].to(device)
     transcriber = Transcriber(corpus, config.decoding, config.arpa)
     arrays: dict[str, np.ndarray] = {}
@@ -222,11 +222,11 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     summary: dict[str, Any] = {"trained": trained.hash, "passes": trained.summary["passes"]}
     began = time.monotonic()
     for test in corpus.tests:
-        heard[test] = transcriber.hear(test, lambda part: examiner.likelihoods(model, part))
+        heard[test] = transcriber.hear(test, lambda part: evaluator.likelihoods(model, part))
         arrays |= _errors(test, corpus.split(test).words, heard[test])
-        summary[f"{test}_frame_error"] = examiner.frames_of(test, model).frame_error
+        summary[f"{test}_frame_error"] = evaluator.frames_of(test, model).frame_error
         summary[f"{test}_unknown_words"] = transcriber.unknown(test)
-    summary["dev_frame_error"] = examiner.frames_of("dev", model).frame_error
+    summary["dev_frame_error"] = evaluator.frames_of("dev", model).frame_error
     if transcriber.tuned is not None:
         best = transcriber.tuned.best
         summary |= {"scale": best.scale, "insertion": best.insertion, "dev_word_error": best.rate}

@@ -44,7 +44,7 @@ class RunFile(Generic[Config]):
 
 
 @dataclass(frozen=True)
-class Kind:
+class Reader:
     """One kind of run.
 
     Attributes:
@@ -92,10 +92,10 @@ def load_run(
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
     """
-    kind = KINDS[spec]
-    table: Table = {**CORPUS, **kind.usual, **load_toml(path)}
+    reader = KINDS[spec]
+    table: Table = {**CORPUS, **reader.usual, **load_toml(path)}
     _refuse(path, [name for name in FOLLOWS if name in table])
-    layers = kind.network(path, table).get("hidden")
+    layers = reader.network(path, table).get("hidden")
     corpus = load_corpus(
         _word(path, table, "corpus"),
         scale=_word(path, table, "scale"),
@@ -108,7 +108,7 @@ def load_run(
     if seed is not None:
         table["seed"] = seed
     table |= {"fingerprint": corpus.fingerprint, "device": device}
-    return RunFile(build(spec, kind.complete(table), str(path)), corpus)
+    return RunFile(build(spec, reader.complete(table), str(path)), corpus)
 
 
 # -- training on frames ----------------------------------------------------------------------
@@ -157,9 +157,9 @@ def _complete_sequence(table: Table) -> Table:
     return {**table, "start": start, "format": sequence.FORMAT}
 
 
-KINDS: dict[type[RunConfig] | type[SequenceConfig], Kind] = {
-    RunConfig: Kind(FRAMES, _of_frames, _complete_frames),
-    SequenceConfig: Kind({"criterion": {}}, _of_sequence, _complete_sequence),
+KINDS: dict[type[RunConfig] | type[SequenceConfig], Reader] = {
+    RunConfig: Reader(FRAMES, _of_frames, _complete_frames),
+    SequenceConfig: Reader({"criterion": {}}, _of_sequence, _complete_sequence),
 }
 """What a run file can ask for."""
 

@@ -18,7 +18,7 @@ from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
-from harness.execution.evaluation.frames import Examiner
+from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.replay.state import Facts
 from harness.execution.runs.boundaries import Boundaries, Segment
 from harness.execution.runs.config import RunConfig
@@ -71,7 +71,7 @@ class FrameTraining(Training[FrameExecutor]):
         config, corpus = self.config, self.corpus
         self.net = config.network(corpus)
         self.frames = Frames.of(corpus, config.device)
-        self.examiner = Examiner(self.net, self.frames, corpus)
+        self.evaluator = FrameEvaluator(self.net, self.frames, corpus)
         self.minibatches = config.minibatches(corpus, self.frames)
         model = initial_parameters(config, self.net, self.frames, corpus, self.store)
         self.executor = self.executed_by(config, corpus, model.to(config.device), self.minibatches)
@@ -90,7 +90,7 @@ class FrameTraining(Training[FrameExecutor]):
         if segment.ends in self._boundaries.evaluations:
             self.evaluate()
         if segment.ends in self._boundaries.held_out_tests:
-            loss = self.examiner.held_out_loss(self.executor.server.model)
+            loss = self.evaluator.held_out_loss(self.executor.server.model)
             self.config.schedule.after_test(self.pace, loss)
         return True
 
@@ -117,7 +117,7 @@ class FrameTraining(Training[FrameExecutor]):
         """Test, let the schedule judge the pass, and lay out the next one."""
         position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
-            accuracy = 1.0 - self.examiner.dev(self.executor.server.model).frame_error
+            accuracy = 1.0 - self.evaluator.dev(self.executor.server.model).frame_error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
         if self.config.tested == "every pass" or (last and self.config.tested == "at the end"):
@@ -151,7 +151,7 @@ class FrameTraining(Training[FrameExecutor]):
     def evaluate(self) -> None:
         """Score every candidate model on the development set; see `Training`."""
         candidates = self.executor.server.candidates()
-        scores = {name: self.examiner.dev(model) for name, model in candidates.items()}
+        scores = {name: self.evaluator.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             raise Diverged
         for name, s in scores.items():
@@ -170,10 +170,10 @@ class FrameTraining(Training[FrameExecutor]):
     def _test(self) -> None:
         """Score every candidate model on the test sets; the errors of each utterance are kept."""
         for test in self.corpus.tests:
-            self.word_errors[f"{test}/lengths"] = self.examiner.recogniser.lengths(test)
+            self.word_errors[f"{test}/lengths"] = self.evaluator.recogniser.lengths(test)
             for name, model in self.executor.server.candidates().items():
-                wrong = self.examiner.word_errors(test, model)
-                frames = self.examiner.frames_of(test, model)
+                wrong = self.evaluator.word_errors(test, model)
+                frames = self.evaluator.frames_of(test, model)
                 self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
                 self.log(f"{test}_frame_error/{name}", frames.frame_error)
                 said = self.word_errors[f"{test}/lengths"]
@@ -217,11 +217,11 @@ class FrameTraining(Training[FrameExecutor]):
 
     def decided(self) -> Facts:
         """See `Training`."""
-        scale = self.examiner.recogniser.scale
+        scale = self.evaluator.recogniser.scale
         return {"position": vars(self.position), "pace": vars(self.pace), "acoustic_scale": scale}
 
     def take_up(self, facts: Facts) -> None:
         """See `Training`."""
         self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
         self.minibatches.begin(self.position.stage, self.position.steps_before)
-        self.examiner.recogniser.scale = facts["acoustic_scale"]
+        self.evaluator.recogniser.scale = facts["acoustic_scale"]

@@ -18,7 +18,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.execution.data.decoding import Seen, Tally
 from harness.execution.evaluation.lags import lags
-from harness.execution.evaluation.sequence import HeldOut, SequenceExaminer
+from harness.execution.evaluation.sequence import HeldOut, SequenceEvaluator
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.executed import Progress, Watch
 from harness.execution.runs.sequence import SequenceConfig
@@ -75,7 +75,7 @@ class SequenceTraining(Training[SequenceExecutor]):
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
         self.setup = setup = Setup.of(config, corpus, self.initial)
-        self.examiner = SequenceExaminer(
+        self.evaluator = SequenceEvaluator(
             setup.net, setup.frames, corpus, setup.criterion, config.held_out
         )
         self.executor = self.executed_by(config, setup, self.initial)
@@ -103,7 +103,7 @@ class SequenceTraining(Training[SequenceExecutor]):
             self.evaluate()
         if not self.config.test:
             return
-        for test, found in self.examiner.tests(self.deployed(), self.config.order).items():
+        for test, found in self.evaluator.tests(self.deployed(), self.config.order).items():
             self.word_errors[f"{test}/lengths"] = found.lengths
             self.word_errors[f"{test}/iterate/{self.config.passes}"] = found.errors
             self.log(f"{test}_frame_error/iterate", found.frame_error)
@@ -139,7 +139,7 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def evaluate(self) -> None:
         """Measure the server's model, and tell what went on since the last time; see `Training`."""
-        found = self.examiner.held_out(self.deployed(), words=self.config.test)
+        found = self.evaluator.held_out(self.deployed(), words=self.config.test)
         self.measured.append(found.criterion)
         self._log_held_out(found)
         self._log_tally()

@@ -251,7 +251,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
                 continue
         read(state, costs, limits, who)
         if levels > 0:
-            foresee(state, costs, who, levels)
+            prefetch_fold(state, costs, who, levels)
     return DONE
 
 
@@ -265,11 +265,11 @@ def levels_below_horizon(workers: int) -> int:
 
 
 @part
-def foresee(state: PlainState, costs: Costs, who: int, levels: int) -> None:
+def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> None:
     """Begin to fetch what the worker's fold needs that has just come up to the horizon.
 
     Each fold brings one worker up there, in the place of ``who``, which has left. It waits
-    there for about `HORIZON` folds before its own. Unforeseen, its own would wait for memory.
+    there for about `HORIZON` folds before its own. Not prefetched, its own would wait for memory.
     """
     arrivals, tasks = state.arrivals, state.tasks
     first = arrivals[(len(tasks) + who) >> levels].key & WHO

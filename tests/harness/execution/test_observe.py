@@ -10,7 +10,7 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import Examiner, log_prior, rows_of
+from harness.execution.evaluation.frames import FrameEvaluator, log_prior, rows_of
 
 
 def network():
@@ -45,7 +45,7 @@ def test_scores_of_recognition_are_log_posteriors_less_log_priors(corpus):
     net, model = network()
     frames = Frames.of(corpus, "cpu")
     part = corpus.split("clean")
-    found = Examiner(net, frames, corpus).likelihoods(model, part)
+    found = FrameEvaluator(net, frames, corpus).likelihoods(model, part)
     first, last = net.layout.views(model.unsqueeze(0).double())
     for scores, start, length in zip(found, part.start, part.frames, strict=True):
         x = frames.gather(torch.arange(start, start + length).unsqueeze(0)).x[0].double()

@@ -12,7 +12,7 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.execution.data.decoding import log_posteriors
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation import sequence as module
-from harness.execution.evaluation.sequence import SequenceExaminer
+from harness.execution.evaluation.sequence import SequenceEvaluator
 
 PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
 
@@ -22,7 +22,7 @@ def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, mon
     model = random_parameters(net.layout, torch.Generator().manual_seed(2))[0]
     frames = Frames.of(corpus, "cpu")
     criterion = SequenceCriterion(Criterion(kappa=0.5), references_of(corpus), PRIOR)
-    examiner = SequenceExaminer(net, frames, corpus, criterion, held_out=3)
+    evaluator = SequenceEvaluator(net, frames, corpus, criterion, held_out=3)
     seen, tuned = [], []
     true_recognise, true_tune = module.recognise, module.tune
 
@@ -43,10 +43,10 @@ def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, mon
             yield (log_posteriors(net, model, x) - PRIOR).tolist()
 
     held_out = corpus.split("dev").take(np.array([0, 2, 3]))  # three of four, evenly
-    examiner.held_out(model)
+    evaluator.held_out(model)
     assert [each.tolist() for each in seen] == list(expected(held_out))
     seen.clear()
-    examiner.tests(model, order=1)
+    evaluator.tests(model, order=1)
     assert [each.tolist() for each in tuned] == list(expected(held_out))
     tested = [scores for test in corpus.tests for scores in expected(corpus.split(test))]
     assert [each.tolist() for each in seen] == tested
