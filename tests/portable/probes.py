@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 
 from harness.acoustics.dnn import Dnn
+from harness.acoustics.graph import Lexicon
+from harness.acoustics.language_model import train
+from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Minibatch
-from harness.algorithms.local_descent import descend
+from harness.algorithms.local_descent import PLAIN, descend
 from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
 from tests.portable.flips import flip_bases_of_environment
@@ -67,16 +71,53 @@ def _libm() -> np.ndarray:
     return np.array([math.cos(8 * x) + math.exp(x) for x in DRAWS.ravel().tolist()])
 
 
+LAYOUT = Layout((195, 128, 128, 128, 300))
+"""As presets have: libraries choose their code by size."""
+
+
 def _training() -> Tensor:
-    """Parameters after twenty steps of natural gradient."""
-    layout, draw = Layout((20, 30, 30, 10)), torch.Generator().manual_seed(0)
-    stack = 0.3 * torch.randn(2, layout.parameters, generator=draw)
-    x = torch.randn(20, 2, 64, 20, generator=draw)
-    y = torch.randint(0, 10, (20, 2, 64), generator=draw)
+    """Plain steps of frames."""
+    networks = [Dnn(LAYOUT, activation) for activation in ("relu", "sigmoid")]
+    return torch.cat([_descended(PLAIN, network, 32) for network in networks])
+
+
+def _natural() -> Tensor:
+    """Natural gradient; of 8 frames, which are fewer than an estimate has directions, too."""
+    descent = NaturalGradient(Preconditioner(10), Preconditioner(20))
+    return torch.cat([_descended(descent, Dnn(LAYOUT), frames) for frames in (32, 8)])
+
+
+def _descended(descent: NaturalGradient, network: Dnn, frames: int) -> Tensor:
+    """Parameters of two replicas after twenty steps."""
+    draw = torch.Generator().manual_seed(0)
+    stack = 0.1 * torch.randn(2, LAYOUT.parameters, generator=draw)
+    x = torch.randn(20, 2, frames, 195, generator=draw)
+    y = torch.randint(0, 300, (20, 2, frames), generator=draw)
     minibatches = [Minibatch(*each) for each in zip(x, y, strict=True)]
-    options = NaturalGradient(Preconditioner(5), Preconditioner(5))
-    descend(options, Dnn(layout), stack, minibatches, 0.01, options.start(layout.sizes, 2))
+    descend(descent, network, stack, minibatches, 0.1, descent.start(LAYOUT.sizes, 2))
     return stack
+
+
+CRITERIA = (
+    Criterion(numerator="sum", reject_below=0.0),
+    Criterion(denominator="lattice", reject_below=0.0),
+    Criterion("smbr"),
+)
+
+
+def _sequence() -> np.ndarray:
+    """Outer gradients of two utterances by each criterion, in a loop of 50 words."""
+    words = {f"w{i}": ((2 * i, 2 * i + 1, 2 * i + 2),) for i in range(50)}
+    said = [(f"w{i}", f"w{49 - i}") for i in range(25)]
+    lexicon = Lexicon(words, silence=(150,), stay=np.full(200, 0.6))
+    references = References(train(said, 1), lexicon)
+    prior = np.full(200, -5.0)
+    found = [
+        SequenceCriterion(criterion, references, prior).outer(-8.0 * np.abs(draws[:60]), reference)
+        for criterion in CRITERIA
+        for draws, reference in zip(DRAWS, said[:2], strict=False)
+    ]
+    return np.stack([outer.gradient for outer in found])
 
 
 PROBES: dict[str, Callable[[], Any]] = {
@@ -88,6 +129,8 @@ PROBES: dict[str, Callable[[], Any]] = {
     "numba": _numba,
     "libm": _libm,
     "training": _training,
+    "natural gradient": _natural,
+    "sequence": _sequence,
 }
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from subprocess import CompletedProcess
+
 import pytest
 
 from tests.portable import __main__ as portable
+from tests.portable.probes import PROBES
 from tests.portable.settings import DEFAULT, SETTINGS, TESTS
 
 MIXED = """
@@ -18,6 +21,37 @@ def test_skipped(): pass
 def probed(monkeypatch):
     """Probes cost seconds; by these, every setting but the default changes training."""
     monkeypatch.setattr(portable, "_probed", lambda s: {"torch": "", "training": s.name})
+
+
+@pytest.fixture
+def reproduced(monkeypatch):
+    """Settings under which a paper would be reproduced, where one changes sequences alone."""
+    asked = []
+
+    def started(setting, module):
+        asked.append(setting.name)
+        return CompletedProcess(module, 0, "done", "")
+
+    only = {"generic": {"sequence"}, "default": {"training", "sequence", "natural gradient"}}
+    changed = lambda setting, usual: only.get(setting.name.partition("=")[2], set())  # noqa: E731
+    monkeypatch.setattr(portable, "_python", started)
+    monkeypatch.setattr(portable, "_changed", changed)
+    return asked
+
+
+@pytest.mark.parametrize(("paper", "generic"), [("paper1", []), ("paper3", ["generic"])])
+def test_a_paper_is_reproduced_where_what_it_trains_with_changes(paper, generic, reproduced):
+    assert portable.main(["--smoke", paper]) == 0
+    assert reproduced == [
+        "default",
+        "ATEN_CPU_CAPABILITY=default",
+        *(f"NUMBA_CPU_NAME={name}" for name in generic),
+    ]
+
+
+def test_what_papers_train_with_is_probed_and_every_outer_gradient_has_entries():
+    assert set().union(*portable.TRAINS.values()) <= PROBES.keys()
+    assert all(gradient.any(1).mean() > 0.5 for gradient in PROBES["sequence"]())
 
 
 @pytest.fixture
