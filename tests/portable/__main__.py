@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.portable.settings import DEFAULT, SETTINGS, TESTS, THREADS, Setting
+from tests.portable.settings import DEFAULT, SET, SETTINGS, TESTS, THREADS, Setting
 
 ROOT = Path(__file__).parents[2]
 TRAINS = {
@@ -106,11 +106,17 @@ def _python(setting: Setting, module: Sequence[str]) -> subprocess.CompletedProc
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=ROOT,
-        env=os.environ | dict.fromkeys(THREADS, "1") | dict(setting.environment),
+        env=_environment(setting),
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def _environment(setting: Setting) -> dict[str, str]:
+    """A process's: nothing that any setting sets but what this one does."""
+    own = {name: value for name, value in os.environ.items() if name not in SET}
+    return own | dict.fromkeys(THREADS, "1") | dict(setting.environment)
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:

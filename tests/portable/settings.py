@@ -43,6 +43,8 @@ SETTINGS = (
     Setting("threads=2", dict.fromkeys(THREADS, "2")),
     *(Setting(f"flips={seed}", {FLIPS: seed}) for seed in ("1", "2", "3")),
 )
+SET = {*THREADS, *(name for setting in SETTINGS for name in setting.environment)}
+"""The variables that any of them sets; a user's own are not inherited."""
 
 TESTS = (
     "tests/data_synth/test_golden_corpora.py",

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from subprocess import CompletedProcess
 
 import pytest
 
 from tests.portable import __main__ as portable
 from tests.portable.probes import PROBES
-from tests.portable.settings import DEFAULT, SETTINGS, TESTS
+from tests.portable.settings import DEFAULT, SET, SETTINGS, TESTS, THREADS
 
 MIXED = """
 import os, pytest
@@ -52,6 +53,20 @@ def test_a_paper_is_reproduced_where_what_it_trains_with_changes(paper, generic,
 def test_what_papers_train_with_is_probed_and_every_outer_gradient_has_entries():
     assert set().union(*portable.TRAINS.values()) <= PROBES.keys()
     assert all(gradient.any(1).mean() > 0.5 for gradient in PROBES["sequence"]())
+
+
+def test_a_setting_inherits_nothing_that_another_sets(monkeypatch, tmp_path):
+    for name in SET | {"NUMBA_CACHE_DIR"}:
+        monkeypatch.setenv(name, "of the user")
+    (tmp_path / "told.py").write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (setting,) = (each for each in SETTINGS if each.name == "NUMBA_CPU_NAME=generic")
+    found = json.loads(portable._python(setting, ["told"]).stdout)
+    assert {name: found[name] for name in SET & found.keys()} == {
+        **dict.fromkeys(THREADS, "1"),
+        "NUMBA_CPU_NAME": "generic",
+    }
+    assert found["NUMBA_CACHE_DIR"] == "of the user"
 
 
 @pytest.fixture
