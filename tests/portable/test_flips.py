@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from tests.portable.flips import flip_bases
+from tests.portable.flips import ENVIRONMENT, flip_bases
+from tests.portable.probes import hashes
 
 SYMMETRIC = np.diag([1.0, 2.0, 2.0, 2.0, 5.0])
 """One direction, three that are alike, one."""
@@ -47,3 +53,30 @@ def test_the_same_matrix_is_turned_the_same_way():
     together = torch.linalg.eigh(gram)[1]
     assert torch.equal(torch.linalg.eigh(gram)[1], together)
     assert torch.equal(torch.linalg.eigh(gram[:1])[1], together[:1])
+
+
+IN_A_GRID = """
+from concurrent.futures import ProcessPoolExecutor
+from harness import forked
+from tests.portable.probes import hashes
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, forked.context("harness.execution.jobs.grid")) as pool:
+        print(pool.submit(hashes, ["eigh"]).result()["eigh"])
+"""
+
+
+def test_processes_that_train_compute_with_the_turned_bases_of_their_command(tmp_path, monkeypatch):
+    (tmp_path / "in_a_grid.py").write_text(IN_A_GRID)
+    paths = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.portable.flipped", "in_a_grid"],
+        env={**os.environ, "PYTHONPATH": paths, ENVIRONMENT: "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    straight = hashes(["eigh"])
+    flip_bases(monkeypatch, 3)
+    assert hashes(["eigh"]) != straight
+    assert hashes(["eigh"]) == {"eigh": done.stdout.strip()}
