@@ -1,7 +1,7 @@
 """Do the tests guard the heart? `tox -e mutations`, or `python -m tests.mutations`.
 
 Plants every declared mutation in a copy of the tree and runs the tests of its room. Ends with 1
-if one survives without a written reason.
+if one survives without a written reason, with 2 if they could not be tried.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.mutations.declared import CannotApply, Mutation, declared, module_of, paths_of
 from tests.mutations.trial import Copy, Outcome, preload
 
 Told = tuple[Mutation | None, Outcome]
+LOOKS_EVERY_S = 1.0
+"""How often it is asked whether all who try mutations live."""
+
+
+class WorkerDied(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """A process that tried mutations ended before its share did."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -39,8 +46,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     preload()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # trials end with who began them
-    with tempfile.TemporaryDirectory(prefix="lagbench-mutations-") as folder:
-        return _report(chosen, _tried(chosen, options.jobs, options.limit, Path(folder)))
+    prefix = "lagbench-mutations-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        try:
+            return _report(chosen, _tried(chosen, options.jobs, options.limit, Path(folder)))
+        except WorkerDied as error:
+            print(error, file=sys.stderr)
+            return 2
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
@@ -55,33 +67,51 @@ def _tried(chosen: Sequence[Mutation], jobs: int, limit_s: float, folder: Path) 
     """Each mutation with its outcome, as they end; None stands for a tree without any."""
     shares = [chosen[place::jobs] for place in range(min(jobs, len(chosen)))]
     context = get_context("fork")
-    told: SimpleQueue[Told | BaseException] = context.SimpleQueue()
-    workers = [
-        context.Process(target=_work, args=(folder / str(place), share, limit_s, told), daemon=True)
-        for place, share in enumerate(shares)
-    ]
-    for worker in workers:
-        worker.start()
-    for _ in range(len(shares) + len(chosen)):
-        news = told.get()
-        if isinstance(news, BaseException):
-            raise news
-        yield news
-    for worker in workers:
-        worker.join()
+    workers = {}
+    try:
+        for place, share in enumerate(shares):
+            hears, tells = context.Pipe(duplex=False)
+            own = folder / str(place), share, limit_s, tells
+            workers[hears] = context.Process(target=_work, args=own, daemon=True)
+            workers[hears].start()
+            tells.close()
+        yield from _heard(workers)
+    finally:
+        for worker in workers.values():
+            worker.terminate()
+            worker.join()
 
 
-def _work(
-    folder: Path, share: Sequence[Mutation], limit_s: float, told: SimpleQueue[Told | BaseException]
-) -> None:
+def _heard(workers: Mapping[Connection, BaseProcess]) -> Iterator[Told]:
+    """What workers tell, until all have ended.
+
+    Raises:
+        WorkerDied: one was killed. Its pipe may stay open, as what it began has it too.
+    """
+    pipes = list(workers)
+    while pipes:
+        for pipe in wait(pipes, LOOKS_EVERY_S):
+            try:
+                news = pipe.recv()
+            except EOFError:
+                pipes.remove(pipe)
+                continue
+            if isinstance(news, BaseException):
+                raise news
+            yield news
+        if codes := [worker.exitcode for worker in workers.values() if worker.exitcode]:
+            raise WorkerDied(f"a process that tried mutations ended with {codes[0]}: no result")
+
+
+def _work(folder: Path, share: Sequence[Mutation], limit_s: float, tells: Connection) -> None:
     """Try a share of the mutations in a copy of the tree."""
     try:
         copy = Copy(folder)
-        told.put((None, copy.begin(share, limit_s * len(share))))
+        tells.send((None, copy.begin(share, limit_s * len(share))))
         for mutation in share:
-            told.put((mutation, copy.tried(mutation, limit_s)))
+            tells.send((mutation, copy.tried(mutation, limit_s)))
     except Exception as error:
-        told.put(error)
+        tells.send(error)
 
 
 def _report(chosen: Sequence[Mutation], tried: Iterator[Told]) -> int:
