@@ -1,0 +1,67 @@
+"""A checkpoint whose layout is another version's, or unknown, is not taken up."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from harness.execution.training.run import train
+from harness.execution.training.sequence_run import train_sequence
+from harness.store import Store
+from tests.silence import silent
+
+LAYOUTS = {"its own": lambda own: own, "another": lambda own: own + 1, "none": lambda own: None}
+
+
+class Killed(BaseException):
+    """Stands for a process that dies."""
+
+
+def die_later(progress):
+    if progress.done > 0.5:  # of two passes; something was evaluated, and saved, before
+        raise Killed
+
+
+def change(path, layout):
+    """Let every parameter vanish, and the layout be another."""
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        facts = json.loads(file.metadata()["facts"])
+    for array in arrays.values():
+        if array.dtype == "float32":
+            array[...] = 0.0
+    own = facts.pop("layout")
+    if (changed := layout(own)) is not None:
+        facts["layout"] = changed
+    save_file(arrays, path, metadata={"facts": json.dumps(facts)})
+
+
+@pytest.mark.parametrize("way", ["frames", "sequence", "full"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known(
+    way, layout, configure, sequence, corpus, finished, tmp_path, monkeypatch
+):
+    kinds = {
+        "frames": (train, configure()),
+        "sequence": (train_sequence, sequence()),
+        "full": (train_sequence, sequence(shuffling="full")),
+    }
+    trained, config = kinds[way]
+    whole = trained(config, corpus, finished, silent)
+    store = Store(tmp_path / "killed")
+    if way != "frames":
+        train(config.start, corpus, store, silent)
+    clock = time.monotonic
+    with monkeypatch.context() as patch:  # checkpoints are written every few seconds
+        patch.setattr(time, "monotonic", lambda: 1e5 * clock())
+        with pytest.raises(Killed):
+            trained(config, corpus, store, die_later)
+    (path,) = store.path.glob(f"{whole.hash}/checkpoint/*")
+    change(path, LAYOUTS[layout])
+    resumed = trained(config, corpus, store, silent)
+    same = whole.path("metrics.parquet").read_bytes()
+    assert (resumed.path("metrics.parquet").read_bytes() == same) == (layout != "its own")
