@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.kernels import notice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +110,10 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     if comes_late():
         return _work(asked, whole("RANK"), late=True)
     rank, ranks = join()
-    return _serve(asked, ranks) if rank == SERVER_RANK else _work(asked, rank)
+    if rank != SERVER_RANK:
+        return _work(asked, rank)
+    notice.announce()  # one of them all: what others compile, they compile at the same time
+    return _serve(asked, ranks)
 
 
 def _serve(asked: argparse.Namespace, ranks: int) -> int:

@@ -26,6 +26,7 @@ from harness.execution.jobs.grid import execute
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
+from harness.kernels import notice
 from harness.store import Run
 from reproductions.__main__ import PAPERS
 from reproductions.paper import Paper, Subject
@@ -96,6 +97,8 @@ def table(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    if arguments is None:
+        notice.announce()
     return exit_code(lambda: _main(_parser().parse_args(arguments)), "the same command goes on")
 
 

@@ -7,18 +7,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["announce", "complain", "listen"]
 
-_to_be_told: int | None = None
-"""The process in which somebody waits; not one that it has forked."""
+Say = Callable[[str, float | None], None]
+"""Told of a kernel by name: None as its compilation begins, then how many seconds it took."""
+
+_told: tuple[int, Say] | None = None
+"""The process in which somebody waits, not one that it has forked, and how it tells them."""
 
 
-def announce() -> None:
-    """From now on this process says on stderr what it compiles, and how long that took."""
-    global _to_be_told
-    _to_be_told = os.getpid()
+def announce(say: Say | None = None) -> None:
+    """From now on this process says what it compiles, and how long that took.
+
+    Args:
+        say: how; on stderr if not given.
+    """
+    global _told
+    _told = os.getpid(), say or _on_stderr
 
 
 def listen() -> None:
@@ -35,13 +43,13 @@ def listen() -> None:
         def on_start(self, event: Any) -> None:
             if self.depth == 0:
                 self.start_s = time.perf_counter()
-                _tell(f"compiling, once on this machine: {_name(event)} ...", end=" ")
+                _tell(_name(event), None)
             self.depth += 1
 
         def on_end(self, event: Any) -> None:
             self.depth -= 1
             if self.depth == 0:
-                _tell(f"{time.perf_counter() - self.start_s:.1f} s", end="\n")
+                _tell(_name(event), time.perf_counter() - self.start_s)
 
     event.register("numba:compile", Compiling())
 
@@ -56,6 +64,12 @@ def _name(event: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _tell(text: str, end: str) -> None:
-    if _to_be_told == os.getpid():
-        print(text, end=end, file=sys.stderr, flush=True)
+def _tell(kernel: str, seconds: float | None) -> None:
+    if _told and _told[0] == os.getpid():
+        _told[1](kernel, seconds)
+
+
+def _on_stderr(kernel: str, seconds: float | None) -> None:
+    begins = seconds is None
+    text = f"compiling, once on this machine: {kernel} ..." if begins else f"{seconds:.1f} s"
+    print(text, end=" " if begins else "\n", file=sys.stderr, flush=True)

@@ -6,9 +6,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from harness.execution.jobs.grid import Report
 from harness.execution.runs.executed import Progress
@@ -55,14 +56,14 @@ class Display:
             self._already = report.finished
         left = remaining_s(report, now - self._started, self._already)
         if self._live:
-            self._live.update(self._table(report, left))
+            self._live.update(Group(Text(_head(report, left)), self._table(report)))
         elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
             self._last = now
             running = "; ".join(self._line(p) for p in report.running.values())
             print(f"{_head(report, left)} {running}".rstrip(), file=sys.stderr, flush=True)
 
-    def _table(self, report: Report, left: float | None) -> Table:
-        table = Table(title=_head(report, left), title_justify="left", box=None)
+    def _table(self, report: Report) -> Table:
+        table = Table(box=None)
         for heading in ("run", "passes", "frame error"):
             table.add_column(heading)
         for p in report.running.values():
@@ -78,7 +79,8 @@ class Display:
 
 def _head(report: Report, left: float | None) -> str:
     time_left = "" if left is None else f", about {_duration(left)} left"
-    return f"[{report.finished} of {report.total} runs finished{time_left}]"
+    compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
+    return f"[{report.finished} of {report.total} runs finished{time_left}{compiling}]"
 
 
 def _duration(seconds: float) -> str:

@@ -24,6 +24,7 @@ from harness.execution.jobs import submitted
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import run as _registered  # noqa: F401
 from harness.identity import identity
+from harness.kernels import notice
 from harness.store import Run, Store
 
 POLL_S = 0.2
@@ -37,11 +38,15 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
 
 @dataclass(frozen=True)
 class Report:
-    """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is."""
+    """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is.
+
+    ``compiling`` is the kernel that a process compiles, if one does.
+    """
 
     finished: int
     total: int
     running: dict[str, Progress]
+    compiling: str = ""
 
 
 def execute(
@@ -105,7 +110,16 @@ class _Board:
 
     def __post_init__(self) -> None:
         self.running: dict[str, Progress] = {}
+        self.compiling = ""
         self._show()
+
+    def hear(self, news: Progress | str) -> None:
+        """Of a run, or of the kernel that is compiled: none any more if it has no name."""
+        if isinstance(news, Progress):
+            self.tell(news)
+        else:
+            self.compiling = news
+            self._show()
 
     def tell(self, progress: Progress) -> None:
         self.running[progress.run] = progress
@@ -120,7 +134,7 @@ class _Board:
         self._show()
 
     def _show(self) -> None:
-        self.show(Report(self.finished, len(self.wanted), dict(self.running)))
+        self.show(Report(self.finished, len(self.wanted), dict(self.running), self.compiling))
 
 
 def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: float) -> None:
@@ -132,7 +146,7 @@ def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: f
         done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
         while True:
             try:
-                board.tell(channel.get_nowait())
+                board.hear(channel.get_nowait())
             except Empty:
                 break
         for future in done:
@@ -144,6 +158,11 @@ def _enter(channel: Any) -> None:
     global _channel  # what a worker process is given once, at its start
     _channel = channel
     torch.set_num_threads(1)
+    notice.announce(_compiles)
+
+
+def _compiles(kernel: str, seconds: float | None) -> None:
+    _channel.put(kernel if seconds is None else "")
 
 
 def _tell(progress: Progress) -> None:

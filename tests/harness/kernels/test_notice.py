@@ -7,6 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
+
+import numba
+import pytest
+
+from harness import train
+from harness.execution.jobs import grid
+from harness.execution.jobs.display import Display
+from harness.execution.processes import group, membership
+from harness.kernels import notice
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 LINE = r"compiling, once on this machine: harness\.simulator\.[\w.]+ \.\.\. \d+\.\d s"
@@ -35,3 +45,51 @@ def test_a_kernel_is_named_once_and_what_it_calls_is_not(computed):
     assert re.fullmatch(
         r"compiling, once on this machine: __main__\.total \.\.\. \d+\.\d s", said[0]
     )
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    """Who is told, and where, is afterwards what it was."""
+    for module, name in ((notice, "_told"), (grid, "_channel")):
+        monkeypatch.setattr(module, name, None)
+
+
+@pytest.fixture
+def compiled():
+    """Compiles a kernel; the name that is told."""
+
+    def compiles(*_):
+        kernel = numba.njit(lambda value: value + 1)
+        return kernel(1) - 2
+
+    return compiles, f"{__name__}.compiled.<locals>.compiles.<locals>.<lambda>"
+
+
+def test_a_display_says_what_the_processes_of_its_grid_compile(monkeypatch, capsys, compiled):
+    heard, display = SimpleQueue(), Display({})
+    grid._enter(heard)
+    compiled[0]()
+    board = grid._Board(frozenset("ab"), 0, lambda report: None)
+    board.show = display.show
+    board.hear(heard.get_nowait())
+    monkeypatch.setattr(display, "_last", 0.0)  # lines that are not live come seldom
+    board.hear(heard.get_nowait())
+    assert heard.empty()
+    assert capsys.readouterr().err.splitlines() == [
+        f"[0 of 2 runs finished; compiling, once on this machine: {compiled[1]}]",
+        "[0 of 2 runs finished]",
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_a_group_of_processes_the_server_says_what_is_compiled(
+    rank, monkeypatch, capsys, compiled
+):
+    monkeypatch.setattr(membership, "comes_late", lambda: False)
+    monkeypatch.setattr(group, "join", lambda: (rank, 3))
+    monkeypatch.setattr(train, "_serve" if rank == 0 else "_work", compiled[0])
+    assert train.main(["run.toml"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" ... ")[0] for line in said] == [
+        f"compiling, once on this machine: {compiled[1]}"
+    ] * (1 - rank)
