@@ -9,8 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from harness.execution.training.run import train
-from harness.execution.training.sequence_run import train_sequence
+from harness.execution.training.run import train, train_sequence
 from harness.store import Store
 from tests.silence import silent
 
