@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from harness.errors import UserError
 from harness.simulator.timeline import Timeline
+from harness.simulator.timeline_file import load_timeline
 from reports.style import COLOURS, INK, MUTED, cycle
 
 KNOWN = {  # colour and hatch of the usual kinds; others follow in the house order
@@ -87,7 +88,7 @@ def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
             when the averaged model takes in the new version (at every fold), and
             ``switch_fold``: the fold from which the full average replaced the running one.
     """
-    return drawn(axes, window(Timeline.load(path), draw, str(path)), draw)
+    return drawn(axes, window(load_timeline(path), draw, str(path)), draw)
 
 
 def drawn(axes: Axes, view: Window, draw: dict[str, Any]) -> int:

@@ -30,11 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.execution.fidelity.compare import compare, shown
     from harness.execution.fidelity.replay import config_of, is_sequence, stored_run
     from harness.execution.training.run import TIMELINE
-    from harness.simulator import Timeline, load_cluster
+    from harness.simulator import load_cluster
+    from harness.simulator.timeline_file import load_timeline
 
     found = stored_run(arguments.folder)
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    timeline = Timeline.load(found.dir / TIMELINE)
+    timeline = load_timeline(found.dir / TIMELINE)
     if is_sequence(found):
         lines = _sequence(found, timeline, cluster)
     else:

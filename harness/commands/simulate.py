@@ -106,7 +106,9 @@ def _write(
 
         draw(arguments.plot, title, timings, timeline)
     if arguments.trace is not None:
-        timeline.perfetto(arguments.trace)
+        from harness.simulator.trace import write_trace
+
+        write_trace(timeline, arguments.trace)
     if arguments.json is not None:
         _write_json(arguments.json, [record(timing) for timing in timings])
 

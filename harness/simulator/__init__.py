@@ -22,8 +22,9 @@
     simulation = Simulation.restore(cluster, "parameter_server", saved, workers=4, seed=0)
 
     whole = concat([segment, …])                 # as if it had been one segment
-    whole.save("run.parquet"); Timeline.load("run.parquet"); whole.sha256()
-    whole.perfetto("trace.json")
+    save_timeline(whole, "run.parquet")          # harness.simulator.timeline_file; gives
+    whole = load_timeline("run.parquet")         # whole.sha256(), which loading checks
+    write_trace(whole, "trace.json")             # harness.simulator.trace, for Perfetto
 
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker

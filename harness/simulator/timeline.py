@@ -24,7 +24,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -258,29 +257,6 @@ class Timeline:
         for table, rows in self.tables().items():
             digest.add(table, rows)
         return digest.hexdigest(self.kinds)
-
-    def save(self, path: str | Path) -> str:
-        """Write one Parquet file, whole or not at all, and return its SHA-256 (see `sha256`)."""
-        from harness.simulator.timeline_file import save
-
-        return save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Timeline:
-        """Read what `save` wrote.
-
-        Raises:
-            UserError: not a timeline, or its content does not match its hash.
-        """
-        from harness.simulator.timeline_file import load
-
-        return load(Path(path))
-
-    def perfetto(self, path: str | Path) -> None:
-        """Write a trace for https://ui.perfetto.dev with an arrow from each read to its fold."""
-        from harness.simulator.trace import write_trace
-
-        write_trace(self, Path(path))
 
 
 class Digest:

@@ -33,7 +33,7 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["load", "save", "write"]
+__all__ = ["load_timeline", "save_segments", "save_timeline"]
 
 _TABLES: dict[str, Any] = {
     "folds": Folds,
@@ -64,12 +64,12 @@ _TYPES = {
 _SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
 
 
-def save(timeline: Timeline, path: Path) -> str:
-    """Write ``timeline`` atomically; returns its SHA-256."""
-    return write([timeline], path)
+def save_timeline(timeline: Timeline, path: str | Path) -> str:
+    """Write one Parquet file, whole or not at all, and return its SHA-256 (`Timeline.sha256`)."""
+    return save_segments([timeline], path)
 
 
-def write(parts: Iterable[Timeline], path: Path) -> str:
+def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     """Write successive parts of one timeline as they come; returns the SHA-256 of the whole.
 
     No more than a part is held in memory, and what was lost or is in flight: those rows come
@@ -84,7 +84,7 @@ def write(parts: Iterable[Timeline], path: Path) -> str:
     """
     digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
     with (
-        written_whole(path, "the timeline") as draft,
+        written_whole(Path(path), "the timeline") as draft,
         pq.ParquetWriter(draft, _SCHEMA, compression="zstd") as writer,
     ):
 
@@ -120,8 +120,12 @@ def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)
 
 
-def load(path: Path) -> Timeline:
-    """Read a timeline and check it against its SHA-256."""
+def load_timeline(path: str | Path) -> Timeline:
+    """Read what `save_timeline` wrote, and check it against its SHA-256.
+
+    Raises:
+        UserError: not a timeline, or its content does not match its hash.
+    """
     try:
         everything = pq.read_table(path)
         notes = pq.read_metadata(path).metadata or {}

@@ -29,13 +29,13 @@ def trace_events(timeline: Timeline) -> Iterator[Event]:
     yield from _arrows(timeline)
 
 
-def write_trace(timeline: Timeline, path: Path) -> None:
-    """Write all events as one JSON file, whole or not at all.
+def write_trace(timeline: Timeline, path: str | Path) -> None:
+    """Write all events as one JSON file, with an arrow from each read to its fold.
 
     Raises:
         UserError: the file cannot be written.
     """
-    with written_whole(path, "the trace") as draft, draft.open("w") as file:
+    with written_whole(Path(path), "the trace") as draft, draft.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(trace_events(timeline)):
             file.write((",\n" if number else "") + json.dumps(event))

@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci, ratio_ci
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
 from reproductions.paper1_async_asgd.experiments import TIMED_WORKERS, hours_factor
@@ -43,7 +43,7 @@ def time_to_target(subject: Subject, runs: Runs) -> Exhibit:
 def staleness(subject: Subject, runs: Runs) -> Exhibit:
     """How stale the contributions of the one-pass runs were."""
     counts = [
-        np.bincount(Timeline.load(run.path("timeline.parquet")).staleness())
+        np.bincount(load_timeline(run.path("timeline.parquet")).staleness())
         for run in runs["one_pass"]
     ]
     longest = max(map(len, counts))

@@ -9,7 +9,7 @@ import numpy as np
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, fetch_name
@@ -254,7 +254,7 @@ def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> 
 
 def _slots(run: Run) -> list[list[tuple[int, int]]]:
     """For each slot of worker 0: (step, utterance) of its first minibatches."""
-    decodes = Timeline.load(run.path("timeline.parquet")).decodes
+    decodes = load_timeline(run.path("timeline.parquet")).decodes
     lanes: list[list[tuple[int, int]]] = [[] for _ in range(run.config["slots"])]
     for i in np.flatnonzero((decodes.worker == 0) & (decodes.first_step < DRAWN_STEPS)).tolist():
         first = int(decodes.first_step[i])

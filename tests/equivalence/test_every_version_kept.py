@@ -31,6 +31,7 @@ from harness.execution.training.initial import MODEL, initial_parameters
 from harness.execution.training.run import TIMELINE, train
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
@@ -126,7 +127,7 @@ def trained(name: str, folder: Path, **choices: Any) -> tuple[Walk, Timeline, Te
     run = train(config, asked.corpus, store, lambda progress: None)
     assert run.status == "done"
     walk = Walk(config, asked.corpus, store)
-    return walk, Timeline.load(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
+    return walk, load_timeline(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
 
 
 @pytest.mark.parametrize("name", NAMES)

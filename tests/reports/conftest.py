@@ -20,6 +20,7 @@ from harness.judge import (
     write_results,
 )
 from harness.simulator.timeline import KINDS, Contributions, Folds, Spans, Timeline
+from harness.simulator.timeline_file import save_timeline
 from harness.store import Store
 
 SEEDS = (11, 12)
@@ -256,7 +257,7 @@ def make_out(out, scale="laptop"):
     """Everything a reproduction writes before the report is built."""
     hashes = fill_store(Store(out / "runs"))
     (out / "timelines").mkdir()
-    serial_server().save(out / "timelines" / "fig1.parquet")
+    save_timeline(serial_server(), out / "timelines" / "fig1.parquet")
     results = Results(
         paper="paper1",
         scale=scale,

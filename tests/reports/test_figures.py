@@ -8,6 +8,7 @@ from matplotlib import colors
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Row
+from harness.simulator.timeline_file import load_timeline
 from reports import figures, gantt, style
 
 ROWS = tuple(Row(label, x, x + 1, x * x, (x, None)) for label in "ab" for x in range(5))
@@ -65,9 +66,8 @@ def test_neighbouring_series_differ_in_grey_by_more_than_colour():
 
 
 def test_a_window_keeps_only_what_folds_inside_it(built):
-    from harness.simulator.timeline import Timeline
 
-    whole = Timeline.load(built / "timelines" / "fig1.parquet")
+    whole = load_timeline(built / "timelines" / "fig1.parquet")
     view = gantt.window(whole, {"start_s": 0.3, "end_s": 0.6}, "fig1")
     rows = view.timeline.contributions
     when = whole.folds.time_s[rows.fold]
@@ -86,9 +86,8 @@ def test_an_empty_window_is_named(built):
 def test_a_timeline_has_one_staleness_for_each_fold_in_its_window(built):
     draw = {"as": "timeline", "file": "timelines/fig1.parquet", "start_s": 0.3, "end_s": 0.6}
     svg = figures.draw(replace(CURVES, draw=draw), built)["svg"].decode()
-    from harness.simulator.timeline import Timeline
 
-    times = Timeline.load(built / "timelines" / "fig1.parquet").folds.time_s
+    times = load_timeline(built / "timelines" / "fig1.parquet").folds.time_s
     assert len(set(re.findall(r'id="(fold-\d+)"', svg))) == ((times > 0.3) & (times < 0.6)).sum()
     assert "worker 4" in svg
     assert "server" in svg

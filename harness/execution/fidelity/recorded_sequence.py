@@ -35,6 +35,7 @@ from harness.execution.training.run import TIMELINE, carry_out, identified
 from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
 from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, RunWriter, Store
 
 
@@ -175,7 +176,7 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
     Raises:
         UserError: it was not one, or its record is not whole.
     """
-    timeline = Timeline.load(run.dir / TIMELINE)
+    timeline = load_timeline(run.dir / TIMELINE)
     record, start = load_told(run.dir / RECORD)
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:

@@ -23,6 +23,7 @@ from harness.execution.training.initial import MODEL
 from harness.execution.training.recorded import Recorded
 from harness.execution.training.run import EXECUTED, TIMELINE, train
 from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.spec import KIND, build
 from harness.store import Run, Store
 
@@ -98,12 +99,12 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
     torch.set_num_threads(threads)
     theirs = load_file(run.dir / MODEL)["model"]
     difference = (ours - theirs).abs().max().item()
-    folds = len(Timeline.load(run.dir / TIMELINE).folds)
+    folds = len(load_timeline(run.dir / TIMELINE).folds)
     return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 
 
 def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
-    config, timeline = config_of(run), Timeline.load(run.dir / TIMELINE)
+    config, timeline = config_of(run), load_timeline(run.dir / TIMELINE)
     made = partial(_recorded, timeline=timeline)
     watch = partial(_tell, say)
     return train(config, corpus_of(config, say), store, watch, made, {"by": "a record"})

@@ -18,7 +18,7 @@ from harness.execution.fidelity.compare import Comparison, compare
 from harness.execution.fidelity.replay import config_of, stored_run
 from harness.execution.runs.file import load_run
 from harness.execution.training.run import TIMELINE
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 
 ASYNCHRONOUS = """
 [algorithm]
@@ -163,7 +163,7 @@ def _one(folder: Path, name: str, workers: int) -> Comparison:
     (config_file,) = (folder / "runs").glob("*/config.json")
     run = stored_run(config_file.parent)
     train = asked.corpus.split("train")
-    return compare(config_of(run), train, Timeline.load(run.dir / TIMELINE))
+    return compare(config_of(run), train, load_timeline(run.dir / TIMELINE))
 
 
 def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from harness.execution.training.initial import MODEL
 from harness.execution.training.loop import Training
 from harness.identity import SHORT
 from harness.simulator import concat
+from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
 
 TIMELINE = "timeline.parquet"
@@ -126,7 +127,7 @@ def carry_out(training: Training[Any]) -> None:
     timeline = concat(training.segments)
     summary, note = training.told(status, timeline)
     with TemporaryDirectory() as folder:
-        timeline.save(path := Path(folder) / TIMELINE)
+        save_timeline(timeline, path := Path(folder) / TIMELINE)
         writer.attach(TIMELINE, path)
         for name, content in training.attachments().items():
             if isinstance(content, bytes):

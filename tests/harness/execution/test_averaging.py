@@ -31,8 +31,9 @@ from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
-from harness.simulator import Fault, ParameterServer, Timeline, concat
+from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent
 
@@ -130,7 +131,7 @@ def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, co
 def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, finished):
     config = averaged()
     run = train(config, corpus, finished, silent)
-    rows = Timeline.load(run.path("timeline.parquet")).contributions
+    rows = load_timeline(run.path("timeline.parquet")).contributions
     rounds = run.summary["folds"] // 3
     assert 3 * rounds * 12 * 3 <= 3 * corpus.frames_of("train") < 3 * (rounds + 1) * 12 * 3 + 500
     assert set(rows.steps.tolist()) == {3}

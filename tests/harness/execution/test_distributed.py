@@ -18,6 +18,7 @@ from harness.execution.fidelity.replay import Replayed, replayed, stored_run
 from harness.execution.processes.messages import GarbageReceived, Head, Kind, packed, unpacked
 from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
+from harness.simulator.timeline_file import load_timeline
 from tests.run_files import ASYNCHRONOUS, ROUNDS, written
 from tests.silence import silent
 
@@ -53,7 +54,7 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     (folder,) = [config.parent for config in store.glob("*/config.json")]
-    timeline = Timeline.load(stored_run(folder).dir / TIMELINE)
+    timeline = load_timeline(stored_run(folder).dir / TIMELINE)
     each_step_once(timeline)
     assert set(timeline.folded().worker.tolist()) == {0, 1}
     assert timeline.staleness().max() >= 1
@@ -74,7 +75,7 @@ def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
     assert codes == [0, 0, -9]
     assert "worker 1 is gone: its connection closed; 1 left" in told[0]
     folder = running.folder()
-    timeline = Timeline.load(folder / TIMELINE)
+    timeline = load_timeline(folder / TIMELINE)
     each_step_once(timeline)
     lost = timeline.contributions.where(timeline.contributions.fold == LOST)
     assert lost.worker.tolist() == [1]
@@ -94,7 +95,7 @@ def test_a_worker_that_died_and_is_started_again_has_work_again(
     assert codes == [0, 0, -9, 0], told
     assert "worker 1 is back; 2 at work" in told[0]
     folder = running.folder()
-    timeline = Timeline.load(folder / TIMELINE)
+    timeline = load_timeline(folder / TIMELINE)
     each_step_once(timeline)
     (lost,) = timeline.lost().read_time_s.tolist()
     rows = timeline.folded()
@@ -111,7 +112,7 @@ def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_go
     assert codes == [0, 0, 2], told
     assert "(the same file, corpus and options for every process)" in told[2]
     assert "worker 1 is gone: its connection closed; 1 left" in told[0]
-    timeline = Timeline.load(running.folder() / TIMELINE)
+    timeline = load_timeline(running.folder() / TIMELINE)
     assert set(timeline.folded().worker.tolist()) == {0}
     each_step_once(timeline)
 
@@ -127,7 +128,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Lau
     codes, told = resumed.ended()
     assert codes == [0, 0, 0], told
     folder = resumed.folder()
-    timeline = Timeline.load(folder / TIMELINE)
+    timeline = load_timeline(folder / TIMELINE)
     each_step_once(timeline)
     times = timeline.folds.time_s
     assert (times[1:] > times[:-1]).all()
@@ -141,7 +142,7 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     codes, told = running.ended()
     assert codes == [0, 0, 0], told
     folder = running.folder()
-    timeline = Timeline.load(folder / TIMELINE)
+    timeline = load_timeline(folder / TIMELINE)
     rows = timeline.folded()
     assert len(rows) == 2 * len(timeline.folds)
     assert timeline.staleness().max() == 0

@@ -23,6 +23,7 @@ from harness.execution.processes.sequence_recorder import Told, load_told
 from harness.execution.training.run import TIMELINE
 from harness.execution.training.sequence import RECORD
 from harness.simulator import LOST, Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
 from harness.train import parser
 from tests.run_files import written
@@ -107,7 +108,7 @@ def the_run(store: Path) -> Run:
 
 
 def record(run: Run) -> tuple[Timeline, Told]:
-    timeline, (told, _) = Timeline.load(run.dir / TIMELINE), load_told(run.dir / RECORD)
+    timeline, (told, _) = load_timeline(run.dir / TIMELINE), load_told(run.dir / RECORD)
     assert sorted(row.utterance for row in told.rows) == list(range(UTTERANCES))
     reads = timeline.contributions.first_step.tolist()
     assert sorted(reads) == list(range(len(reads)))

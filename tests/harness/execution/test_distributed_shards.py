@@ -31,6 +31,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
+from harness.simulator.timeline_file import load_timeline
 from tests.run_files import SHARDED, written
 from tests.silence import silent
 
@@ -183,7 +184,7 @@ def again(folder: Path) -> Timeline:
     """The record, once its replay has given the same bits."""
     found = replayed(folder, silent)
     assert found.replayed_sha256 == found.recorded_sha256
-    return Timeline.load(folder / TIMELINE)
+    return load_timeline(folder / TIMELINE)
 
 
 def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from harness.execution.fidelity import replay as replaying
 from harness.execution.training.initial import MODEL
 from harness.simulator import Timeline
+from harness.simulator.timeline_file import save_timeline
 
 
 @pytest.mark.parametrize(("moved", "largest"), [(0.0, 0.0), (0.25, 0.25), (-0.5, 0.5)])
@@ -20,7 +21,7 @@ def test_a_replay_tells_the_largest_difference_whichever_way_it_is(
         (tmp_path / name).mkdir()
         save_file({"model": torch.tensor([1.0, second])}, tmp_path / name / MODEL)
         runs.append(SimpleNamespace(dir=tmp_path / name, config={}))
-    Timeline().save(tmp_path / "stored" / replaying.TIMELINE)
+    save_timeline(Timeline(), tmp_path / "stored" / replaying.TIMELINE)
     monkeypatch.setattr(replaying, "stored_run", lambda folder: runs[0])
     monkeypatch.setattr(replaying, "_again", lambda run, store, say: runs[1])
     found = replaying.replayed(tmp_path / "stored", print)

@@ -5,6 +5,7 @@ import pytest
 
 from harness.execution.evaluation.lags import push_lag
 from harness.simulator import Simulation, Timeline, Workload
+from harness.simulator.timeline_file import load_timeline
 
 
 def test_the_push_lag_is_what_comes_between_the_end_of_computing_and_the_fold(unequal):
@@ -48,7 +49,7 @@ def test_fully_shuffled_frames_grow_old_from_the_beginning_of_their_pass(
     passes, sequence, run_sequence
 ):
     run = run_sequence(sequence(shuffling="full", passes=passes, decode_cost=1.0))
-    timeline = Timeline.load(run.path("timeline.parquet"))
+    timeline = load_timeline(run.path("timeline.parquet"))
     decode = timeline.spans.kind == timeline.kinds.index("decode")
     begins = timeline.spans.start_s[decode].tolist()
     assert len(begins) == passes

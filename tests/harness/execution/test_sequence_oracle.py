@@ -22,7 +22,7 @@ from harness.execution.evaluation.frames import log_prior
 from harness.execution.training.initial import MODEL
 from harness.execution.training.run import final_model, train
 from harness.seeds import stream
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))
@@ -140,7 +140,7 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
     criterion = Criterion(kappa=0.1, numerator="sum", cancel_below=0.01)
     config = sequence(fetch_s=fetch_s, criterion=criterion, rate=0.05)
     done, naive = run_sequence(config), Naive(config, corpus)
-    timeline = Timeline.load(done.path("timeline.parquet"))
+    timeline = load_timeline(done.path("timeline.parquet"))
     rows, decodes = timeline.folded(), timeline.decodes
     order = orders(0, len(naive.train), 3, 2)
     assert len(decodes) == 2 * len(naive.train)  # none of which nothing was kept
@@ -182,7 +182,7 @@ def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
     for at in range(0, len(frames), 4):
         model = naive.stepped(model, model, [frames[i] for i in shuffled[at : at + 4]])
     close(final(done), model, (model - initial).abs().max())
-    timeline = Timeline.load(done.path("timeline.parquet"))
+    timeline = load_timeline(done.path("timeline.parquet"))
     decode = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("decode"))
     assert decode.start_s.tolist() == [0.0]
     assert decode.end_s[0] > 0.0

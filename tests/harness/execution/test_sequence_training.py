@@ -25,7 +25,7 @@ from harness.execution.training.initial import MODEL
 from harness.execution.training.run import WORD_ERRORS, final_model, train, train_sequence
 from harness.execution.training.sequence import collapsed
 from harness.identity import SHORT, identity
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent
 
@@ -109,7 +109,7 @@ def test_a_finished_run_is_not_trained_again(sequence, run_sequence):
 @pytest.mark.parametrize("way", ["on the fly", "none", "full"])
 def test_every_kept_frame_is_trained_on_in_every_pass(way, sequence, run_sequence, corpus):
     done = run_sequence(sequence(rate=1e-4, **WAYS[way]))
-    timeline = Timeline.load(done.path("timeline.parquet"))
+    timeline = load_timeline(done.path("timeline.parquet"))
     frames = round(done.summary["kept_frames"] * done.summary["decoded_frames"])
     assert done.summary["decoded_frames"] == 2 * corpus.frames_of("train")
     assert done.summary["utterances"] == 2 * len(corpus.split("train"))
@@ -174,7 +174,7 @@ def test_frames_that_are_not_kept_enter_as_zeros_where_all_enter(sequence, run_s
     some, every = (
         run_sequence(sequence(criterion=criterion, frames=name)) for name in ("kept", "all")
     )
-    steps = [Timeline.load(r.path("timeline.parquet")).decodes.steps for r in (some, every)]
+    steps = [load_timeline(r.path("timeline.parquet")).decodes.steps for r in (some, every)]
     assert 0 < steps[0].sum() < steps[1].sum()
     assert set(steps[1].tolist()) <= set(corpus.split("train").frames.tolist())
 
@@ -194,7 +194,7 @@ def test_what_is_wrong_with_an_utterance_is_counted_and_named_and_training_goes_
     assert done.summary["trouble/unreachable"] == 1
     named = json.loads(done.path("troubles.json").read_text())
     assert (named["out of lexicon"], named["unreachable"]) == (["u0"], ["u1"])
-    assert len(Timeline.load(done.path("timeline.parquet")).decodes) == len(table.id[:28]) - 2
+    assert len(load_timeline(done.path("timeline.parquet")).decodes) == len(table.id[:28]) - 2
 
 
 def test_an_utterance_of_which_nothing_is_kept_enters_no_minibatch(sequence, run_sequence):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from harness.algorithms.schedules import Search
 from harness.execution.training.run import train
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 
 SEARCH = Search(0.02, least_minibatches=6, clear=0.0)
@@ -14,7 +14,7 @@ SEARCH = Search(0.02, least_minibatches=6, clear=0.0)
 
 def searches(run) -> int:
     """How many searches the timeline holds."""
-    timeline = Timeline.load(run.path("timeline.parquet"))
+    timeline = load_timeline(run.path("timeline.parquet"))
     return int((timeline.spans.kind == timeline.kinds.index("search")).sum())
 
 

@@ -16,7 +16,7 @@ from harness.execution.training import frames
 from harness.execution.training import loop as module
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
-from harness.simulator import Timeline
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent
 
@@ -122,7 +122,7 @@ def test_initial_parameters_that_are_no_numbers_are_told_as_such(
 
 def test_every_fold_of_the_timeline_was_executed(configure, corpus, finished):
     run = train(configure(), corpus, finished, silent)
-    timeline = Timeline.load(run.path("timeline.parquet"))
+    timeline = load_timeline(run.path("timeline.parquet"))
     steps = corpus.frames_of("train") // 8
     assert run.summary["folds"] == len(timeline.folds) == 2 * steps
     assert sorted(timeline.contributions.first_step.tolist()) == list(range(2 * steps))
@@ -146,7 +146,7 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
 
 def test_rate_search_costs_simulated_time(configure, corpus, finished):
     searched = train(configure(schedule=SCHEDULES["search"]), corpus, finished, silent)
-    timeline = Timeline.load(searched.path("timeline.parquet"))
+    timeline = load_timeline(searched.path("timeline.parquet"))
     searches = timeline.spans.kind == timeline.kinds.index("search")
     chunks_a_pass = math.ceil(
         corpus.frames_of("train") // 8 / round(0.25 * corpus.frames_of("train") / 8)

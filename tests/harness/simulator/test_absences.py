@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.simulator import Fault, Jitter, Simulation, Timeline, Workload, concat
+from harness.simulator import Fault, Jitter, Simulation, Workload, concat
 from harness.simulator.protocols.absences import new_absences, who_reads
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.timeline_file import load_timeline, save_timeline
 
 SPEC = importlib.util.spec_from_file_location("r", Path(__file__).parent / "simpy_rounds.py")
 simpy_rounds = importlib.util.module_from_spec(SPEC)
@@ -253,8 +254,8 @@ def test_what_happens_to_no_worker_is_refused_in_one_line(run, protocol, fault):
 
 def test_a_timeline_with_lost_rounds_survives_the_file(run, tmp_path):
     timeline = run(Averaging(3), 6, EVERYTHING, **BUSY).advance(folds=60)
-    timeline.save(tmp_path / "t")
-    again = Timeline.load(tmp_path / "t")
+    save_timeline(timeline, tmp_path / "t")
+    again = load_timeline(tmp_path / "t")
     assert again.sha256() == timeline.sha256()
     assert len(again.lost()) > 0
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.simulator import Jitter, ParameterServer, Simulation, Timeline, concat
+from harness.simulator import Jitter, ParameterServer, Simulation, concat
 from harness.simulator.faults import Fault
+from harness.simulator.timeline_file import load_timeline, save_timeline
 
 SPEC = importlib.util.spec_from_file_location("m", Path(__file__).parent / "simpy_server.py")
 simpy_server = importlib.util.module_from_spec(SPEC)
@@ -258,8 +259,8 @@ def test_faults_strike_at_the_same_instants_whatever_the_protocol(run):
 
 def test_a_timeline_with_losses_and_restarts_survives_the_file(run, tmp_path):
     timeline = run(faults=EVERYTHING).advance(folds=300)
-    timeline.save(tmp_path / "t")
-    again = Timeline.load(tmp_path / "t")
+    save_timeline(timeline, tmp_path / "t")
+    again = load_timeline(tmp_path / "t")
     assert again.sha256() == timeline.sha256()
     assert again.restarts.version.tolist() == timeline.restarts.version.tolist() != []
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.simulator import Jitter, ParameterServer, Simulation, Timeline, concat
+from harness.simulator import Jitter, ParameterServer, Simulation, concat
 from harness.simulator.faults import Fault
-from harness.simulator.timeline_file import write
+from harness.simulator.timeline_file import load_timeline, save_segments
 
 SPEC = importlib.util.spec_from_file_location("m", Path(__file__).parent / "simpy_server.py")
 simpy_server = importlib.util.module_from_spec(SPEC)
@@ -132,8 +132,8 @@ def test_segments_a_restore_and_the_file_change_nothing(run, settings, tmp_path)
     segments.append(parts.advance(folds=200))
     together = whole.advance(folds=300)
     assert concat(segments).sha256() == together.sha256()
-    assert write(segments, tmp_path / "t") == together.sha256()
-    assert Timeline.load(tmp_path / "t").pieces.version.tolist() == together.pieces.version.tolist()
+    assert save_segments(segments, tmp_path / "t") == together.sha256()
+    assert load_timeline(tmp_path / "t").pieces.version.tolist() == together.pieces.version.tolist()
 
 
 def test_a_long_segment_is_simulated_in_parts_that_add_up(run):

@@ -5,9 +5,9 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from harness.simulator import Fault, Jitter, ParameterServer, Simulation, Timeline, concat
+from harness.simulator import Fault, Jitter, ParameterServer, Simulation, concat
 from harness.simulator.protocols.sequence import Sequence
-from harness.simulator.timeline_file import write
+from harness.simulator.timeline_file import load_timeline, save_segments
 
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.05, "jitter": Jitter("lognormal", 0.3)}
 FAULTS = (
@@ -33,8 +33,8 @@ def test_a_streamed_timeline_is_the_file_of_one_that_was_held(
     whole = Simulation(machine, protocol, unit_job, 5).advance(seconds=9000.0)
     parts = Simulation(machine, protocol, unit_job, 5).parts(seconds=9000.0)
     assert len(whole.folds) > 1 << 13  # more than one part
-    assert write(parts, tmp_path / "t") == whole.sha256()
-    again = Timeline.load(tmp_path / "t")
+    assert save_segments(parts, tmp_path / "t") == whole.sha256()
+    again = load_timeline(tmp_path / "t")
     assert again.sha256() == whole.sha256()
     assert len(again.lost()) == len(whole.lost())
 
@@ -51,7 +51,7 @@ def test_memory_does_not_grow_with_simulated_time(cluster, unit_job, tmp_path):
     def peak_bytes(folds: int) -> int:
         simulation = Simulation(cluster(5, **BUSY), "parameter_server", unit_job)
         tracemalloc.start()
-        write(simulation.parts(folds=folds), tmp_path / "t")
+        save_segments(simulation.parts(folds=folds), tmp_path / "t")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak
@@ -66,5 +66,5 @@ def test_parts_with_other_span_kinds_are_refused_and_leave_no_file(cluster, unit
     simulation = Simulation(cluster(2, **BUSY), "parameter_server", unit_job)
     segments = [simulation.advance(folds=5, drain=True), simulation.pause(1.0, "search")]
     with pytest.raises(ValueError, match="span kinds"):
-        write(segments, tmp_path / "t")
+        save_segments(segments, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,8 @@ import pytest
 from harness.errors import UserError
 from harness.simulator import Contributions, Jitter, Timeline, concat
 from harness.simulator.timeline import LOST, Restarts
+from harness.simulator.timeline_file import load_timeline, save_timeline
+from harness.simulator.trace import write_trace
 
 
 @pytest.fixture
@@ -19,8 +21,8 @@ def timeline(simulate):
 
 
 def test_a_saved_timeline_comes_back_the_same(timeline, tmp_path):
-    digest = timeline.save(tmp_path / "timeline.parquet")
-    again = Timeline.load(tmp_path / "timeline.parquet")
+    digest = save_timeline(timeline, tmp_path / "timeline.parquet")
+    again = load_timeline(tmp_path / "timeline.parquet")
     assert again.sha256() == digest == timeline.sha256()
     assert again.kinds == timeline.kinds
     assert [path.name for path in tmp_path.iterdir()] == ["timeline.parquet"]
@@ -28,7 +30,7 @@ def test_a_saved_timeline_comes_back_the_same(timeline, tmp_path):
 
 def test_saving_twice_gives_the_same_file(timeline, tmp_path):
     for name in ("a", "b"):
-        timeline.save(tmp_path / name)
+        save_timeline(timeline, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -36,19 +38,19 @@ def test_an_empty_timeline_and_a_decode_version_survive_the_file(timeline, tmp_p
     rows = timeline.contributions
     decoded = replace(timeline, contributions=replace(rows, decode_version=rows.read_version))
     for kept in (Timeline(), decoded):
-        kept.save(tmp_path / "t")
-        assert Timeline.load(tmp_path / "t").sha256() == kept.sha256()
+        save_timeline(kept, tmp_path / "t")
+        assert load_timeline(tmp_path / "t").sha256() == kept.sha256()
     assert decoded.sha256() != timeline.sha256()
 
 
 def test_any_parquet_reader_finds_the_three_tables_in_the_file(timeline, tmp_path):
-    timeline.save(tmp_path / "t")
+    save_timeline(timeline, tmp_path / "t")
     rows = pq.read_table(tmp_path / "t", filters=[("table", "=", "folds")])
     assert rows.column("time_s").to_pylist() == timeline.folds.time_s.tolist()
 
 
 def test_a_changed_file_is_refused(timeline, tmp_path):
-    timeline.save(tmp_path / "t")
+    save_timeline(timeline, tmp_path / "t")
     table = pq.read_table(tmp_path / "t")
     times = table.column("time_s").to_pylist()
     times[5] += 1e-9
@@ -58,7 +60,7 @@ def test_a_changed_file_is_refused(timeline, tmp_path):
     kept = {name: notes[name] for name in (b"kinds", b"sha256")}
     pq.write_table(changed.replace_schema_metadata(kept), tmp_path / "t")
     with pytest.raises(UserError, match="does not match its SHA-256"):
-        Timeline.load(tmp_path / "t")
+        load_timeline(tmp_path / "t")
 
 
 def test_a_file_that_is_no_timeline_is_refused(tmp_path):
@@ -66,13 +68,13 @@ def test_a_file_that_is_no_timeline_is_refused(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
     for name in ("text", "other", "missing"):
         with pytest.raises(UserError, match=f"{name}: "):
-            Timeline.load(tmp_path / name)
+            load_timeline(tmp_path / name)
 
 
 def test_a_timeline_that_cannot_be_written_leaves_nothing(timeline, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
-        timeline.save(tmp_path / "file" / "t.parquet")
+        save_timeline(timeline, tmp_path / "file" / "t.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -118,7 +120,7 @@ def test_concat_of_nothing_is_empty_and_of_one_is_itself(timeline):
 
 
 def test_the_trace_has_a_slice_a_span_and_an_arrow_a_fold(timeline, tmp_path):
-    timeline.perfetto(tmp_path / "trace.json")
+    write_trace(timeline, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     by_phase = {phase: [e for e in events if e["ph"] == phase] for phase in "MXsfi"}
     assert len(events) == sum(map(len, by_phase.values()))
