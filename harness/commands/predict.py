@@ -28,7 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time."""
     from harness.errors import EXIT_DONE, UserError
     from harness.execution.fidelity.predict import prediction
-    from harness.execution.fidelity.predict_sequence import sequence_prediction
     from harness.execution.runs.file import kind_of, load_run
     from harness.execution.runs.sequence import SequenceConfig
     from harness.simulator import load_cluster
@@ -37,16 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
-    sequence = kind_of(arguments.file) is SequenceConfig
-    if arguments.kept is not None and not sequence:
+    kind = kind_of(arguments.file)
+    if arguments.kept is not None and kind is not SequenceConfig:
         raise UserError(f"--kept {arguments.kept}: for sequence training; {arguments.file} is none")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    options = cluster, arguments.workers, arguments.target
-    lines = (
-        sequence_prediction(load_run(arguments.file, SequenceConfig), *options, arguments.kept)
-        if sequence
-        else prediction(load_run(arguments.file), *options)
-    )
-    for line in lines:
+    asked = load_run(arguments.file, kind)
+    options = cluster, arguments.workers, arguments.target, arguments.kept
+    for line in prediction(asked.config, asked.corpus.split("train"), *options):
         print(line)
     return EXIT_DONE

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,24 @@ from scipy.stats import ks_2samp
 
 from data_synth.corpus import Utterances
 from harness.errors import UserError
+from harness.execution.data.corpora import corpus_of
+from harness.execution.evaluation.lags import Reads, reads
+from harness.execution.fidelity.replay import (
+    config_of,
+    is_sequence,
+    sequence_config_of,
+    stored_run,
+)
+from harness.execution.fidelity.whole import decoded
 from harness.execution.processes.recorder import PAUSE
+from harness.execution.processes.sequence_recorder import Told, load_told
 from harness.execution.runs.config import RunConfig
-from harness.simulator import Cluster, Timeline
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.run import TIMELINE
+from harness.execution.training.sequence import RECORD
+from harness.simulator import Cluster, Spans, Timeline
+from harness.simulator.lags import Lag
+from harness.simulator.timeline_file import load_timeline
 
 LEAST_FOLDS = 50
 QUANTILES = (0.5, 0.95, 0.99)
@@ -21,17 +38,16 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a cluster behaved while all its workers were at work.
+    """How a cluster behaved, without the pauses of its server.
 
-    Args:
-        throughput_per_s: folds a second.
-        staleness: of each contribution, in folds.
-        lag_s: of each contribution.
+    Attributes:
+        throughput_per_s: folds a second while all workers were at work.
+        lags: staleness and lag from each read, by its name: ``inner`` while all were at work, the
+            others of the whole run.
     """
 
     throughput_per_s: float
-    staleness: np.ndarray
-    lag_s: np.ndarray
+    lags: Mapping[str, Lag]
 
 
 @dataclass(frozen=True)
@@ -44,82 +60,145 @@ class Comparison:
     @property
     def throughput_error(self) -> float:
         """Of the prediction, relative to what was recorded."""
-        return self.predicted.throughput_per_s / self.recorded.throughput_per_s - 1.0
+        return _difference(self.recorded.throughput_per_s, self.predicted.throughput_per_s)
 
     @property
     def staleness_error(self) -> float:
-        """Of the mean, relative; infinite where the recorded mean is 0 and the other is not."""
-        there, ours = self.recorded.staleness.mean(), self.predicted.staleness.mean()
-        if there == 0.0:
-            return 0.0 if ours == 0.0 else float("inf")
-        return float(ours / there - 1.0)
+        """Of the mean since the inner read, relative; infinite if 0 was recorded, and is not."""
+        there, ours = (b.lags["inner"].staleness for b in (self.recorded, self.predicted))
+        return _difference(float(there.mean()), float(ours.mean()))
 
-    @property
-    def staleness_distance(self) -> float:
+    def staleness_distance(self, name: str = "inner") -> float:
         """Kolmogorov and Smirnov's: the largest difference of the two distributions."""
-        found: Any = ks_2samp(self.recorded.staleness, self.predicted.staleness, method="asymp")
+        there, ours = (b.lags[name].staleness for b in (self.recorded, self.predicted))
+        found: Any = ks_2samp(there, ours, method="asymp")
         return float(found.statistic)
 
 
-def behaviour(timeline: Timeline, workers: int) -> Behaviour:
-    """Of the part of a timeline in which everybody is at work.
+def compared(
+    folder: Path, cluster: Cluster | None = None, say: Callable[[str], None] = lambda line: None
+) -> Comparison:
+    """A stored run beside a simulated one.
 
-    The first and last folds, three a worker, are left out, and so is whatever was under way
-    during a pause of the server's.
+    Args:
+        folder: of the run.
+        cluster: predicts; None for the run's own.
+        say: told when the corpus is made.
+
+    Raises:
+        UserError: no such run, its record is too short, or of a kind that is not simulated.
+    """
+    run = stored_run(folder)
+    timeline = load_timeline(run.dir / TIMELINE)
+    if is_sequence(run):
+        config, (told, _) = sequence_config_of(run), load_told(run.dir / RECORD)
+    else:
+        config, told = config_of(run), Told()
+    train = corpus_of(config, say).split("train")
+    predicted = again(config, train, timeline, told, cluster)
+    return Comparison(*(behaviour(each, reads(config)) for each in (timeline, predicted)))
+
+
+def again(
+    config: RunConfig | SequenceConfig,
+    train: Utterances,
+    recorded: Timeline,
+    told: Told,
+    cluster: Cluster | None = None,
+) -> Timeline:
+    """A recorded run as it is simulated: with as many folds, or as many frames of each utterance.
+
+    Raises:
+        UserError: somebody died in a recorded sequence training.
+    """
+    if isinstance(config, RunConfig):
+        return config.simulation(train, cluster).advance(folds=len(recorded.folds))
+    if told.restarts or len(recorded.lost()):
+        raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
+    queues: dict[int, deque[int]] = {}
+    for row in sorted(told.rows):
+        queues.setdefault(row.utterance, deque()).append(row.entering)
+    return decoded(config, train, lambda utterance: queues[utterance].popleft(), cluster)
+
+
+def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
+    """How a cluster behaved.
+
+    All workers are at work but for the first and last folds, three a worker. Of the inner lag,
+    whatever was under way during a pause is left out too.
 
     Raises:
         UserError: too few folds are left.
     """
-    edge = 3 * workers
-    rows, times = timeline.folded(), timeline.folds.time_s
-    if len(times) < 2 * edge + LEAST_FOLDS:
-        raise UserError(f"timeline: {len(times)} folds; needed: {2 * edge + LEAST_FOLDS}")
-    pauses = _pauses(timeline)
-    inside = (rows.fold >= edge) & (rows.fold < len(times) - edge)
-    folded_s = times[rows.fold]
-    for start, end in pauses:
-        inside &= (folded_s <= start) | (rows.read_time_s >= end)
-    first, last = times[edge - 1], times[len(times) - edge - 1]
-    away = sum(max(0.0, min(end, last) - max(start, first)) for start, end in pauses)
-    rate = (len(times) - 2 * edge) / (last - first - away)
-    staleness = (rows.fold - rows.read_version)[inside]
-    return Behaviour(float(rate), staleness, (folded_s - rows.read_time_s)[inside])
+    rows, folds = timeline.folded(), len(timeline.folds)
+    edge = 3 * len(np.unique(rows.worker))
+    if folds < 2 * edge + LEAST_FOLDS:
+        raise UserError(f"timeline: {folds} folds; needed: {2 * edge + LEAST_FOLDS}")
+    paused_s = _paused_s(timeline)
+    steady = paused_s(rows.read_time_s) == paused_s(timeline.folds.time_s[rows.fold])
+    steady &= (rows.fold >= edge) & (rows.fold < folds - edge)
+    at_work = awake(timeline)
+    times = at_work.folds.time_s
+    rate = (folds - 2 * edge) / (times[-edge - 1] - times[edge - 1])
+    lags = {name: read(at_work) for name, read in reads.items()}
+    staleness, lag_s = lags["inner"]
+    return Behaviour(float(rate), {**lags, "inner": Lag(staleness[steady], lag_s[steady])})
 
 
-def _pauses(timeline: Timeline) -> list[tuple[float, float]]:
-    if PAUSE not in timeline.kinds:
-        return []
-    spans = timeline.spans
-    rows = spans.where(spans.kind == timeline.kinds.index(PAUSE))
-    return list(zip(rows.start_s.tolist(), rows.end_s.tolist(), strict=True))
+def awake(timeline: Timeline) -> Timeline:
+    """A timeline without the pauses of its server: what came after one comes so much earlier."""
+    paused_s = _paused_s(timeline)
+
+    def earlier(rows: Any) -> Any:
+        times = {name: at for name, at in rows.columns().items() if name.endswith("_s")}
+        return replace(rows, **{name: at - paused_s(at) for name, at in times.items()})
+
+    busy = replace(timeline, spans=timeline.spans.where(~_is_pause(timeline)))
+    return replace(busy, **{name: earlier(rows) for name, rows in busy.tables().items()})
 
 
-def compare(
-    config: RunConfig, train: Utterances, timeline: Timeline, cluster: Cluster | None = None
-) -> Comparison:
-    """A recorded run beside as many simulated folds.
+def _paused_s(timeline: Timeline) -> Callable[[np.ndarray], np.ndarray]:
+    """For instants, how long the server had paused before each."""
+    pauses: Spans = timeline.spans.where(_is_pause(timeline))
 
-    Args:
-        config: of the run.
-        train: the training utterances.
-        timeline: its record.
-        cluster: predicts; None for the run's own.
-    """
-    predicted = config.simulation(train, cluster).advance(folds=len(timeline.folds))
-    return Comparison(behaviour(timeline, config.workers), behaviour(predicted, config.workers))
+    def before(time_s: np.ndarray) -> np.ndarray:
+        return (np.clip(time_s[:, None], pauses.start_s, pauses.end_s) - pauses.start_s).sum(1)
+
+    return before
+
+
+def _is_pause(timeline: Timeline) -> np.ndarray:
+    return np.array(timeline.kinds)[timeline.spans.kind] == PAUSE
 
 
 def shown(found: Comparison) -> Iterator[str]:
     """Lines of a table: recorded, predicted and how they differ."""
     there, ours = found.recorded, found.predicted
     yield f"{'':24}{'recorded':>12}{'predicted':>12}{'difference':>12}"
-    rows = [("folds a second", there.throughput_per_s, ours.throughput_per_s)]
-    rows += [("mean staleness", float(there.staleness.mean()), float(ours.staleness.mean()))]
-    rows += [
-        (f"lag, {q:.0%} quantile, s", *(float(np.quantile(b.lag_s, q)) for b in (there, ours)))
-        for q in QUANTILES
-    ]
-    for name, a, b in rows:
-        difference = f"{b / a - 1.0:+.1%}" if a else "-"
-        yield f"{name:24}{a:12.4g}{b:12.4g}{difference:>12}"
-    yield f"{'staleness, KS distance':24}{'':24}{found.staleness_distance:12.3f}"
+    yield _row("folds a second", there.throughput_per_s, ours.throughput_per_s)
+    for name in there.lags:
+        figures, predicted = (_figures(name, b.lags[name]) for b in (there, ours))
+        yield from (_row(label, figures[label], predicted[label]) for label in figures)
+        label = "staleness" if name == "inner" else name
+        distance = found.staleness_distance(name)
+        yield f"{label + ', KS distance':24}{'':24}{distance:12.3f}"
+
+
+def _figures(name: str, lag: Lag) -> dict[str, float]:
+    staleness = float(lag.staleness.mean())
+    if name != "inner":
+        return {f"mean {name} staleness": staleness, f"mean {name} lag, s": float(lag.lag_s.mean())}
+    quantiles = {f"lag, {q:.0%} quantile, s": float(np.quantile(lag.lag_s, q)) for q in QUANTILES}
+    return {"mean staleness": staleness, **quantiles}
+
+
+def _row(label: str, recorded: float, predicted: float) -> str:
+    difference = f"{_difference(recorded, predicted):+.1%}" if recorded else "-"
+    return f"{label:24}{recorded:12.4g}{predicted:12.4g}{difference:>12}"
+
+
+def _difference(recorded: float, predicted: float) -> float:
+    """Relative to what was recorded; infinite where that is 0 and the other is not."""
+    if recorded == 0.0:
+        return 0.0 if predicted == 0.0 else float("inf")
+    return predicted / recorded - 1.0

@@ -14,11 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.errors import UserError
-from harness.execution.fidelity.compare import Comparison, compare
-from harness.execution.fidelity.replay import config_of, stored_run
+from harness.execution.fidelity.compare import Comparison, compared
 from harness.execution.runs.file import load_run
-from harness.execution.training.run import TIMELINE
-from harness.simulator.timeline_file import load_timeline
 
 ASYNCHRONOUS = """
 [algorithm]
@@ -161,9 +158,7 @@ def _one(folder: Path, name: str, workers: int) -> Comparison:
         told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
         raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
     (config_file,) = (folder / "runs").glob("*/config.json")
-    run = stored_run(config_file.parent)
-    train = asked.corpus.split("train")
-    return compare(config_of(run), train, load_timeline(run.dir / TIMELINE))
+    return compared(config_file.parent)
 
 
 def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
@@ -173,9 +168,9 @@ def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for name, one in found.items():
         there, ours = one.recorded, one.predicted
+        staleness = [b.lags["inner"].staleness.mean() for b in (there, ours)]
         yield (
             f"| {name} | {there.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
-            f" {one.throughput_error:+.1%} | {there.staleness.mean():.3f} |"
-            f" {ours.staleness.mean():.3f} | {one.staleness_error:+.1%} |"
-            f" {one.staleness_distance:.3f} |"
+            f" {one.throughput_error:+.1%} | {staleness[0]:.3f} | {staleness[1]:.3f} |"
+            f" {one.staleness_error:+.1%} | {one.staleness_distance():.3f} |"
         )

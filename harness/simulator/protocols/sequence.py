@@ -53,7 +53,7 @@ from harness.simulator.protocols.sequence_kernel import (
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
 from harness.spec import Spec, setting
 
-__all__ = ["Sequence", "Untold", "outer_lag"]
+__all__ = ["Sequence", "Untold"]
 
 
 class Untold(NamedTuple):
@@ -207,43 +207,6 @@ class Sequence(Spec, TimingProtocol):
         rows = state.trainers[state.trainers["phase"] == UNDER_WAY]
         ordered = rows[np.argsort(rows["first_step"])]
         return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
-
-
-def outer_lag(timeline: Timeline, slots: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """How old the outer gradients were: for every frame that was folded, from decoder's read.
-
-    Args:
-        timeline: from the simulation's start, so that each worker's minibatches can be counted.
-        slots: frames of a minibatch where they are not shuffled; None is one of each utterance.
-
-    Returns:
-        [K] folds between the decoder's read and the frame's fold, [K] seconds between them.
-    """
-    rows, decodes = timeline.folded(), timeline.decodes
-    order = np.argsort(rows.worker, kind="stable")
-    counts = np.bincount(rows.worker, minlength=int(decodes.worker.max(initial=0)) + 1)
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    frame = np.repeat(np.arange(len(decodes)), decodes.steps)
-    starts = np.concatenate([[0], np.cumsum(decodes.steps)])[:-1]
-    within = np.arange(len(frame)) - starts[frame]
-    if slots is None:
-        step = decodes.first_step[frame] + within
-    else:
-        step = (_frames_before(decodes)[frame] + within) // slots
-    done = step < counts[decodes.worker[frame]]
-    frame, step = frame[done], step[done]
-    fold = rows.fold[order[begins[decodes.worker[frame]] + step]]
-    seconds = timeline.folds.time_s[fold] - decodes.decode_time_s[frame]
-    return fold - decodes.decode_version[frame], seconds
-
-
-def _frames_before(decodes: Decodes) -> np.ndarray:
-    """[D] frames that an utterance's worker had trained on when it came to this utterance."""
-    before = np.zeros(len(decodes), np.int64)
-    for worker in np.unique(decodes.worker):
-        mine = decodes.worker == worker
-        before[mine] = np.cumsum(decodes.steps[mine]) - decodes.steps[mine]
-    return before
 
 
 def _contributions(folds: np.ndarray, trainers: np.ndarray) -> Contributions:

@@ -13,7 +13,7 @@ import torch
 
 from harness import cli
 from harness.errors import UserError
-from harness.execution.fidelity.compare_sequence import compare_sequence
+from harness.execution.fidelity.compare import compared
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
 from harness.execution.processes.messages import GarbageReceived
@@ -153,11 +153,12 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
     for name in ("held_out_criterion", "train_criterion", "kept_frames", "rate"):
         (epochs, values, _), (repeated, theirs, _) = run.curve(name), second.curve(name)
         assert (epochs.tolist(), values.tolist()) == (repeated.tolist(), theirs.tolist())
-    found = compare_sequence(config, corpus.split("train"), timeline, told)
-    assert found.recorded.outer.mean() == pytest.approx(run.summary["outer_staleness_mean"])
-    assert found.recorded.push.mean() == pytest.approx(run.summary["push_staleness_mean"])
+    lags = compared(run.dir).recorded.lags
+    for name in ("outer", "push"):
+        mean = lags[name].staleness.mean()
+        assert mean == pytest.approx(run.summary[f"{name}_staleness_mean"])
     assert cli.main(["compare", str(run.dir)]) == 0
-    line = f"mean outer staleness{'':4}{found.recorded.outer.mean():12.4g}"
+    line = f"mean outer staleness{'':4}{lags['outer'].staleness.mean():12.4g}"
     assert line in capsys.readouterr().out
 
 

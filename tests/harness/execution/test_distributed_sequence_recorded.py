@@ -16,12 +16,8 @@ from safetensors.numpy import save_file
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.data.utterances import orders
-from harness.execution.fidelity import predict_sequence
-from harness.execution.fidelity.compare_sequence import (
-    awake,
-    compare_sequence,
-    shown_sequence,
-)
+from harness.execution.evaluation.lags import reads
+from harness.execution.fidelity.compare import Comparison, again, awake, behaviour, shown
 from harness.execution.fidelity.recorded_sequence import RecordedSequence
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.replica import Handed, Replica
@@ -29,7 +25,7 @@ from harness.execution.processes.sequence_recorder import Row, Told, load_told
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
-from harness.simulator import LOST, Simulation, Timeline, concat
+from harness.simulator import LOST, Cluster, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.store import Store
 from tests.silence import silent
@@ -110,9 +106,16 @@ def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
 ) -> None:
     config = sequence(test=False, passes=3)
     _, timeline, told = simulated(config, beginning(config))
-    kept = predict_sequence.as_told((row.utterance, row.entering) for row in sorted(told.rows))
-    predicted = predict_sequence.simulated(config, corpus.split("train"), kept)
+    predicted = again(config, corpus.split("train"), timeline, told)
     assert predicted.sha256() == timeline.sha256()
+
+
+def beside(
+    config: SequenceConfig, corpus: Corpus, recorded: Timeline, told: Told,
+    cluster: Cluster | None = None,
+) -> Comparison:  # fmt: skip
+    predicted = again(config, corpus.split("train"), recorded, told, cluster)
+    return Comparison(*(behaviour(each, reads(config)) for each in (recorded, predicted)))
 
 
 PAUSES = ((0.02, 5.0), (0.05, 0.25))
@@ -171,21 +174,22 @@ def test_a_record_with_pauses_is_compared_with_its_own_simulation(
 ) -> None:
     config = sequence(test=False, passes=3)
     _, timeline, told = simulated(config, beginning(config))
-    train = corpus.split("train")
-    found = compare_sequence(config, train, rested(timeline), told)
+    found = beside(config, corpus, rested(timeline), told)
     there, ours = found.recorded, found.predicted
-    assert there.inner.throughput_per_s == pytest.approx(ours.inner.throughput_per_s, rel=1e-9)
+    assert there.throughput_per_s == pytest.approx(ours.throughput_per_s, rel=1e-9)
     for name in ("outer", "push"):
-        assert getattr(there, name).tolist() == getattr(ours, name).tolist()
-    np.testing.assert_allclose(there.outer_s, ours.outer_s, rtol=0.0, atol=1e-12)
-    lines = list(shown_sequence(found))
-    assert [line[:24].strip() for line in lines[-5:]] == [
-        "mean outer staleness", "mean push staleness", "mean outer lag, s",
-        "outer, KS distance", "push, KS distance",
+        (staleness, lag_s), predicted = there.lags[name], ours.lags[name]
+        assert staleness.tolist() == predicted.staleness.tolist()
+        np.testing.assert_allclose(lag_s, predicted.lag_s, rtol=0.0, atol=1e-12)
+    lines = list(shown(found))
+    assert [line[:24].strip() for line in lines[-6:]] == [
+        "mean outer staleness", "mean outer lag, s", "outer, KS distance",
+        "mean push staleness", "mean push lag, s", "push, KS distance",
     ]  # fmt: skip
-    assert lines[-5].split()[-3:] == [f"{ours.outer.mean():.4g}"] * 2 + ["+0.0%"]
-    assert [float(line.split()[-1]) for line in lines[-2:]] == [0.0, 0.0]
-    assert ours.outer.mean() > 1.0
+    mean = ours.lags["outer"].staleness.mean()
+    assert mean > 1.0
+    assert lines[-6].split()[-3:] == [f"{mean:.4g}"] * 2 + ["+0.0%"]
+    assert [float(lines[at].split()[-1]) for at in (-4, -1)] == [0.0, 0.0]
 
 
 def test_a_cluster_twice_as_fast_is_predicted_to_be(sequence, corpus, beginning, simulated) -> None:
@@ -198,10 +202,10 @@ def test_a_cluster_twice_as_fast_is_predicted_to_be(sequence, corpus, beginning,
         link=replace(config.cluster.link, bandwidth_bytes_per_s=2e7),
         server=replace(config.cluster.server, fold_s=0.00005),
     )
-    found = compare_sequence(config, corpus.split("train"), timeline, told, fast)
-    ratio = found.predicted.inner.throughput_per_s / found.recorded.inner.throughput_per_s
+    found = beside(config, corpus, timeline, told, fast)
+    ratio = found.predicted.throughput_per_s / found.recorded.throughput_per_s
     assert ratio == pytest.approx(2.0, rel=0.02)
-    line = next(line for line in shown_sequence(found) if line.startswith("folds a second"))
+    line = next(line for line in shown(found) if line.startswith("folds a second"))
     assert line.split()[-1] == f"{ratio - 1.0:+.1%}"
 
 
@@ -215,7 +219,7 @@ def test_a_record_in_which_somebody_died_is_not_compared(
     lost = replace(timeline, contributions=replace(rows, fold=fold))
     for record, said in ((timeline, replace(told, restarts=[5])), (lost, told)):
         with pytest.raises(UserError, match="somebody died in this run"):
-            compare_sequence(config, corpus.split("train"), record, said)
+            again(config, corpus.split("train"), record, said)
 
 
 def test_a_record_of_other_arithmetic_is_refused(sequence, corpus, beginning, simulated) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from harness import cli
 from harness.algorithms.schedules import Search
-from harness.execution.fidelity.predict import whole
-from harness.execution.fidelity.predict_sequence import sharing, simulated
+from harness.execution.fidelity.whole import whole
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
@@ -38,9 +37,8 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
 def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
     asked = load_run(path, SequenceConfig)
     run = train_sequence(asked.config, asked.corpus, Store(tmp_path), lambda progress: None)
-    train_set = asked.corpus.split("train")
-    timeline = simulated(asked.config, train_set, sharing(train_set, run.summary["kept_frames"]))
-    assert float(timeline.folds.time_s[-1]) == pytest.approx(run.summary["virtual_s"], rel=0.05)
+    predicted = whole(asked.config, asked.corpus.split("train"), run.summary["kept_frames"])
+    assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
 
 
 def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path: Path) -> None:

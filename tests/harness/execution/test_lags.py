@@ -3,43 +3,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution.evaluation.lags import push_lag
+from harness.execution.evaluation.lags import lags, reads
 from harness.simulator import Simulation, Timeline, Workload
 from harness.simulator.timeline_file import load_timeline
 
 
-def test_the_push_lag_is_what_comes_between_the_end_of_computing_and_the_fold(unequal):
-    workload = Workload.of_network((9, 6, 5), 8)
-    timeline = Simulation(unequal, "parameter_server", workload, 3, 1).advance(folds=200)
-    ends: dict[int, list[float]] = {}
-    spans = timeline.spans
-    for worker, kind, end in zip(spans.worker, spans.kind, spans.end_s, strict=True):
-        if timeline.kinds[kind] == "compute":
-            ends.setdefault(int(worker), []).append(float(end))
-    rows, times = timeline.folded(), timeline.folds.time_s
-    folds, seconds = push_lag(timeline)
-    for row, (worker, fold) in enumerate(zip(rows.worker, rows.fold, strict=True)):
-        computed = ends[int(worker)].pop(0)
-        assert seconds[row] == times[fold] - computed
-        assert folds[row] == np.sum((times > computed) & (times < times[fold]))
-    assert folds.max() >= 1
+def test_a_timeline_without_folds_has_no_lags(configure, sequence) -> None:
+    every = [sequence(shuffling=how) for how in ("none", "on the fly", "full")]
+    assert [lags(Timeline(), config) for config in (configure(), *every)] == [{}] * 4
 
 
-def test_a_timeline_without_folds_has_no_lags():
-    assert len(push_lag(Timeline())[0]) == 0
+def test_every_kind_of_run_names_its_reads(configure, sequence) -> None:
+    assert set(reads(configure())) == {"inner"}
+    assert set(reads(sequence())) == {"inner", "push", "outer"}
+    assert set(reads(sequence(shuffling="full", decode_cost=0.0))) == {"inner", "push"}
 
 
-def test_the_lags_of_a_run_name_every_path(unequal):
-    from harness.execution.evaluation.lags import lags
-
-    class Config:
-        shuffling = "on the fly"
-        slots = 4
-
+def test_the_lags_of_a_run_name_every_read(unequal, sequence):
     timeline = Simulation(unequal, "sequence", Workload.of_network((9, 6, 5), 32), 3, 1).advance(
         folds=50
     )
-    found = lags(timeline, Config())
+    found = lags(timeline, sequence(slots=4))
     assert found["inner_staleness_mean"] == pytest.approx(timeline.staleness().mean())
     assert found["outer_lag_s_p95"] > found["inner_lag_s_p95"] > found["push_lag_s_p95"] >= 0.0
 

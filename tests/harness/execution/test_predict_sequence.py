@@ -12,14 +12,11 @@ from data_synth.corpus import Corpus
 from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.errors import UserError
-from harness.execution.fidelity.predict_sequence import (
-    sequence_prediction,
-    sharing,
-    simulated,
-    steady_rate,
-)
-from harness.execution.runs.file import RunFile
+from harness.execution.evaluation.lags import reads
+from harness.execution.fidelity.predict import prediction
+from harness.execution.fidelity.whole import whole
 from harness.execution.runs.sequence import SequenceConfig
+from harness.identity import identity
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run
 
@@ -35,17 +32,16 @@ def slow() -> Cluster:
 
 def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -> None:
     config = sequence(cluster=slow, replicas=1, decode_cost=0.001)
-    train = corpus.split("train")
-    rate = steady_rate(simulated(config, train, sharing(train, 1.0)))
-    assert rate == pytest.approx(1.0 / (COMPUTE_S + FOLD_S), rel=1e-6)
+    assert whole(config, corpus.split("train")).per_s == pytest.approx(
+        1.0 / (COMPUTE_S + FOLD_S), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("kept", [0.25, 0.5])
 def test_decoders_set_the_pace_where_decoding_is_dear(sequence, corpus, slow, kept: float) -> None:
     cost = 50.0
     config = sequence(cluster=slow, replicas=1, decode_cost=cost)
-    train = corpus.split("train")
-    rate = steady_rate(simulated(config, train, sharing(train, kept)))
+    rate = whole(config, corpus.split("train"), kept).per_s
     # Of a minibatch's frames each was kept out of 1 / kept decoded ones.
     assert rate == pytest.approx(kept / (cost * COMPUTE_S), rel=0.1)
 
@@ -67,8 +63,7 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
     )  # fmt: skip
     run = run_sequence(config)
     assert 0.1 < run.summary["kept_frames"] < 0.9
-    asked = RunFile(config, corpus)
-    lines = list(sequence_prediction(asked, None, None, run.dir, None))
+    lines = list(prediction(config, corpus.split("train"), target=run.dir))
     assert said(lines, "frames kept") == [pytest.approx(run.summary["kept_frames"], rel=1e-2)]
     passes, whole_s = said(lines, "all passes")
     assert passes == 4
@@ -80,17 +75,53 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
 
 
 def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, slow) -> None:
-    asked = RunFile(sequence(cluster=slow, replicas=1, passes=20), corpus)
-    two = list(sequence_prediction(asked, None, 2, None, 0.5))
+    train = corpus.split("train")
+    config = sequence(cluster=slow, replicas=1, passes=20)
+    two = list(prediction(config, train, workers=2, kept=0.5))
     assert two[0].endswith("two replicas, 2 replicas")
     assert said(two, "frames kept") == [0.5]
     (speed_up,) = said(two, "speed-up")
     assert 1.5 < speed_up <= 2.01
-    every = RunFile(sequence(cluster=slow, replicas=1, frames="all"), corpus)
-    assert said(list(sequence_prediction(every, None, None, None, None)), "frames kept") == [1.0]
-    full = RunFile(sequence(cluster=slow, replicas=1, shuffling="full"), corpus)
-    with pytest.raises(UserError, match="shuffling: 'full' cannot be predicted"):
-        list(sequence_prediction(full, None, None, None, None))
+    every = prediction(sequence(cluster=slow, replicas=1, frames="all"), train)
+    assert said(list(every), "frames kept") == [1.0]
+
+
+def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> None:
+    config, train = sequence(cluster=slow, replicas=2, passes=20), corpus.split("train")
+    lines = list(prediction(config, train, kept=0.5))
+    timeline = whole(config, train, 0.5).timeline
+    found = [(name, said(lines, f"{name} staleness")) for name in ("inner", "outer", "push")]
+    for name, (mean, largest) in found:
+        staleness = reads(config)[name](timeline).staleness
+        assert (mean, largest) == (float(f"{staleness.mean():.3g}"), staleness.max())
+    (inner, _), (outer, _), (push, _) = (figures for _, figures in found)
+    assert outer > inner > push > 0.0
+
+
+@pytest.mark.parametrize(
+    ("choices", "kept", "line"),
+    [
+        ({"shuffling": "full"}, None, "shuffling: 'full' cannot be predicted"),
+        ({"passes": 0}, None, "passes: 0 trains nothing"),
+        ({}, 0.0001, "frames kept: 0.0001 of all fill no minibatch"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(
+    sequence, corpus, slow, choices: dict[str, object], kept: float | None, line: str
+) -> None:
+    config = sequence(cluster=slow, replicas=1, **choices)
+    with pytest.raises(UserError, match=line):
+        list(prediction(config, corpus.split("train"), kept=kept))
+
+
+def test_a_target_has_to_be_of_the_same_kind(sequence, configure, run_sequence, corpus) -> None:
+    of_sequences = run_sequence(config := sequence(test=False))
+    of_frames = of_sequences.dir.parent / identity(config.start.to_dict())
+    train = corpus.split("train")
+    with pytest.raises(UserError, match="no sequence training; allowed"):
+        list(prediction(config, train, target=of_frames))
+    with pytest.raises(UserError, match="a sequence training; allowed"):
+        list(prediction(configure(), train, target=of_sequences.dir))
 
 
 def test_the_command_predicts_a_sequence_run_file(capsys: pytest.CaptureFixture[str]) -> None:

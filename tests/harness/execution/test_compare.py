@@ -7,7 +7,10 @@ from harness.errors import UserError
 from harness.execution.fidelity.compare import behaviour
 from harness.execution.processes.recorder import Recorder, Work
 from harness.simulator import LOST, Timeline
+from harness.simulator.lags import inner_lag
 from harness.simulator.timeline import IN_FLIGHT
+
+INNER = {"inner": inner_lag}
 
 
 def steady(folds: int, pause_s: float = 0.0) -> Timeline:
@@ -26,21 +29,21 @@ def steady(folds: int, pause_s: float = 0.0) -> Timeline:
 
 
 def test_throughput_staleness_and_lag_are_those_of_the_middle() -> None:
-    found = behaviour(steady(100), 2)
+    found = behaviour(steady(100), INNER)
     assert found.throughput_per_s == 1.0
-    assert set(found.staleness.tolist()) == {1}
-    assert set(found.lag_s.tolist()) == {2.0}
+    assert set(found.lags["inner"].staleness.tolist()) == {1}
+    assert set(found.lags["inner"].lag_s.tolist()) == {2.0}
 
 
 def test_a_pause_of_the_server_counts_neither_as_work_nor_as_lag() -> None:
-    found = behaviour(steady(100, pause_s=30.0), 2)
+    found = behaviour(steady(100, pause_s=30.0), INNER)
     assert found.throughput_per_s == pytest.approx(1.0)
-    assert found.lag_s.max() == pytest.approx(2.0)
+    assert found.lags["inner"].lag_s.max() == pytest.approx(2.0)
 
 
 def test_too_short_a_record_is_refused() -> None:
     with pytest.raises(UserError, match="40 folds; needed: 62"):
-        behaviour(steady(40), 2)
+        behaviour(steady(40), INNER)
 
 
 def test_a_recorded_segment_tells_what_was_lost_and_what_is_under_way() -> None:

@@ -1,0 +1,194 @@
+"""A run from its beginning to its end in simulated time, without training it.
+
+Which frames the decoders of a sequence training keep follows from parameters, which nobody has
+before training: how many they keep is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from data_synth.corpus import Utterances
+from harness.errors import UserError
+from harness.execution.data.frames import Order
+from harness.execution.data.partition import Partition
+from harness.execution.runs.boundaries import Boundaries
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.sequence import SequenceConfig
+from harness.simulator import Cluster, Simulation, Timeline, concat
+
+MOST_FOLDS = 200_000
+"""Folds that are simulated; a longer run goes on at the rate that it had by then."""
+WITHOUT_LIMIT = 10**9
+KeptOf = Callable[[int], int]
+"""How many frames of an utterance, by its number, enter minibatches."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run from its beginning to its end, in simulated time.
+
+    Attributes:
+        timeline: of the folds that were simulated: all, or the first ones of a long run.
+        per_s: folds a second.
+        folds: of every pass.
+        ends_s: when each pass ends; beyond the simulated folds, at their rate.
+    """
+
+    timeline: Timeline
+    per_s: float
+    folds: tuple[int, ...]
+    ends_s: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, timeline: Timeline, per_s: float, folds: Sequence[int], ends_s: Sequence[float] = ()
+    ) -> Whole:
+        """A run of which the ends of the first passes are known, or of none."""
+        known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
+        rest = list(accumulate(folds))[len(ends_s) :]
+        return replace(known, ends_s=(*ends_s, *map(known.second_of, rest)))
+
+    @property
+    def minibatches_per_s(self) -> float:
+        """Minibatches a second that have entered folds."""
+        steps = int(self.timeline.folded().steps.sum())
+        return self.per_s * steps / len(self.timeline.folds)
+
+    def second_of(self, fold: int) -> float:
+        """When so many folds are done."""
+        times = self.timeline.folds.time_s
+        if fold <= len(times):
+            return float(times[fold - 1]) if fold else 0.0
+        return float(times[-1]) + (fold - len(times)) / self.per_s
+
+
+def whole(
+    config: RunConfig | SequenceConfig,
+    train: Utterances,
+    kept: float = 1.0,
+    most: int = MOST_FOLDS,
+) -> Whole:
+    """A run that trains every pass, timed as its executor times it.
+
+    Args:
+        config: of the run.
+        train: the training utterances.
+        kept: the share of frames that enters minibatches, in sequence training.
+        most: folds that are simulated.
+
+    Raises:
+        UserError: too many workers for the data, or a run that cannot be predicted.
+    """
+    if isinstance(config, SequenceConfig):
+        return _of_sequences(config, train, kept, most)
+    return _of_frames(config, train, most)
+
+
+def _of_frames(config: RunConfig, train: Utterances, most: int) -> Whole:
+    simulation = config.simulation(train)
+    happened: list[Timeline] = []
+    folds: list[int] = []
+    ends_s: list[float] = []
+    for stage in range(config.passes):
+        order = config.order(stage, train)
+        folds.append(order.folds)
+        if simulation.version < most:
+            happened += _stage(config, simulation, order, stage, most)
+        if simulation.version == sum(folds):
+            ends_s.append(simulation.now_s)
+    timeline = concat(happened)
+    return Whole.of(timeline, overall_rate(timeline), folds, ends_s)
+
+
+def _stage(
+    config: RunConfig, simulation: Simulation, order: Order | Partition, stage: int, most: int
+) -> Iterator[Timeline]:
+    """The segments of one stage, cut as training cuts them, until there are ``most`` folds."""
+    simulation.change(config.workload(stage))
+    boundaries = Boundaries(config, order, stage)
+    for asked in boundaries.segments():
+        left = order.folds - asked.begins
+        if boundaries.is_chunk(asked.begins) and (
+            search_s := config.search_s(stage, order.chunk_steps, left)
+        ):
+            yield simulation.pause(search_s, "search")
+        if (rest := most - simulation.version) < asked.folds:
+            yield simulation.advance(folds=rest)
+            return
+        how = {"drain": asked.drain, "handing_out": asked.handing_out}
+        yield simulation.advance(folds=asked.folds, **how)
+
+
+def _of_sequences(config: SequenceConfig, train: Utterances, kept: float, most: int) -> Whole:
+    """A pass ends with its share of the folds.
+
+    Raises:
+        UserError: frames are shuffled over whole passes, or there are no folds.
+    """
+    if config.shuffling == "full":
+        raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
+    if not config.passes:
+        raise UserError("passes: 0 trains nothing; allowed: at least 1")
+    timeline = decoded(config, train, sharing(train, kept), most=most)
+    folds = len(timeline.folds)
+    if not folds:
+        raise UserError(f"frames kept: {kept:.3g} of all fill no minibatch")
+    if folds >= most:
+        folds = round(config.passes * float(train.frames.sum()) * kept / config.slots)
+    each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
+    return Whole.of(timeline, steady_rate(timeline), each.tolist())
+
+
+def sharing(train: Utterances, share: float) -> KeptOf:
+    """The share ``share`` of every utterance's frames is kept, whole frames only."""
+    counts = np.rint(share * train.frames).astype(np.int64)
+    return lambda utterance: int(counts[utterance])
+
+
+def decoded(
+    config: SequenceConfig,
+    train: Utterances,
+    kept_of: KeptOf,
+    cluster: Cluster | None = None,
+    most: int = WITHOUT_LIMIT,
+) -> Timeline:
+    """The timeline of a run whose decoders keep so many frames of every utterance.
+
+    Args:
+        config: of the run.
+        train: the training utterances.
+        kept_of: asked once for each utterance that is decoded, in the order of decoding.
+        cluster: in place of the run's own.
+        most: folds after which it ends, if the run is longer.
+    """
+    simulation, order = config.simulation(train, cluster), config.orders(train)
+    segments: list[Timeline] = []
+    while True:
+        segments.append(simulation.advance(folds=WITHOUT_LIMIT))
+        begun = simulation.untold()
+        if not len(begun.worker) or simulation.version >= most:
+            return concat(segments)
+        utterances = order[begun.worker, begun.number].tolist()
+        simulation.tell(begun.worker, np.array([kept_of(u) for u in utterances]))
+
+
+def overall_rate(timeline: Timeline) -> float:
+    """Folds a second, pauses included."""
+    return _rate(len(timeline.folds), float(timeline.folds.time_s[-1]))
+
+
+def steady_rate(timeline: Timeline) -> float:
+    """Folds a second in the middle half: while slots are filled and emptied, there are fewer."""
+    times = timeline.folds.time_s
+    quarter = len(times) // 4
+    first, last = quarter, len(times) - 1 - quarter
+    return _rate(last - first, float(times[last] - times[first]))
+
+
+def _rate(folds: int, seconds: float) -> float:
+    return folds / seconds if seconds > 0.0 else float("inf")
