@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,87 +35,58 @@ is = "Constant"
 rate = 0.5
 """
 SHARDED = f"shards = 2\n{ASYNCHRONOUS}"
-REGIMES: Mapping[str, tuple[int, str, str]] = {
-    "compute-bound": (
-        6,
-        ASYNCHRONOUS,
-        """
-[[workers]]
-count = 6
-device = "paced"
-[devices.paced]
-launch_s = 0.08
-[jitter]
-law = "lognormal"
-cv = 0.2
-""",
-    ),
-    "server-bound": (
-        6,
-        ASYNCHRONOUS,
-        """
-[[workers]]
-count = 6
-device = "paced"
-[devices.paced]
-launch_s = 0.05
-[server]
-fold_s = 0.025
-[jitter]
-law = "lognormal"
-cv = 0.2
-""",
-    ),
-    "server in two shards": (
-        6,
-        SHARDED,
-        """
-[[workers]]
-count = 6
-device = "paced"
-[devices.paced]
-launch_s = 0.08
-[server]
-fold_s = 0.03
-[jitter]
-law = "lognormal"
-cv = 0.2
-""",
-    ),
-    "averaging in rounds": (
-        4,
-        ROUNDS,
-        """
-[[workers]]
-count = 4
-device = "paced"
-[devices.paced]
-launch_s = 0.06
-[jitter]
-law = "lognormal"
-cv = 0.2
-""",
-    ),
-    "one straggler": (
-        6,
-        ASYNCHRONOUS,
-        """
-[[workers]]
-count = 5
-device = "paced"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Workers of known speed, and what they do.
+
+    Attributes:
+        training: protocol, algorithm and schedule, as in a run file.
+        launch_s: what a minibatch takes a worker of speed 1.
+        fold_s: what a fold takes the server.
+        cv: how much a minibatch's time varies, standard deviation over mean.
+        speeds: of the workers.
+    """
+
+    training: str = ASYNCHRONOUS
+    launch_s: float = 0.08
+    fold_s: float = 0.0
+    cv: float = 0.2
+    speeds: tuple[float, ...] = (1.0,) * 6
+
+    def files(self, name: str) -> dict[str, str]:
+        """A run file and its cluster's, by their names."""
+        workers = "".join(WORKER.format(speed=speed) for speed in self.speeds)
+        cluster = CLUSTER.format(name=name, workers=workers, **vars(self))
+        run = RUN.format(workers=len(self.speeds), training=self.training)
+        return {"cluster.toml": cluster, "run.toml": run}
+
+
+REGIMES: Mapping[str, Regime] = {
+    "compute-bound": Regime(),
+    "server-bound": Regime(launch_s=0.05, fold_s=0.025),
+    "server in two shards": Regime(SHARDED, fold_s=0.03),
+    "averaging in rounds": Regime(ROUNDS, launch_s=0.06, speeds=(1.0,) * 4),
+    "one straggler": Regime(cv=0.1, speeds=(1.0, 1.0, 1.0, 1.0, 1.0, 0.2)),
+}
+WORKER = """
 [[workers]]
 count = 1
 device = "paced"
-speed = 0.2
+speed = {speed}
+"""
+CLUSTER = """
+name = "{name}"
+{workers}
 [devices.paced]
-launch_s = 0.08
+launch_s = {launch_s}
+[server]
+fold_s = {fold_s}
 [jitter]
 law = "lognormal"
-cv = 0.1
-""",
-    ),
-}
-"""Workers, what they do, and the cluster they are paced to."""
+cv = {cv}
+"""
 RUN = """
 corpus = "parametric"
 hidden = [32]
@@ -138,20 +110,18 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
     Raises:
         UserError: a run does not end well.
     """
-    for name, (workers, training, cluster) in REGIMES.items():
-        say(f"{name}: {workers} workers")
+    for name, regime in REGIMES.items():
+        say(f"{name}: {len(regime.speeds)} workers")
         with TemporaryDirectory() as folder:
-            path = Path(folder)
-            (path / "cluster.toml").write_text(f'name = "{name}"\n{cluster}', encoding="utf-8")
-            run = RUN.format(workers=workers, training=training)
-            (path / "run.toml").write_text(run, encoding="utf-8")
-            yield name, _one(path, name, workers)
+            for file, text in regime.files(name).items():
+                (Path(folder) / file).write_text(text, encoding="utf-8")
+            yield name, _one(Path(folder), name)
 
 
-def _one(folder: Path, name: str, workers: int) -> Comparison:
+def _one(folder: Path, name: str) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
-    asked = load_run(folder / "run.toml")
-    processes = str(workers + asked.config.shards)
+    config = load_run(folder / "run.toml").config
+    processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if done.returncode != 0:
