@@ -1,44 +1,25 @@
 """Measure this machine, and fit the costs of a cluster file to what was measured.
 
-Four costs are timed as a real run has them: training on minibatches of several sizes with
-two networks, copies of several sizes between two processes, all-reduces among two to four, and
-folds. Each is a sum of few
-terms, so the terms are fitted by least squares of the relative error, none below zero; the
-intervals come from fitting again to resampled repetitions.
+Four costs are timed as a real run has them (see `measure`). Each is a sum of few terms, so the
+terms are fitted by least squares of the relative error, none below zero; the intervals come from
+fitting again to resampled repetitions.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from scipy.optimize import nnls
 
-from harness import forked
 from harness.acoustics.denormals import denormals_flushed
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.async_sgd import AsyncSgd
+from harness.execution.fidelity import measure
+from harness.execution.fidelity.measure import Measured
 from harness.seeds import stream
 from harness.simulator import Workload
 
-SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
-"""Networks that are timed; two, so that what a minibatch costs by itself and what it costs by
-being small can be told apart."""
-MINIBATCHES = (1, 4, 16, 64, 256)
-BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
-RANKS = (2, 3, 4)
-"""How many processes average."""
-REPEATS, WARM = 15, 3
 RESAMPLES = 300
 
 
@@ -49,19 +30,6 @@ class Fitted:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Repeated timings of one thing.
-
-    Args:
-        terms: what its cost is a sum of, ``[terms]`` multiples.
-        seconds: ``[repeats]``.
-    """
-
-    terms: tuple[float, ...]
-    seconds: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -100,13 +68,13 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     try:
         with denormals_flushed():
             say("computing: 2 networks, minibatches of 1 to 256 frames")
-            computing = list(_computing())
+            computing = list(measure.computing())
             say("folds")
-            folding = list(_folding())
+            folding = list(measure.folding())
         say("copies between two processes")
-        copying = _copying()
-        say(f"all-reduces among {RANKS[0]} to {RANKS[-1]} processes")
-        reducing = _reducing()
+        copying = measure.copying()
+        say(f"all-reduces among {measure.RANKS[0]} to {measure.RANKS[-1]} processes")
+        reducing = measure.reducing()
     finally:
         torch.set_num_threads(threads)
     launch, small, flop = fitted(computing)
@@ -145,120 +113,6 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
 def _ratio(above: float, below: float) -> float:
     return above / below if below > 0.0 else 0.0
-
-
-def _timed(work: Callable[[], object], repeats: int = REPEATS) -> np.ndarray:
-    seconds = np.empty(repeats)
-    for _ in range(WARM):
-        work()
-    for i in range(repeats):
-        began = time.perf_counter()
-        work()
-        seconds[i] = time.perf_counter() - began
-    return seconds
-
-
-def _computing() -> Iterator[Measured]:
-    """A minibatch costs launch + f·h/R + f·b/R: terms 1, f and f·b with f FLOP a frame."""
-    generator = torch.Generator().manual_seed(1)
-    for sizes in (SMALL, LARGE):
-        net, flops = Dnn(Layout(sizes)), Workload.of_network(sizes, 1).flops_per_frame
-        stack = random_parameters(net.layout, generator, 4.0)
-        out = torch.empty_like(stack)
-        for frames in MINIBATCHES:
-            x = torch.randn(1, frames, sizes[0], generator=generator)
-            targets = torch.randint(sizes[-1], (1, frames), generator=generator)
-            seconds = _timed(partial(net.gradient, stack, x, targets, out))
-            yield Measured((1.0, flops, flops * frames), seconds)
-
-
-def _folding() -> Iterator[Measured]:
-    algorithm = AsyncSgd()
-    for size in BYTES:
-        server = algorithm.start(torch.zeros(size // 4))
-        contribution = torch.ones(1, size // 4)
-        fold = partial(algorithm.fold, server, contribution, [0], 0.0)
-        yield Measured((1.0, size), _timed(fold))
-
-
-def _copying() -> list[Measured]:
-    """One way between two processes: half of there and back."""
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{Path(folder) / 'meeting'}"
-        context = forked.context(__name__)
-        other = context.Process(target=_echo, args=(meeting,), daemon=True)
-        other.start()
-        _meet(meeting, 0, 2)
-        try:
-            return [Measured((1.0, size), _timed(_there_and_back(size)) / 2.0) for size in BYTES]
-        finally:
-            other.join(timeout=30.0)
-            dist.destroy_process_group()
-
-
-def _meet(meeting: str, rank: int, ranks: int) -> None:
-    options: dict[str, Any] = {"init_method": meeting, "timeout": timedelta(seconds=60.0)}
-    dist.init_process_group("gloo", rank=rank, world_size=ranks, **options)
-
-
-def _there_and_back(size: int) -> Callable[[], None]:
-    message = torch.zeros(size // 4)
-
-    def turn() -> None:
-        dist.send(message, dst=1)
-        dist.recv(message, src=1)
-
-    return turn
-
-
-def _echo(meeting: str) -> None:
-    torch.set_num_threads(1)
-    _meet(meeting, 1, 2)
-    for size in BYTES:
-        message = torch.zeros(size // 4)
-        for _ in range(WARM + REPEATS):
-            dist.recv(message, src=0)
-            dist.send(message, dst=0)
-    dist.destroy_process_group()
-
-
-def _reducing() -> list[Measured]:
-    """All-reduces as a ring has them among N: terms 2 (N − 1), and so many bytes over N."""
-    ranks, sizes, repeats = RANKS, BYTES, REPEATS
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{Path(folder) / 'meeting'}"
-        context = forked.context(__name__)
-        others = [
-            context.Process(
-                target=_reduce, args=(meeting, rank, ranks, sizes, repeats), daemon=True
-            )
-            for rank in range(1, max(ranks))
-        ]
-        for other in others:
-            other.start()
-        try:
-            return _reduce(meeting, 0, ranks, sizes, repeats)
-        finally:
-            for other in others:
-                other.join(timeout=30.0)
-
-
-def _reduce(
-    meeting: str, rank: int, counts: Sequence[int], sizes: Sequence[int], repeats: int
-) -> list[Measured]:
-    """What every process does: all all-reduces it is part of, timed."""
-    torch.set_num_threads(1)
-    _meet(meeting, rank, max(counts))
-    found: list[Measured] = []
-    for count in counts:
-        group = dist.new_group(list(range(count)))
-        for size in sizes if rank < count else ():
-            messages = 2 * (count - 1)
-            all_reduce = partial(dist.all_reduce, torch.zeros(size // 4), group=group)
-            seconds = _timed(all_reduce, repeats)
-            found.append(Measured((messages, messages * size / count), seconds))
-    dist.destroy_process_group()
-    return found
 
 
 def _messages_of(point: Measured, add_s_per_byte: float) -> Measured:
@@ -303,9 +157,9 @@ def cluster_text(found: Calibration, workers: int, name: str) -> str:
         f"cv = {found.cv:.3g}",
         "",
     ]
-    job = Workload.of_network(LARGE, 256)
+    job = Workload.of_network(measure.LARGE, 256)
     lines += [
-        f"# The network {'-'.join(map(str, LARGE))}; --network times another.",
+        f"# The network {'-'.join(map(str, measure.LARGE))}; --network times another.",
         "[workload]",
         f"minibatch_frames = {job.minibatch_frames}",
         f"flops_per_frame = {job.flops_per_frame}",

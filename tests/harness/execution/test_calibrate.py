@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from harness.execution.fidelity import calibrate as calibration
+from harness.execution.fidelity import measure
 from harness.execution.fidelity.calibrate import (
     Calibration,
     Fitted,
-    Measured,
     calibrate,
     cluster_text,
     fitted,
 )
+from harness.execution.fidelity.measure import Measured
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import cluster_from
 from harness.simulator.protocols.averaging import Averaging
@@ -98,12 +99,9 @@ def test_additions_are_no_part_of_the_messages() -> None:
 
 
 def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MINIBATCHES": (1, 8), "BYTES": (4_000, 400_000), "REPEATS": 4}.items():
-        monkeypatch.setattr(f"harness.execution.fidelity.calibrate.{name}", value)
-    monkeypatch.setattr("harness.execution.fidelity.calibrate.SMALL", (40, 30, 20))
-    monkeypatch.setattr("harness.execution.fidelity.calibrate.LARGE", (40, 60, 20))
-    monkeypatch.setattr("harness.execution.fidelity.calibrate.RANKS", (2,))
-    monkeypatch.setattr("harness.execution.fidelity.calibrate._copying", lambda: points(0.1))
+    small = {"MINIBATCHES": (1, 8), "BYTES": (4_000, 400_000), "REPEATS": 4, "RANKS": (2,)}
+    for name, value in {**small, "SMALL": (40, 30, 20), "LARGE": (40, 60, 20)}.items():
+        monkeypatch.setattr(measure, name, value)
     found = calibrate(lambda line: None)
     assert found.seconds_per_flop.value > 0.0
     assert found.fold_s.value >= 0.0
