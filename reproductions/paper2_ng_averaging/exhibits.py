@@ -4,59 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
-from harness.simulator.exchange import AllReduce
-from harness.simulator.protocols.averaging import network_of
-from harness.simulator.topology import wire
 from harness.store import Run
 from reproductions.paper import Maker, Runs, Subject
 from reproductions.paper2_ng_averaging.experiments import GPUS
-from reproductions.paper2_ng_averaging.prediction import (
-    COLLECTIVE,
-    FITTED_UP_TO,
-    REPORTED,
-    cluster,
-    fitted,
-    workload,
-)
+from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, fitted
 from reproductions.readings import hashes, of_summary
 
-FOUR = 4
 PRINTED = {16: REPORTED["claims"]["speedup_16"], 32: REPORTED["claims"]["speedup_32"]}
 ALL = tuple(f"timing_{n}" for n in GPUS)
 
 
 def fig1(subject: Subject, runs: Runs) -> Exhibit:
     """All-reduce among four workers, drawn from its simulated messages."""
-    wiring = wire(network_of(cluster(fitted().free)), FOUR)
-    size = workload().parameter_bytes
-    reduce = AllReduce(COLLECTIVE, wiring)
-    sent = reduce.messages(np.zeros(FOUR), size)
-    columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
+    del subject
+    run = runs["all_reduce"][0]
+    names = ("source", "target", "time_s", "arrived_s", "adds", "value")
     messages = [
         {
-            "from": int(row["source"]),
-            "to": int(row["target"]),
-            "sent_s": float(sent_s),
-            "arrived_s": float(arrived_s),
-            "part": {0.5: "½", 0.25: "¼"}.get(bytes_ / size, f"{bytes_ / size:.3g}"),
-            "adds": bool(row["adds"]),
+            "from": int(source),
+            "to": int(target),
+            "sent_s": sent_s,
+            "arrived_s": arrived_s,
+            "part": _part(size_bytes / run.config["size_bytes"]),
+            "adds": bool(adds),
         }
-        for row, bytes_, sent_s, arrived_s in zip(*columns, strict=True)
+        for source, target, sent_s, arrived_s, adds, size_bytes in zip(
+            *(run.metrics[name].tolist() for name in names), strict=True
+        )
     ]
     return Exhibit(
         "p2.fig1",
         "figure",
         "All-reduce among four workers: the simulated messages, with their share of the model",
         axes={"x": "time since the all-reduce began (ms)"},
-        draw={"as": "messages", "workers": FOUR, "messages": messages},
+        draw={"as": "messages", "workers": run.config["workers"], "messages": messages},
         paper_label="Figure 1",
         note="Rabenseifner's algorithm on the fitted cluster: halves and quarters are summed in "
         "pairs, then gathered. The paper's drawing survives only as text.",
     )
+
+
+def _part(share: float) -> str:
+    return {0.5: "½", 0.25: "¼"}.get(share, f"{share:.3g}")
 
 
 def fig2(subject: Subject, runs: Runs) -> Exhibit:
@@ -141,7 +132,7 @@ def _seconds(runs: Sequence[Run]) -> list[float]:
     return [of_summary(run, "virtual_s") for run in runs]
 
 
-FIGURES = (Maker("p2.fig1", (), fig1), Maker("p2.fig2", ALL, fig2))
+FIGURES = (Maker("p2.fig1", ("all_reduce",), fig1), Maker("p2.fig2", ALL, fig2))
 PREDICTION = (
     Maker(
         "p2.prediction",

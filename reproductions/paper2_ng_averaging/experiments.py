@@ -17,17 +17,21 @@ from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.schedules import Exponential, Halving
+from harness.execution.jobs.all_reduce import AllReduceConfig
+from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import (
+    COLLECTIVE,
     EVERY,
     FOLDER,
     REPORTED,
     averaging,
     cluster,
     fitted,
+    workload,
 )
 
 PRINTED: dict[str, Any] = REPORTED["paper"]
@@ -216,9 +220,21 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     }
 
 
+def once() -> dict[str, Configuration]:
+    """What no seed changes: figure 1's all-reduce, and section 3's equivalence in small."""
+    stampede = cluster(fitted().free)
+    return {
+        "all_reduce": AllReduceConfig(stampede, 4, COLLECTIVE, workload().parameter_bytes),
+        "equivalence": EquivalenceConfig(
+            algorithms=(ModelAveraging(), GradientAveraging()), layers=(20, 16, 16, 10),
+            workers=MANY, frames=8, folds=50, rate=2.0,
+        ),
+    }  # fmt: skip
+
+
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """Every run of one seed, by the name the exhibits use."""
-    return {**tables(subject, seed), **beyond(subject, seed), **timings(seed)}
+    return {**tables(subject, seed), **beyond(subject, seed), **timings(seed), **once()}
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:

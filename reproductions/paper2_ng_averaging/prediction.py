@@ -1,4 +1,4 @@
-"""Stampede's free figures, fitted to paper 2's timings on 1, 2 and 4 GPUs and to no others.
+"""Stampede with its free figures, which `fit` fits to paper 2's timings on 1, 2 and 4 GPUs.
 
 Four figures are free: the K20's rate, the bandwidth MPI achieves, the fixed time of an epoch,
 and one for what the parallel program does beside: the timings on 2 and 4 GPUs outside MPI add
@@ -14,17 +14,14 @@ MPI's all-reduce of long messages is Rabenseifner's algorithm (Thakur, Rabenseif
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.simulator.predict import Epoch, Fit, fit, simulated_epoch
 from harness.simulator.protocols.averaging import Averaging
-
-__all__ = ["FITTED_UP_TO", "READINGS", "REPORTED", "cluster", "fitted", "measured_epochs"]
 
 FOLDER = Path(__file__).parent
 REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
@@ -32,13 +29,14 @@ CLUSTER = FOLDER.parent / "clusters" / "stampede.toml"
 FITTED_UP_TO = 4
 EVERY: int = REPORTED["paper"]["every"]
 COLLECTIVE = "rabenseifner"
+FITTED = FOLDER / "fitted.toml"
 
-COMMON = {"flops_per_s": 1.5e12, "bytes_per_s": 1.0e9, "epoch_s": 100.0}
-READINGS = {
-    "minibatch": {**COMMON, "slowdown": 1.1},
-    "average": {**COMMON, "average_s": 0.1},
-}
-"""Where the excess of the parallel program belongs: the free parameters with first guesses."""
+
+class Fitted(NamedTuple):
+    """The free figures by name, and the largest relative error among the timings fitted to."""
+
+    free: dict[str, float]
+    largest_error: float
 
 
 def averaging(every: int = EVERY) -> Averaging:
@@ -49,12 +47,6 @@ def averaging(every: int = EVERY) -> Averaging:
 def workload() -> Workload:
     """The paper's network and minibatch."""
     return Workload.of_network(REPORTED["paper"]["layers"], REPORTED["paper"]["minibatch"])
-
-
-def measured_epochs(timings: Mapping[str, Any], most_workers: int) -> list[Epoch]:
-    """The epochs of at most so many workers in a table of the authors' timings."""
-    columns = zip(timings["gpus"], timings["total_min"], timings["mpi_min"], strict=True)
-    return [Epoch(n, 60.0 * t, 60.0 * m) for n, t, m in columns if n <= most_workers]
 
 
 def cluster(free: Mapping[str, float]) -> Cluster:
@@ -78,15 +70,7 @@ def cluster(free: Mapping[str, float]) -> Cluster:
 
 
 @lru_cache
-def fitted(reading: str = "minibatch") -> Fit:
-    """The fit of one of the `READINGS` to the authors' timings on up to four GPUs."""
-    return fit_to(measured_epochs(REPORTED["timings"], FITTED_UP_TO), READINGS[reading])
-
-
-def fit_to(epochs: Sequence[Epoch], start: Mapping[str, float]) -> Fit:
-    """The fit to some epochs."""
-
-    def simulate(free: Mapping[str, float], workers: int) -> Epoch:
-        return simulated_epoch(cluster(free), averaging(), workload(), workers)
-
-    return fit(epochs, start, simulate, FITTED_UP_TO)
+def fitted(reading: str = "minibatch") -> Fitted:
+    """What one reading of the excess, ``"minibatch"`` or ``"average"``, was fitted with."""
+    found = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
+    return Fitted(found["free"], found["largest_error"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.identity import identity
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
@@ -19,7 +20,6 @@ from reproductions.paper3_async_mmi.quantities import (
     FRAME_ERROR,
     WORD_ERROR,
     first_test,
-    line,
     percent,
     test_errors,
 )
@@ -73,9 +73,11 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
 
 def fig3(subject: Subject, runs: Runs) -> Exhibit:
     """The criterion and its auxiliary function along the way from start to end of a training."""
-    run = line(subject, runs["one"][0])
+    del subject
+    run = runs["line"][0]
+    behind = (run.hash, identity(run.config["training"]))
     rows = [
-        Row(label, float(x), None, float(y), None, (run.hash, runs["one"][0].hash))
+        Row(label, float(x), None, float(y), None, behind)
         for label, name in (("criterion", "criterion"), ("auxiliary function", "auxiliary"))
         for x, y in zip(*run.curve(name)[:2], strict=True)
     ]
@@ -269,7 +271,7 @@ SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
 EXHIBITS = (
     Maker("p3.fig1", THREE, fig1),
     Maker("p3.fig2", ("one",), fig2),
-    Maker("p3.fig3", ("one",), fig3),
+    Maker("p3.fig3", ("line",), fig3),
     Maker("p3.shuffling", ("unshuffled", "ten", "full"), shuffling),
     Maker("p3.fig4", THREE, fig4),
     Maker("p3.fig4-wer", THREE, fig4_wer),

@@ -11,6 +11,7 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
+from harness.execution.jobs.line import LineConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.sequence import Plateau, SequenceConfig
@@ -21,6 +22,7 @@ from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
     CLUSTER,
     DECODE_COST,
+    FIRST_SEED,
     KAPPA,
     KEPT,
     LARGE,
@@ -205,6 +207,14 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     return {"large": ten, "large ce": measured(ten)}
 
 
+def lines(subject: Subject, seed: int) -> dict[str, LineConfig]:
+    """Where auxiliary function and criterion touch; and both along the first seed's whole way."""
+    return {
+        "tangent": LineConfig(sequence(subject, seed, 1), points=()),
+        "line": LineConfig(sequence(subject, FIRST_SEED, 1)),
+    }
+
+
 def timings(seed: int) -> dict[str, TimingConfig]:
     """The paper's own sizes on its cluster, timed without training; and steps without network."""
     cluster = load_cluster(CLUSTER)
@@ -237,5 +247,6 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **variants(subject, seed),
         **fetches(subject, seed),
         **stability(subject, seed),
+        **lines(subject, seed),
         **timings(seed),
     }

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from harness.execution.jobs.line import POINTS, LineConfig, along_line
 from harness.judge.statistics import Interval, ratio_ci
-from harness.store import Run, Store
+from harness.store import Run
 from reproductions.paper import Runs, Subject
-from reproductions.paper3_async_mmi.experiments import fetch_name, map_name, sequence
+from reproductions.paper3_async_mmi.experiments import fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import PRESETS
 from reproductions.readings import (
     UNKNOWN,
@@ -142,13 +140,6 @@ def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interv
     pace = np.mean([run.summary["folds"] / run.summary["virtual_s"] for run in runs])
     updates = float(pace) * per_pass_s
     return Interval(*(updates * x for x in (star.estimate, star.low, star.high)))
-
-
-def line(subject: Subject, trained: Run, points: tuple[float, ...] = POINTS) -> Run:
-    """The criterion and its auxiliary function along the way that a run has gone."""
-    store, asked = Store(Path(trained.dir).parent), trained.config
-    config = LineConfig(sequence(subject, asked["seed"], asked["replicas"]), points=points)
-    return along_line(config, subject.corpus, store, lambda progress: None)
 
 
 def percent(interval: Interval) -> Interval:

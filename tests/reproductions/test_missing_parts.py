@@ -43,6 +43,8 @@ SUBJECTS: dict[str, Any] = {
 SUMMARY = (
     "virtual_s", "folds", "throughput_per_s", "bare_throughput_per_s", "cancelled_frames",
     "kept_frames", "rejected_frames", "mean_lag_s", "mean_staleness",
+    "auxiliary_at_0", "criterion_at_0", "auxiliary_slope", "criterion_slope",
+    "largest_difference", "largest_move",
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
       for what in ("lag_s", "staleness")),
 )  # fmt: skip
@@ -92,7 +94,8 @@ class Book:
     def run(self, setting: str, seed: int, status: Any = "done") -> Run:
         config = {
             "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
-            "fetch_s": 60.0, "stages": [{"share": 1.0}],
+            "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed}, "folds": 9,
+            "workers": 4, "size_bytes": 4.0,
         }  # fmt: skip
         return self.store.obtain(config, partial(self._write, setting, seed, status))
 

@@ -6,15 +6,14 @@ import pytest
 
 from harness.simulator import load_cluster
 from harness.simulator.predict import simulated_epoch
+from reproductions.paper2_ng_averaging.fit import READINGS, fit_to, measured_epochs
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,
-    READINGS,
+    FITTED_UP_TO,
     REPORTED,
     averaging,
     cluster,
-    fit_to,
     fitted,
-    measured_epochs,
     workload,
 )
 from reproductions.paper2_ng_averaging.speedups import BAND
@@ -44,6 +43,13 @@ def test_timings_beyond_four_gpus_cannot_reach_the_fit():
     assert epochs == measured_epochs(REPORTED["timings"], 4)
     with pytest.raises(ValueError, match=r"\[8, 16, 32\] workers in a fit on at most 4"):
         fit_to(measured_epochs(REPORTED["timings"], 32), READINGS["minibatch"])
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_what_the_experiments_use_is_what_the_timings_give(reading):
+    found = fit_to(measured_epochs(REPORTED["timings"], FITTED_UP_TO), READINGS[reading])
+    assert fitted(reading).free == found.free
+    assert fitted(reading).largest_error == pytest.approx(found.largest_error, rel=1e-3)
 
 
 def test_four_free_figures_meet_the_five_that_are_fitted():

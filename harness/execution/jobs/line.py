@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
@@ -16,12 +15,12 @@ from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.numerator import references_of
+from harness.execution.data.corpora import corpus_of
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import log_prior
-from harness.execution.runs.executed import Watch
+from harness.execution.runs.executed import Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.initial import MODEL
-from harness.execution.training.run import started, train_sequence
+from harness.execution.training.run import final_model, started, train_sequence
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 2
@@ -57,16 +56,26 @@ class LineConfig:
         }
 
 
+@executed.register
+def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
+    """As `along_line`, of the corpus that the configuration names."""
+    return along_line(config, corpus_of(config.training), store, watch)
+
+
 def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration, and before it the training it belongs to."""
+    """The finished run of a configuration, and before it the training it belongs to.
+
+    Where the training diverged, so did the line.
+    """
 
     def execute(writer: RunWriter) -> None:
         trained = train_sequence(config.training, corpus, store, watch)
         if trained.status != "done":
-            writer.finish("failed", {}, trained.ending("its training"))
+            outcome = "failed" if trained.status == "failed" else "diverged"
+            writer.finish(outcome, {}, trained.ending("its training"))
             return
         begin = started(config.training.start, corpus, store, watch)
-        end = load_file(trained.path(MODEL))["model"]
+        end = final_model(trained)
         with denormals_flushed():
             _measure(config, corpus, begin.double(), end.double(), writer)
 
