@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.judge.results import Results
 
 
-def build(out: Path) -> None:
-    """Make the report of the reproduction in ``out``.
+def build(out: Path, results: Results | None = None) -> None:
+    """Make the report of a reproduction in ``out``.
 
-    Reads ``results.json``, ``runs/`` and ``timelines/``; writes ``figures/``,
-    ``tables/`` and ``report.pdf``, and enters their names in ``results.json``.
-    The same input gives the same bytes.
+    Writes ``figures/``, ``tables/``, then ``results.json`` with their names, then
+    ``report.pdf``. The same input gives the same bytes.
+
+    Args:
+        out: where ``runs/`` and ``timelines/`` are.
+        results: what was found; if not given, what ``results.json`` has, which is then written
+            only if other figures or tables come of it than it names.
 
     Raises:
         UserError: ``out`` holds no results, or damaged ones.
     """
     from reports.assemble import assemble  # drawing libraries load only when needed
 
-    assemble(out)
+    assemble(out, results)

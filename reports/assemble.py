@@ -16,19 +16,24 @@ from reports.document import document
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def assemble(out: Path) -> None:
+def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
-    if not path.is_file():
-        raise UserError(f"report: {str(out)!r} holds no results.json; allowed: a folder with one")
-    results = read_results(path)
+    found = _stored(path) if results is None else results
     for folder in ("figures", "tables"):
         writable_folder(out / folder, "report")
-    drawn = with_files(results, out)
-    if drawn != results:
+    drawn = with_files(found, out)
+    if results is not None or drawn != found:
         write_results(path, drawn)
     pages = {**document(drawn, Store(out / "runs").runs()), "bench": bench.page(out)}
     write_bytes(out / "report.pdf", pdf.compiled(pages, out))
+
+
+def _stored(path: Path) -> Results:
+    if not path.is_file():
+        folder = str(path.parent)
+        raise UserError(f"report: {folder!r} holds no results.json; allowed: a folder with one")
+    return read_results(path)
 
 
 def with_files(results: Results, out: Path) -> Results:

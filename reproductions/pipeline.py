@@ -19,7 +19,7 @@ from harness.bench.baseline import KEPT, latest
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import execute
 from harness.identity import identity
-from harness.judge.results import Claim, Exhibit, Results, write_results
+from harness.judge.results import Claim, Exhibit, Results
 from harness.store import Run, Store
 from harness.store.atomic import replacing, write_bytes
 from reports.bench import NAME
@@ -51,7 +51,7 @@ class Request:
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
-    """Run what is missing, judge, and write ``results.json`` and the report.
+    """Run what is missing, judge, and make the report.
 
     Raises:
         UserError: bad input, or an output folder that cannot be written.
@@ -75,9 +75,8 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         tuple(_timeline_kept(_exhibit(maker, subject, runs), request.out) for maker in exhibits),
         tuple(_claim(maker, subject, runs) for maker in claims),
     )
-    write_results(request.out / "results.json", results)
     _bench_page(request.out)
-    reports.build(request.out)
+    reports.build(request.out, results)
     return results
 
 

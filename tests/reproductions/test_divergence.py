@@ -10,8 +10,10 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
+from harness.judge.reading import read_results
 from harness.judge.results import Exhibit, Row
 from harness.simulator import load_cluster
+from harness.store import atomic
 from reproductions.paper import Maker, Paper, Runs, Subject
 from reproductions.pipeline import Request, failures, reproduce
 
@@ -38,7 +40,14 @@ def outcome(subject: Subject, runs: Runs) -> Exhibit:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_report_of_a_diverged_run_appears_and_says_so(tmp_path: Path, asked: bool) -> None:
+def test_the_report_of_a_diverged_run_appears_and_says_so(
+    tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    keep = atomic.write_json
+    monkeypatch.setattr(
+        atomic, "write_json", lambda path, it: (written.append(path), keep(path, it))
+    )
     subject = Subject("smoke", load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
     paper = Paper(
         "paper1", "parametric", {"title": "A paper", "authors": "Its authors"}, {"smoke": 1},
@@ -47,7 +56,10 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(tmp_path: Path, asked:
     request = Request(seeds=(11,), only=(), jobs=1, budget_s=None, out=tmp_path)
     results = reproduce(paper, subject, request)
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert written.count(tmp_path / "results.json") == 1
     (exhibit,) = results.exhibits
+    (stored,) = read_results(tmp_path / "results.json").exhibits
+    assert stored.files == (("tables/p1.map.csv",) if asked else ())
     if asked:
         assert exhibit.rows[0].column == "diverged"
         assert failures(tmp_path, results) == []
