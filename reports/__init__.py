@@ -17,8 +17,9 @@ def build(out: Path, results: Results | None = None) -> None:
 
     Args:
         out: where ``runs/`` and ``timelines/`` are.
-        results: what was found; if not given, what ``results.json`` has, which is then written
-            only if other figures or tables come of it than it names.
+        results: what was found: timelines that it draws are copied from its runs, and what
+            ``lagbench bench`` measured of this machine is added. If not given, what
+            ``results.json`` has, which is then written only if it names other files.
 
     Raises:
         UserError: ``out`` holds no results, or damaged ones.

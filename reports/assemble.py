@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Results, read_results, write_results
 from harness.store import Store
-from harness.store.atomic import writable_folder, write_bytes
+from harness.store.atomic import replacing, writable_folder, write_bytes
+from harness.store.schema import TIMELINE
 from reports import bench, figures, pdf, tables
 from reports.document import document
 
@@ -20,6 +22,9 @@ def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
     found = _stored(path) if results is None else results
+    if results is not None:
+        _keep_timelines(results, out)
+        bench.keep(out)
     for folder in ("figures", "tables"):
         writable_folder(out / folder, "report")
     drawn = with_files(found, out)
@@ -34,6 +39,16 @@ def _stored(path: Path) -> Results:
         folder = str(path.parent)
         raise UserError(f"report: {folder!r} holds no results.json; allowed: a folder with one")
     return read_results(path)
+
+
+def _keep_timelines(results: Results, out: Path) -> None:
+    """Copy the timelines that exhibits draw from their runs, so that they stay with the report."""
+    for draw in (exhibit.draw for exhibit in results.exhibits):
+        if "file" in draw and "run" in draw:
+            target = out / str(draw["file"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                shutil.copyfile(out / "runs" / str(draw["run"]) / TIMELINE, temporary)
 
 
 def with_files(results: Results, out: Path) -> Results:

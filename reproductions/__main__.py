@@ -62,9 +62,11 @@ def _main(asked: argparse.Namespace) -> int:
     from harness.execution.jobs.grid import ProcessDied
     from harness.execution.jobs.submitted import check
     from harness.execution.runs.device import resolve
+    from harness.judge.makers import failures
+    from harness.store import Store
     from harness.store.atomic import writable_folder
     from reproductions.paper import Paper, Subject
-    from reproductions.pipeline import Request, failures, reproduce
+    from reproductions.reproduce import Request, reproduce
 
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     device = resolve(asked.device)
@@ -104,7 +106,7 @@ def _main(asked: argparse.Namespace) -> int:
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
     print(f"report: {out / 'report.pdf'}")
-    failed = failures(out, results)
+    failed = failures(Store(out / "runs"), results)
     for line in failed:
         _say(line)
     return EXIT_RUN_FAILED if failed else EXIT_DONE

@@ -21,8 +21,7 @@ from typing import Any
 from data_synth import CAN_SKIP, load_corpus
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
-from harness.execution.jobs.display import Display
-from harness.execution.jobs.grid import execute
+from harness.execution.jobs.named import execute_named
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
@@ -117,13 +116,12 @@ def _main(asked: argparse.Namespace) -> int:
         for name, config in kinds(paper, subject, seed, asked.only).items()
         for factor in asked.factors
     }
-    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
-    titles = {hash_: f"{n}, {f:g} times, seed {s}" for (n, f, s), hash_ in hashes.items()}
-    with Display(titles) as display:
-        runs = execute(list(configs.values()), asked.out, asked.jobs, display.show)
+    runs = execute_named(
+        configs, lambda key: "{}, {:g} times, seed {}".format(*key), asked.out, asked.jobs
+    )
     grouped: dict[tuple[str, float], list[Run]] = {}
-    for (name, factor, _), hash_ in hashes.items():
-        grouped.setdefault((name, factor), []).append(runs[hash_])
+    for (name, factor, _), run in runs.items():
+        grouped.setdefault((name, factor), []).append(run)
     print(table(dict.fromkeys(name for name, *_ in configs), asked.factors, grouped))
     return EXIT_RUN_FAILED if any(run.status == "failed" for run in runs.values()) else EXIT_DONE
 

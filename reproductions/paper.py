@@ -1,21 +1,15 @@
-"""What a paper is to the harness: named runs, exhibits and claims, each saying what it needs."""
+"""What a paper is: named runs, and the exhibits and claims that are made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from data_synth.corpus import Corpus
 from harness.errors import unknown
 from harness.execution.runs.executed import Configuration
+from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit
-from harness.store import Run
-
-Runs = Mapping[str, Sequence[Run]]
-"""Finished runs by setting, one for each seed, in the order of the seeds."""
-
-Made = TypeVar("Made", Exhibit, Claim)
 
 
 @dataclass(frozen=True)
@@ -33,26 +27,6 @@ class Subject:
     corpus: Corpus
     corpus_seed: int
     device: str
-
-
-@dataclass(frozen=True)
-class Maker(Generic[Made]):
-    """One exhibit or claim: its id, the settings it is made from, and how.
-
-    Args:
-        id: as in the list of exhibits and claims, e.g. ``"p1.table2"``.
-        needs: names of settings; empty for what needs no training.
-        make: from what was run and the finished runs to the result.
-        smoke: whether it is made at smoke scale, which has two minutes for everything.
-        divergence: whether a run that diverges is what it asks about: then it is made from
-            diverged runs too, and they do not make the whole report a failure.
-    """
-
-    id: str
-    needs: tuple[str, ...]
-    make: Callable[[Subject, Runs], Made]
-    smoke: bool = True
-    divergence: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,8 +51,8 @@ class Paper:
     seeds: Mapping[str, int]
     experiments: Callable[[Subject, int], Mapping[str, Configuration]]
     differences: Callable[[Subject], list[dict[str, str]]]
-    exhibits: tuple[Maker[Exhibit], ...]
-    claims: tuple[Maker[Claim], ...]
+    exhibits: tuple[Maker[Subject, Exhibit], ...]
+    claims: tuple[Maker[Subject, Claim], ...]
     first_seed: int = 11
 
     def first_seeds(self, count: int) -> tuple[int, ...]:
@@ -87,7 +61,7 @@ class Paper:
 
     def chosen(
         self, only: Sequence[str], scale: str
-    ) -> tuple[list[Maker[Exhibit]], list[Maker[Claim]]]:
+    ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
 
         Raises:

@@ -4,70 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from harness.execution.training.run import WORD_ERRORS
+from harness.judge.missing import NO_ROWS, unless_missing
 from harness.judge.results import Row
-from harness.judge.statistics import Interval, mean_ci
+from harness.judge.statistics import mean_ci
 from harness.store import Run
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class DidNotEnd(Exception):  # noqa: N818 (what happened, not what was wrong)
-    """Something was to be read of a run that diverged or failed."""
-
-
-@dataclass(frozen=True)
-class Unreadable(Run):
-    """A run that did not end, as claims and exhibits see it: it has a name, and nothing to read."""
-
-    @classmethod
-    def of(cls, run: Run) -> Unreadable:
-        """This run, closed."""
-        return cls(*(getattr(run, each.name) for each in fields(run)))
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("status", "summary", "metrics", "curve", "path", "dir"):
-            raise DidNotEnd
-        return super().__getattribute__(name)
-
-
-def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Of a reading: what it gives where one of its runs did not end, so that others still count.
-
-    Args:
-        otherwise: NaN, or an interval that is the whole line: what no verdict rests on.
-    """
-
-    def guarded(reading: Callable[P, T]) -> Callable[P, T]:
-        @wraps(reading)
-        def read(*args: P.args, **choices: P.kwargs) -> T:
-            try:
-                return reading(*args, **choices)
-            except DidNotEnd:
-                return otherwise
-
-        return read
-
-    return guarded
+from harness.store.schema import WORD_ERRORS
 
 
 def signed(change: float, places: int = 0) -> str:
     """A relative change in percent, for a note; a dash where it is not known."""
     return "–" if math.isnan(change) else f"{change:+.{places}%}"
-
-
-UNKNOWN = Interval(math.nan)
-"""Of runs that did not end: the whole line."""
-NO_ROWS = tuple[Row, ...]()
-"""Of a curve whose runs did not end."""
 
 
 @unless_missing(math.nan)

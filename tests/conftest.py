@@ -18,5 +18,5 @@ forked.context(
     "harness.execution.processes.shards",
     "harness.execution.processes.worker",
     "harness.execution.jobs.grid",
-    "reproductions.pipeline",
+    "reproductions.reproduce",
 )

@@ -2,7 +2,8 @@
 
 ``statistics`` turns values over seeds into 95% intervals, ``utterances`` does so
 for errors over seeds and test utterances, ``claims`` turns intervals into
-verdicts, and ``results`` is what a reproduction writes and a report reads.
+verdicts, ``makers`` turns finished runs into exhibits and claims, and ``results``
+is what a reproduction writes and a report reads.
 """
 
 from harness.judge.claims import (

@@ -11,6 +11,10 @@ import numpy as np
 SCHEMA = 1
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
 PROVENANCE, CHECKPOINT, LOCK = "provenance.json", "checkpoint", ".lock"
+TIMELINE = "timeline.parquet"
+"""The attached file of a run that trained: what was computed when, and folded when."""
+WORD_ERRORS = "word_errors.safetensors"
+"""The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT, LOCK})
 
 Outcome = Literal["done", "diverged", "failed"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator.timeline_file import load_timeline
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
 from reproductions.paper1_async_asgd.experiments import TIMED_WORKERS, hours_factor
 from reproductions.readings import at_epoch, curve_rows, hashes, of_summary

@@ -16,6 +16,8 @@ from harness.judge.claims import (
     judge_size,
     relative_error,
 )
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.parts import Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import (
@@ -26,7 +28,7 @@ from harness.judge.statistics import (
 )
 from harness.judge.utterances import rate_difference_ci, rate_ratio_ci
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.costs import LATER, setting
 from reproductions.paper1_async_asgd.exhibits import (
     DEV_AVERAGE,
@@ -36,14 +38,12 @@ from reproductions.paper1_async_asgd.exhibits import (
 )
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, PRESETS, REPORTED, chunk_name
 from reproductions.readings import (
-    UNKNOWN,
     at_epoch,
     errors_of_utterances,
     hashes,
     lengths_of_utterances,
     of_summary,
     signed,
-    unless_missing,
 )
 
 EARLY = 0.25

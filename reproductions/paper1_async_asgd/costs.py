@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from harness.execution.runs.timing import TimingConfig
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
 from harness.simulator import Cluster, Workload, compute_seconds, load_cluster
 from harness.simulator.costs import copy_seconds, fold_seconds
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, timing
 from reproductions.readings import hashes, of_summary
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.execution.training.run import TIMELINE
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from harness.store.schema import TIMELINE
+from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.experiments import (
     CHUNK_HOURS,
     OF_CHARACTERS,
@@ -21,14 +23,12 @@ from reproductions.paper1_async_asgd.experiments import (
     hours_factor,
 )
 from reproductions.readings import (
-    UNKNOWN,
     curve_rows,
     errors_of_utterances,
     hashes,
     lengths_of_utterances,
     of_summary,
     time_at_epoch,
-    unless_missing,
 )
 
 DEV_AVERAGE, DEV_ITERATE = "dev_frame_error/average", "dev_frame_error/iterate"

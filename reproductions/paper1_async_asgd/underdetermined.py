@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.execution.runs.timing import TimingConfig
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
 from reproductions.readings import hashes, of_summary
 

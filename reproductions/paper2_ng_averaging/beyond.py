@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.experiments import swept
 from reproductions.readings import curve_rows, hashes, of_summary

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 
 from harness.judge.claims import Side, judge_direction, judge_size
 from harness.judge.losses import loss_difference_ci
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.parts import Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval
 from harness.judge.utterances import Counts, rate_difference_ci, rate_ratio_ci
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.speedups import SPEEDUPS
-from reproductions.readings import UNKNOWN, hashes, unless_missing
+from reproductions.readings import hashes
 
 CLOSE = (0.97, 1.03)
 MOST_LOSS = 1.04

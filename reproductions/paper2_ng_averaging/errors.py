@@ -12,19 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge.makers import Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.results import Row
 from harness.judge.statistics import Interval
 from harness.judge.utterances import rate_ci
 from harness.store import Run
-from reproductions.paper import Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import (
-    UNKNOWN,
-    errors_of_utterances,
-    hashes,
-    lengths_of_utterances,
-    unless_missing,
-)
+from reproductions.readings import errors_of_utterances, hashes, lengths_of_utterances
 
 LABELS = {
     "swb": "SWB",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.experiments import GPUS
 from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, fitted
 from reproductions.readings import hashes, of_summary

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harness.judge.claims import Verdict, all_of, judge_prediction, relative_error
+from harness.judge.makers import Maker, Runs
 from harness.judge.results import Claim, Part
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 from reproductions.readings import hashes, signed

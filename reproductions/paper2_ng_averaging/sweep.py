@@ -18,10 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_synth import load_corpus
-from harness.execution.jobs.display import Display
-from harness.execution.jobs.grid import execute
+from harness.execution.jobs.named import execute_named
 from harness.execution.runs.config import RunConfig
-from harness.identity import identity
 from harness.store import Run
 from harness.store.atomic import write_bytes
 from reproductions.paper import Subject
@@ -125,10 +123,8 @@ def main() -> int:
             f"{descent} {workers} at {rate:g}": configured(subject, descent, workers, rate)
             for (descent, workers), rate in wanted
         }
-        names = [identity(config.to_dict()) for config in configs.values()]
-        with Display(dict(zip(names, configs, strict=True))) as display:
-            runs = execute(list(configs.values()), asked.out, asked.jobs, display.show)
-        return [frame_error(runs[name]) for name in names]
+        runs = execute_named(configs, str, asked.out, asked.jobs)
+        return [frame_error(run) for run in runs.values()]
 
     main_ones = searched(measure, MAIN)
     print(written(main_ones, asked.scale, corpus.fingerprint), flush=True)

@@ -6,14 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, KEPT, PRESETS, RATES, REPORTED
 from reproductions.paper3_async_mmi.quantities import CRITERION, gain, known_loss, last, percent
-from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
+from reproductions.readings import hashes, of_summary
 
 
 def stability(subject: Subject, runs: Runs) -> Exhibit:

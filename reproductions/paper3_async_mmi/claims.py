@@ -14,12 +14,14 @@ from harness.judge.claims import (
     judge_prediction,
     judge_size,
 )
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.parts import Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
     DECODE_COST,
     REPORTED,
@@ -35,7 +37,7 @@ from reproductions.paper3_async_mmi.quantities import (
     time_to_gain,
 )
 from reproductions.paper3_async_mmi.staleness import STALENESS
-from reproductions.readings import UNKNOWN, hashes, of_summary, unless_missing
+from reproductions.readings import hashes, of_summary
 
 FIGURES = REPORTED["claims"]
 CLOSE: Band = (0.98, 1.02)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.identity import identity
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import NO_ROWS, UNKNOWN, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, fetch_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, KAPPA, PRESETS, REPORTED, SMALL
 from reproductions.paper3_async_mmi.quantities import (
@@ -23,7 +25,7 @@ from reproductions.paper3_async_mmi.quantities import (
     percent,
     test_errors,
 )
-from reproductions.readings import NO_ROWS, UNKNOWN, hashes, of_summary, unless_missing
+from reproductions.readings import hashes, of_summary
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",

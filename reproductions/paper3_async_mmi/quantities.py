@@ -8,17 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from harness.judge.makers import Runs
+from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.statistics import Interval, ratio_ci
 from harness.store import Run
-from reproductions.paper import Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import PRESETS
-from reproductions.readings import (
-    UNKNOWN,
-    errors_of_utterances,
-    lengths_of_utterances,
-    unless_missing,
-)
+from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
 CRITERION = "held_out_criterion"
 FRAME_ERROR, WORD_ERROR = "dev_frame_error/iterate", "dev_word_error/iterate"

@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from harness.judge.claims import Band, judge_direction, judge_size
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import unless_missing
 from harness.judge.parts import Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, bounded_difference_ci, mean_ci
-from reproductions.paper import Maker, Runs, Subject
+from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import SWEEPS, fetch_name, fetch_s, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES, REPORTED
 from reproductions.paper3_async_mmi.quantities import (
@@ -20,7 +22,7 @@ from reproductions.paper3_async_mmi.quantities import (
     largest_stable,
     tolerated,
 )
-from reproductions.readings import hashes, of_summary, unless_missing
+from reproductions.readings import hashes, of_summary
 
 FIGURES = REPORTED["claims"]
 

@@ -10,12 +10,13 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
+from harness.judge.makers import Maker, Runs, failures
 from harness.judge.reading import read_results
 from harness.judge.results import Exhibit, Row
 from harness.simulator import load_cluster
-from harness.store import atomic
-from reproductions.paper import Maker, Paper, Runs, Subject
-from reproductions.pipeline import Request, failures, reproduce
+from harness.store import Store, atomic
+from reproductions.paper import Paper, Subject
+from reproductions.reproduce import Request, reproduce
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 
@@ -62,13 +63,13 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(
     assert stored.files == (("tables/p1.map.csv",) if asked else ())
     if asked:
         assert exhibit.rows[0].column == "diverged"
-        assert failures(tmp_path, results) == []
+        assert failures(Store(tmp_path / "runs"), results) == []
     else:
         assert not exhibit.rows
         assert "diverged" in exhibit.note
         ((run,),) = results.provenance["settings"].values()
         told = f"wild, seed 11 ({run[:12]}) diverged in AsyncSgd at fold "
         assert exhibit.note.startswith(told)
-        (line,) = failures(tmp_path, results)
+        (line,) = failures(Store(tmp_path / "runs"), results)
         assert line.startswith(f"paper1: {told}")
         assert line.endswith("rate 1e+06")

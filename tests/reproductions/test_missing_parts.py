@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.training.run import WORD_ERRORS
 from harness.judge.claims import all_of
+from harness.judge.makers import Maker, made_claim, made_exhibit
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import WORD_ERRORS
 from reproductions.__main__ import PAPERS
-from reproductions.paper import Maker, Paper
-from reproductions.pipeline import _claim, _exhibit
+from reproductions.paper import Paper
 
 UTTERANCES, SEEDS, PASSES = 40, 3, 3
 SUBJECTS: dict[str, Any] = {
@@ -76,12 +76,12 @@ class Book:
         """A run of each seed."""
         return [self.run(setting, seed) for seed in range(SEEDS)]
 
-    def others(self, setting: str, maker: Maker[Any]) -> list[Run]:
+    def others(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
         """Runs of other readings, and of another outcome where a maker asks about that."""
         status: Any = "diverged" if maker.divergence else "done"
         return [self.run(f"changed {setting}", seed, status) for seed in range(SEEDS)]
 
-    def lost(self, setting: str, maker: Maker[Any]) -> list[Run]:
+    def lost(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
         """A run of each seed, one of which did not end in a way that the maker asks about.
 
         All of them where there is no other setting: an exhibit may draw its first run alone.
@@ -131,9 +131,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return Book(tmp_path_factory.mktemp("book"))
 
 
-def made(maker: Maker[Any], paper: Paper, runs: dict[str, list[Run]]) -> Any:
+def made(maker: Maker[Any, Any], paper: Paper, runs: dict[str, list[Run]]) -> Any:
     subject = SUBJECTS[paper.id]
-    return (_claim if maker in paper.claims else _exhibit)(maker, subject, runs)
+    return (made_claim if maker in paper.claims else made_exhibit)(maker, subject, runs)
 
 
 def known(result: Any) -> dict[tuple[str, Any], tuple[Any, Any]]:
@@ -153,7 +153,7 @@ def cells(result: Any) -> dict[tuple[str, Any], tuple[Any, Any]]:
 
 @pytest.mark.parametrize(("paper", "maker"), makers())
 def test_what_rests_on_a_run_that_did_not_end_is_missing_and_all_else_stays(
-    paper: Paper, maker: Maker[Any], book: Book
+    paper: Paper, maker: Maker[Any, Any], book: Book
 ) -> None:
     runs = {name: book.group(name) for name in maker.needs}
     whole = known(made(maker, paper, runs)) if len(maker.needs) > 1 else {}
@@ -171,7 +171,7 @@ def test_what_rests_on_a_run_that_did_not_end_is_missing_and_all_else_stays(
 
 @pytest.mark.parametrize(("paper", "maker"), makers())
 def test_no_claim_is_reproduced_on_a_part_that_is_missing(
-    paper: Paper, maker: Maker[Any], book: Book
+    paper: Paper, maker: Maker[Any, Any], book: Book
 ) -> None:
     runs = {name: book.group(name) for name in maker.needs}
     for setting in maker.needs if maker in paper.claims else ():

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
+from harness.store.schema import WORD_ERRORS
 from reproductions.paper1_async_asgd import claims
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name
 

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus, Utterances
-from harness.execution.jobs import grid
-from harness.execution.training.run import WORD_ERRORS
+from harness.execution.data import corpora
 from harness.store import Run, Store
+from harness.store.schema import WORD_ERRORS
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import claims, exhibits
 from reproductions.paper1_async_asgd.experiments import (
@@ -112,9 +112,10 @@ def test_recordings_that_cannot_be_used_are_left_out_where_a_corpus_can_do_so(
         asked.update(options, corpus=corpus)
         return SimpleNamespace(fingerprint="f")
 
-    monkeypatch.setattr(grid, "load_corpus", load)
+    monkeypatch.setattr(corpora, "load_corpus", load)
     config: Any = SimpleNamespace(corpus=name, scale="smoke", corpus_seed=11, fingerprint="f")
-    grid._corpus(config)
+    corpora.corpus_of(config)
+    del asked["progress"]
     assert asked == {"corpus": name, "scale": "smoke", "seed": 11, "skip": skip}
 
 

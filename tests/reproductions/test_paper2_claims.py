@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
+from harness.store.schema import WORD_ERRORS
 from reproductions.paper2_ng_averaging import beyond, claims, errors, tables
 
 TESTS = ("swb", "callhome")

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.execution.training.run import WORD_ERRORS
 from harness.store import Run, Store
-from harness.store.schema import Outcome
+from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES
 

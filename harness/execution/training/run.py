@@ -27,12 +27,10 @@ from harness.identity import SHORT
 from harness.simulator import concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import TIMELINE, WORD_ERRORS
 
-TIMELINE = "timeline.parquet"
 EXECUTED = "executed"
 """Key of a run's configuration that says it was not executed on a simulated cluster."""
-WORD_ERRORS = "word_errors.safetensors"
-"""The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 
 
 def train(

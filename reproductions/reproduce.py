@@ -1,0 +1,99 @@
+"""A paper reproduced: its runs executed, its exhibits and claims made of them, its report built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import reports
+from harness.execution.jobs.named import execute_named
+from harness.judge import provenance
+from harness.judge.makers import (
+    ASKED,
+    Maker,
+    Runs,
+    asked_of_divergence,
+    made_claim,
+    made_exhibit,
+)
+from harness.judge.results import Results
+from harness.store import Store
+from reproductions.paper import Paper, Subject
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for beyond the subject.
+
+    Args:
+        seeds: one run of every setting for each.
+        only: exhibits to make; all if empty.
+        jobs: processes.
+        budget_s: stop starting and checkpoint after so long; None for no limit.
+        out: where everything goes.
+        submit: the batch system whose jobs the runs are; None for processes here.
+    """
+
+    seeds: tuple[int, ...]
+    only: tuple[str, ...]
+    jobs: int
+    budget_s: float | None
+    out: Path
+    submit: str | None = None
+
+
+def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
+    """Run what is missing, judge, and make the report.
+
+    Raises:
+        UserError: bad input, or an output folder that cannot be written.
+        KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    exhibits, claims = paper.chosen(request.only, subject.scale)
+    makers = (*exhibits, *claims)
+    before = {run.hash for run in Store(request.out / "runs").runs() if run.status == "done"}
+    runs = _executed(paper, subject, request, makers)
+    facts = {
+        "reference": dict(paper.reference),
+        "differences": paper.differences(subject),
+        **provenance.of_program("python -m reproductions"),
+        "device": subject.device,
+        "wall_s": round(time.monotonic() - clock, 1),
+        "started": started.isoformat(timespec="seconds"),
+        "corpus_sha256": subject.corpus.fingerprint,
+        **provenance.of_runs(runs, before),
+        ASKED: asked_of_divergence(makers, runs),
+    }
+    results = Results(
+        paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
+        tuple(made_exhibit(maker, subject, runs) for maker in exhibits),
+        tuple(made_claim(maker, subject, runs) for maker in claims),
+    )  # fmt: skip
+    reports.build(request.out, results)
+    return results
+
+
+def _executed(
+    paper: Paper, subject: Subject, request: Request, makers: Sequence[Maker[Subject, Any]]
+) -> Runs:
+    """Finished runs of the settings that are needed, by setting, in the order of the seeds."""
+    needed = {setting for maker in makers for setting in maker.needs}
+    configs = {
+        (setting, seed): config
+        for seed in request.seeds
+        for setting, config in paper.experiments(subject, seed).items()
+        if setting in needed
+    }
+    runs = execute_named(
+        configs, lambda key: f"{key[0]} seed {key[1]}", request.out / "runs", request.jobs,
+        request.budget_s, request.submit,
+    )  # fmt: skip
+    return {
+        setting: [runs[setting, seed] for seed in request.seeds]
+        for setting in dict.fromkeys(setting for setting, _ in configs)
+    }
