@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from harness.execution.runs.executed import Configuration
 from reproductions.paper import Paper, Subject
-from reproductions.paper1_async_asgd import costs
 from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS
+from reproductions.paper1_async_asgd.costs import COSTS
 from reproductions.paper1_async_asgd.exhibits import EXHIBITS
 from reproductions.paper1_async_asgd.experiments import (
     PRESETS,
@@ -14,12 +14,13 @@ from reproductions.paper1_async_asgd.experiments import (
     differences,
     experiments,
 )
-from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED, timings
+from reproductions.paper1_async_asgd.timings import timings
+from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The paper's own runs, and timings at other minibatches and of the three readings."""
-    return {**experiments(subject, seed), **costs.timings(seed), **timings(seed)}
+    return {**experiments(subject, seed), **timings(seed)}
 
 
 PAPER = Paper(
@@ -29,6 +30,6 @@ PAPER = Paper(
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments=_experiments,
     differences=differences,
-    exhibits=(*EXHIBITS, *BEYOND, *costs.COSTS, *UNDERDETERMINED),
+    exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED),
     claims=CLAIMS,
 )

@@ -29,7 +29,6 @@ from harness.judge.statistics import (
 from harness.judge.utterances import rate_difference_ci, rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper1_async_asgd.costs import LATER, setting
 from reproductions.paper1_async_asgd.exhibits import (
     DEV_AVERAGE,
     DEV_ITERATE,
@@ -37,6 +36,7 @@ from reproductions.paper1_async_asgd.exhibits import (
     training_seconds,
 )
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, PRESETS, REPORTED, chunk_name
+from reproductions.paper1_async_asgd.timings import LATER, setting
 from reproductions.readings import (
     at_epoch,
     errors_of_utterances,

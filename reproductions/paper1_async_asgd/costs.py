@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from harness.execution.runs.timing import TimingConfig
 from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
 from harness.simulator import Cluster, Workload, compute_seconds, load_cluster
 from harness.simulator.costs import copy_seconds, fold_seconds
 from reproductions.paper import Subject
-from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, timing
+from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
+from reproductions.paper1_async_asgd.timings import COUNTS, LATER, MINIBATCHES, setting
 from reproductions.readings import hashes, of_summary
 
-MINIBATCHES = (64, 128, 256, 512, 1024, 2048)
-LATER = 1024
-"""The minibatch of the paper's own asynchronous SGD from its fourth pass on (section 4.3)."""
 STEPS = {
     "fetch the model": "copy",
     "compute the gradient": "compute",
     "push the gradient": "copy",
     "fold it into the model": "fold",
 }
-
-
-def setting(workers: int, minibatch: int) -> str:
-    """The name of a timing at this minibatch."""
-    return f"timing_{workers}_of_{minibatch}"
-
-
-def timings(seed: int) -> dict[str, TimingConfig]:
-    """One worker and four at every minibatch."""
-    return {
-        setting(n, size): timing(seed, n, size)
-        for size in MINIBATCHES
-        for n in (1, REPORTED["paper"]["workers"])
-    }
 
 
 def seconds(cluster: Cluster, workload: Workload) -> dict[str, float]:
@@ -76,7 +59,7 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
         ("over one bare card", "bare_throughput_per_s"),
     ):
         for size in MINIBATCHES:
-            one, four = runs[setting(1, size)], runs[setting(REPORTED["paper"]["workers"], size)]
+            one, four = (runs[setting(n, size)] for n in COUNTS)
             rate = [of_summary(run, "throughput_per_s") for run in four]
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             rows.append(Row(label, size, None, ratio.estimate, ratio.ci95, hashes(one, four)))
@@ -95,5 +78,9 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
 
 COSTS = (
     Maker("p1.costs", tuple(setting(1, size) for size in (256, LATER)), costs),
-    Maker("p1.speedup-by-minibatch", tuple(timings(0)), speedup_by_minibatch),
+    Maker(
+        "p1.speedup-by-minibatch",
+        tuple(setting(n, size) for size in MINIBATCHES for n in COUNTS),
+        speedup_by_minibatch,
+    ),
 )

@@ -21,7 +21,8 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
     """All-reduce among four workers, drawn from its simulated messages."""
     del subject
     run = runs["all_reduce"][0]
-    names = ("source", "target", "time_s", "arrived_s", "adds", "value")
+    sent = run.metrics["name"] == "message"
+    names = ("source", "target", "time_s", "arrived_s", "value", "adds")
     messages = [
         {
             "from": int(source),
@@ -31,8 +32,8 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
             "part": _part(size_bytes / run.config["size_bytes"]),
             "adds": bool(adds),
         }
-        for source, target, sent_s, arrived_s, adds, size_bytes in zip(
-            *(run.metrics[name].tolist() for name in names), strict=True
+        for source, target, sent_s, arrived_s, size_bytes, adds in zip(
+            *(run.metrics[name][sent].tolist() for name in names), strict=True
         )
     ]
     return Exhibit(

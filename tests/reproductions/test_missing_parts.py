@@ -6,124 +6,14 @@ then must be missing when they diverge, and what does not change must stay as it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from importlib import import_module
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from harness.judge.claims import all_of
-from harness.judge.makers import Maker, made_claim, made_exhibit
-from harness.store import Run, RunWriter, Store
-from harness.store.schema import WORD_ERRORS
-from reproductions.__main__ import PAPERS
+from harness.judge.makers import Maker
 from reproductions.paper import Paper
-
-UTTERANCES, SEEDS, PASSES = 40, 3, 3
-SUBJECTS: dict[str, Any] = {
-    paper: SimpleNamespace(
-        scale="laptop",
-        corpus=SimpleNamespace(
-            name=corpus, tests=tests, split=lambda _: range(9), frames_of=lambda _: 9e4, lm_text=()
-        ),
-        device="cpu",
-    )
-    for paper, corpus, tests in (
-        ("paper1", "mandarin-like", ("clean", "noise")),
-        ("paper2", "conversational", ("swb", "callhome")),
-        ("paper3", "voice-search-small", ("test",)),
-    )
-}
-SUMMARY = (
-    "virtual_s", "folds", "throughput_per_s", "bare_throughput_per_s", "cancelled_frames",
-    "kept_frames", "rejected_frames", "mean_lag_s", "mean_staleness",
-    "auxiliary_at_0", "criterion_at_0", "auxiliary_slope", "criterion_slope",
-    "largest_difference", "largest_move",
-    *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
-      for what in ("lag_s", "staleness")),
-)  # fmt: skip
-FALLING = (
-    "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
-    "test_frame_error/iterate", "held_out_criterion",
-)  # fmt: skip
-EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-
-
-def makers() -> list[Any]:
-    """Every exhibit and claim that runs stand behind."""
-    papers = [import_module(module).PAPER for module in PAPERS.values()]
-    return [
-        pytest.param(paper, maker, id=maker.id)
-        for paper in papers
-        for maker in (*paper.exhibits, *paper.claims)
-        if maker.needs
-    ]
-
-
-class Book:
-    """Runs that never trained, with whatever any exhibit or claim reads."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.store = folder, Store(folder / "runs")
-
-    def group(self, setting: str) -> list[Run]:
-        """A run of each seed."""
-        return [self.run(setting, seed) for seed in range(SEEDS)]
-
-    def others(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
-        """Runs of other readings, and of another outcome where a maker asks about that."""
-        status: Any = "diverged" if maker.divergence else "done"
-        return [self.run(f"changed {setting}", seed, status) for seed in range(SEEDS)]
-
-    def lost(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
-        """A run of each seed, one of which did not end in a way that the maker asks about.
-
-        All of them where there is no other setting: an exhibit may draw its first run alone.
-        """
-        status: Any = "failed" if maker.divergence else "diverged"
-        sound = self.group(setting)
-        lost = [replace(run, status=status, note="in MMI at fold 9") for run in sound]
-        return lost if len(maker.needs) == 1 else [*sound[:-1], lost[-1]]
-
-    def run(self, setting: str, seed: int, status: Any = "done") -> Run:
-        config = {
-            "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
-            "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed}, "folds": 9,
-            "workers": 4, "size_bytes": 4.0,
-        }  # fmt: skip
-        return self.store.obtain(config, partial(self._write, setting, seed, status))
-
-    def _write(self, setting: str, seed: int, status: Any, writer: RunWriter) -> None:
-        other = setting.startswith("changed")
-        rng = np.random.default_rng([seed, *setting.encode()])
-        for name in FALLING:
-            size = (0.01 if other else 1.0) * rng.uniform(0.5, 0.6)
-            for epoch in EPOCHS:
-                value = 1.0 + size * (0.2 ** (1 + epoch))
-                value = -value if name == "held_out_criterion" else value
-                writer.log(name, value, fold=1, time_s=epoch * rng.uniform(9, 10), epoch=epoch)
-        writer.log("switch", 1.0, fold=9, time_s=1.0, epoch=1.5 if other else 0.5)
-        arrays = dict(self._errors(rng, other))
-        save_file(arrays, path := self.folder / "errors")
-        writer.attach(WORD_ERRORS, path)
-        numbers = {name: (0.1 if other else 1.0) * rng.uniform(1, 1.1) for name in SUMMARY}
-        passes = PASSES - 1 if other else PASSES
-        troubles = {"trouble/nothing kept": 1}
-        writer.finish(status, {**numbers, **troubles, "passes": passes, "stopped": 1})
-
-    def _errors(self, rng: np.random.Generator, other: bool) -> Iterator[tuple[str, np.ndarray]]:
-        for test in sorted({name for each in SUBJECTS.values() for name in each.corpus.tests}):
-            yield f"{test}/lengths", np.full(UTTERANCES, 9)
-            for candidate in ("average", "iterate"):
-                for stage in range(PASSES + 1):
-                    low, high = (7, 9) if other else (1, 4)
-                    yield f"{test}/{candidate}/{stage}", rng.integers(low, high, UTTERANCES)
+from tests.reproductions.book import SEEDS, Book, made, makers
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +21,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return Book(tmp_path_factory.mktemp("book"))
 
 
-def made(maker: Maker[Any, Any], paper: Paper, runs: dict[str, list[Run]]) -> Any:
-    subject = SUBJECTS[paper.id]
-    return (made_claim if maker in paper.claims else made_exhibit)(maker, subject, runs)
+def of_runs() -> list[Any]:
+    """Every exhibit and claim that runs stand behind."""
+    return [pytest.param(*each, id=each[1].id) for each in makers() if each[1].needs]
 
 
 def known(result: Any) -> dict[tuple[str, Any], tuple[Any, Any]]:
@@ -151,7 +41,7 @@ def cells(result: Any) -> dict[tuple[str, Any], tuple[Any, Any]]:
     return {(p.label, ""): (p.measured, p.ci95) for p in result.parts}
 
 
-@pytest.mark.parametrize(("paper", "maker"), makers())
+@pytest.mark.parametrize(("paper", "maker"), of_runs())
 def test_what_rests_on_a_run_that_did_not_end_is_missing_and_all_else_stays(
     paper: Paper, maker: Maker[Any, Any], book: Book
 ) -> None:
@@ -169,7 +59,7 @@ def test_what_rests_on_a_run_that_did_not_end_is_missing_and_all_else_stays(
         assert measured == {key: cell for key, cell in whole.items() if other.get(key) == cell}
 
 
-@pytest.mark.parametrize(("paper", "maker"), makers())
+@pytest.mark.parametrize(("paper", "maker"), of_runs())
 def test_no_claim_is_reproduced_on_a_part_that_is_missing(
     paper: Paper, maker: Maker[Any, Any], book: Book
 ) -> None:

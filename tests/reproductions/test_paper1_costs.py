@@ -8,6 +8,7 @@ import pytest
 from harness.simulator import Simulation, Workload, load_cluster
 from reproductions.paper1_async_asgd import costs
 from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
+from reproductions.paper1_async_asgd.timings import by_minibatch
 
 LAYERS = REPORTED["paper"]["layers"]
 NOBODY: Any = None
@@ -53,7 +54,7 @@ def test_the_speed_up_is_drawn_over_one_worker_and_over_one_card_at_every_miniba
 
 
 def test_the_timings_it_needs_are_declared_at_the_papers_network():
-    declared = costs.timings(11)
+    declared = by_minibatch(11)
     assert set(declared) == {need for maker in costs.COSTS for need in maker.needs}
     assert {config.layers for config in declared.values()} == {tuple(LAYERS)}
     assert declared[costs.setting(4, 1024)].minibatch == 1024
