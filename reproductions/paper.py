@@ -77,3 +77,8 @@ class Paper:
         exhibits = [names[name] for name in only]
         settings = {setting for maker in exhibits for setting in maker.needs}
         return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]
+
+
+def levels(sizes: Sequence[int]) -> str:
+    """The sizes of a network's levels, as reports write them."""
+    return "–".join(map(str, sizes))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.judge.claims import Verdict, all_of
+from harness.judge.claims import Side, Verdict, all_of, judge_direction
 from harness.judge.results import Claim, Part
 from harness.judge.statistics import Interval
 
-__all__ = ["Quantity", "claim_of"]
+__all__ = ["Quantity", "claim_of", "side_of_zero"]
 
 Quantity = tuple[str, float | str | None, Interval, Verdict | None]
 """A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
+
+
+def side_of_zero(label: str, difference: Interval, side: Side) -> Quantity:
+    """A difference that the paper has below or above zero, judged by where it lies."""
+    return label, f"{side} 0", difference, judge_direction(difference, side)
 
 
 def claim_of(

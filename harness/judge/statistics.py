@@ -47,6 +47,18 @@ class Interval:
     def __neg__(self) -> Interval:
         return Interval(-self.estimate, -self.high, -self.low)
 
+    def __sub__(self, other: Interval | float) -> Interval:
+        """From the smallest to the largest difference that the bounds allow."""
+        that = other if isinstance(other, Interval) else Interval(other, other, other)
+        return Interval(self.estimate - that.estimate, self.low - that.high, self.high - that.low)
+
+    def __rsub__(self, other: float) -> Interval:
+        return Interval(other - self.estimate, other - self.high, other - self.low)
+
+    def __rmul__(self, factor: float) -> Interval:
+        """So many times the interval, e.g. 100 for percent; the factor is not negative."""
+        return Interval(factor * self.estimate, factor * self.low, factor * self.high)
+
 
 def mean_ci(values: Values) -> Interval:
     """Mean over seeds with Student's t interval, n - 1 degrees of freedom.

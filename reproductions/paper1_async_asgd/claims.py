@@ -18,7 +18,7 @@ from harness.judge.claims import (
 )
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import (
     Interval,
@@ -119,12 +119,11 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
     settings = [chunk_name(hours) for hours in CHUNK_HOURS]
     for test in subject.corpus.tests:
         order = _order(test, [runs[name] for name in settings])
-        parts.append((f"{test}, rank correlation", "above 0", order,
-                      judge_direction(order, "above")))  # fmt: skip
+        parts.append(side_of_zero(f"{test}, rank correlation", order, "above"))
         ratio = _largest_over_smallest(test, runs[settings[-1]], runs[settings[0]])
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
-        excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
-        parts.append((f"{test}, 25 h over 1 h", paper, ratio, judge_direction(excess, "above")))
+        verdict = judge_direction(ratio - 1, "above")
+        parts.append((f"{test}, 25 h over 1 h", paper, ratio, verdict))
     return claim_of(
         "p1.chunk-size", "The error rises with the size of the data chunk",
         "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
@@ -192,8 +191,7 @@ def average_helps(subject: Subject, runs: Runs) -> Claim:
             errors_of_utterances(group, f"{test}/{model}/0") for model in ("average", "iterate")
         )
         difference = rate_difference_ci(average, iterate, lengths_of_utterances(group[0], test))
-        parts.append((f"{test}, average − iterate", "below 0", _in_percent(difference),
-                      judge_direction(difference, "below")))  # fmt: skip
+        parts.append(side_of_zero(f"{test}, average − iterate", 100.0 * difference, "below"))
     return claim_of(
         "p1.average-helps", "The averaged model is better than the plain SGD iterate",
         "Section 2.3", "test error (%) after one pass, difference", parts, hashes(group),
@@ -280,8 +278,7 @@ def noise_harder(subject: Subject, runs: Runs) -> Claim:
 def _clean_against_noise(name: str, label: str, group: Sequence[Run]) -> Quantity:
     method = "multi_pass" if name == "multi_pass" else "one_pass"
     difference = _clean_minus_noise(method, group)
-    verdict = judge_direction(difference, "below")
-    return f"{label}, clean − noise", "below 0", _in_percent(difference), verdict
+    return side_of_zero(f"{label}, clean − noise", 100.0 * difference, "below")
 
 
 @unless_missing(UNKNOWN)
@@ -291,8 +288,7 @@ def _clean_minus_noise(method: str, group: Sequence[Run]) -> Interval:
 
 
 def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:
-    difference = paired_difference_ci(a, b)
-    return label, f"{side} 0", difference, judge_direction(difference, side)
+    return side_of_zero(label, paired_difference_ci(a, b), side)
 
 
 def _size(label: str, size: Interval, band: Band) -> Quantity:
@@ -302,10 +298,6 @@ def _size(label: str, size: Interval, band: Band) -> Quantity:
 def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:
     """A metric in % at an epoch, for each seed."""
     return 100.0 * np.array([at_epoch(run, name, epoch) for run in runs])
-
-
-def _in_percent(interval: Interval) -> Interval:
-    return Interval(*(100.0 * x for x in (interval.estimate, interval.low, interval.high)))
 
 
 def _dev(subject: Subject, runs: Sequence[Run], epoch: float) -> np.ndarray:

@@ -197,9 +197,8 @@ def _error_row(
     paper: float | None,
     runs: Sequence[Run],
 ) -> Row:
-    rate = _rate(method, test, runs)
-    percent = Interval(100 * rate.estimate, 100 * rate.low, 100 * rate.high)
-    return Row(label, column, paper, percent.estimate, percent.ci95, hashes(runs))
+    rate = 100.0 * _rate(method, test, runs)
+    return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs))
 
 
 @unless_missing(UNKNOWN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Sear
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
-from reproductions.paper import Subject
+from reproductions.paper import Subject, levels
 
 FOLDER = Path(__file__).parent
 REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
@@ -171,8 +170,8 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ),
         (
             "network",
-            _levels(paper["layers"]),
-            _levels(corpus.layers(preset.hidden)),
+            levels(paper["layers"]),
+            levels(corpus.layers(preset.hidden)),
         ),
         ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
         (
@@ -205,10 +204,6 @@ def _tests(corpus: Corpus) -> str:
         new = heard.isdisjoint(part.speaker.tolist())
         told.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
     return "; ".join(told)
-
-
-def _levels(sizes: Sequence[int]) -> str:
-    return "–".join(map(str, sizes))
 
 
 def _run(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from harness.judge.claims import Side, judge_direction, judge_size
+from harness.judge.claims import judge_size
 from harness.judge.losses import loss_difference_ci
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval
 from harness.judge.utterances import Counts, rate_difference_ci, rate_ratio_ci
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.exhibits import speedup
+from reproductions.paper2_ng_averaging.experiments import gpus
 from reproductions.paper2_ng_averaging.speedups import SPEEDUPS
 from reproductions.readings import hashes
 
@@ -32,7 +33,7 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
     """SGD loses more from 1 to 16 workers than NG-SGD."""
     settings = ("sgd_16", "sgd_1", "ng_16", "ng_1")
     every = _over_sets(subject, runs, settings, loss_difference_ci)
-    parts = [_judged("loss of SGD − loss of NG-SGD", every, "above")]
+    parts = [side_of_zero("loss of SGD − loss of NG-SGD", every, "above")]
     parts += _shown(subject, runs, settings, loss_difference_ci)
     for name, label in (("sgd", "SGD"), ("ng", "NG-SGD")):
         loss = _over_sets(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
@@ -65,8 +66,8 @@ def rbm_helps(subject: Subject, runs: Runs) -> Claim:
     for n in (1, 32):
         settings = (f"ng_{n}", f"random_{n}")
         every = _over_sets(subject, runs, settings, rate_difference_ci)
-        parts.append(_judged(f"RBM − random, {_nodes(n)}", errors.percent(every), "below"))
-        parts += _shown(subject, runs, settings, rate_difference_ci, 100.0, f"{_nodes(n)}, ")
+        parts.append(side_of_zero(f"RBM − random, {gpus(n)}", 100.0 * every, "below"))
+        parts += _shown(subject, runs, settings, rate_difference_ci, 100.0, f"{gpus(n)}, ")
     return _claim(
         "p2.rbm-helps", "RBM pretraining is better than random initialisation", "Table 2",
         "word error (%), difference", parts, runs, ("ng_1", "random_1", "ng_32", "random_32"),
@@ -77,7 +78,7 @@ def rbm_more(subject: Subject, runs: Runs) -> Claim:
     """RBM gains more on 32 workers than on one."""
     settings = ("random_32", "ng_32", "random_1", "ng_1")
     every = _over_sets(subject, runs, settings, _gain_difference_ci)
-    parts = [_judged("gain at 32 − gain at 1", errors.percent(every), "above")]
+    parts = [side_of_zero("gain at 32 − gain at 1", 100.0 * every, "above")]
     parts += _shown(subject, runs, settings, _gain_difference_ci, 100.0)
     return _claim(
         "p2.rbm-more-when-parallel", "Without RBM, parallel training degrades more",
@@ -90,13 +91,10 @@ def frequency(subject: Subject, runs: Runs) -> Claim:
     """Averaging every 10 is better and slower than every 20."""
     settings = ("ng_16", "every_20")
     every = _over_sets(subject, runs, settings, rate_difference_ci)
-    parts = [_judged("word error (%), every 10 − every 20", errors.percent(every), "below")]
+    parts = [side_of_zero("word error (%), every 10 − every 20", 100.0 * every, "below")]
     parts += _shown(subject, runs, settings, rate_difference_ci, 100.0)
     often, rarely = (speedup(runs["timing_1"], runs[f"timing_16{x}"]) for x in ("", "_every_20"))
-    slower = Interval(
-        often.estimate - rarely.estimate, often.low - rarely.high, often.high - rarely.low
-    )
-    parts.append(_judged("speed-up, every 10 − every 20", slower, "below"))
+    parts.append(side_of_zero("speed-up, every 10 − every 20", often - rarely, "below"))
     return _claim(
         "p2.frequency", "Averaging more often is better in accuracy and worse in speed", "Table 3",
         "differences at 16 GPUs", parts, runs,
@@ -108,7 +106,7 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
     """The large minibatch at or below the small one at 16 workers."""
     settings = ("ng_16", "small_16")
     every = _over_sets(subject, runs, settings, rate_difference_ci)
-    parts = [_judged("1024 − 256", errors.percent(every), "below")]
+    parts = [side_of_zero("1024 − 256", 100.0 * every, "below")]
     parts += _shown(subject, runs, settings, rate_difference_ci, 100.0)
     return _claim(
         "p2.minibatch", "A minibatch of 1024 is no worse than one of 256", "Table 4",
@@ -136,7 +134,7 @@ def lr_scaling(subject: Subject, runs: Runs) -> Claim:
     """The rate of one worker times 16 is better than the rate of one worker."""
     settings = ("scaled", "unscaled")
     every = _over_sets(subject, runs, settings, rate_difference_ci)
-    parts = [_judged("scaled − unscaled", errors.percent(every), "below")]
+    parts = [side_of_zero("scaled − unscaled", 100.0 * every, "below")]
     parts += _shown(subject, runs, settings, rate_difference_ci, 100.0)
     return _claim(
         "p2.lr-scaling", "The initial rate is to grow with the number of workers", "Section 5.6",
@@ -188,7 +186,7 @@ def _shown(
     found: list[Quantity] = []
     for test in errors.main_tests(subject):
         interval = _over_sets(subject, runs, settings, statistic, test)
-        shown = interval if scale == 1.0 else errors.percent(interval)
+        shown = interval if scale == 1.0 else 100.0 * interval
         label = before + errors.label_of(test)
         found.append((label, _paper(settings, test, statistic), shown, None))
     return found
@@ -219,10 +217,6 @@ def _ratio(settings: tuple[str, str], test: str) -> float | None:
     return _paper(settings, test, rate_ratio_ci)
 
 
-def _judged(label: str, difference: Interval, side: Side) -> Quantity:
-    return label, f"{side} 0", difference, judge_direction(difference, side)
-
-
 def _claim(
     id_: str, statement: str, where: str, statistic: str, parts: Sequence[Quantity], runs: Runs,
     settings: Sequence[str], note: str = "",
@@ -230,10 +224,6 @@ def _claim(
     """A claim of parts that rest on these settings."""
     behind = hashes(*(runs[name] for name in settings))
     return claim_of(id_, statement, where, statistic, parts, behind, note)
-
-
-def _nodes(n: int) -> str:
-    return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
 CLAIMS = (

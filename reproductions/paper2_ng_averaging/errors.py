@@ -71,7 +71,7 @@ def printed(setting: str, test: str) -> float | None:
 
 def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, column: str) -> Row:
     """A table's cell: the word error rate (%) of a setting on a set."""
-    rate = percent(_rate(subject, runs[setting], test))
+    rate = 100.0 * _rate(subject, runs[setting], test)
     paper = printed(setting, test)
     return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs[setting]))
 
@@ -79,8 +79,3 @@ def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, colum
 @unless_missing(UNKNOWN)
 def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
     return rate_ci(*of(subject, runs, test))
-
-
-def percent(interval: Interval) -> Interval:
-    """A rate in percent."""
-    return Interval(*(100.0 * x for x in (interval.estimate, interval.low, interval.high)))

@@ -9,7 +9,7 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper2_ng_averaging.experiments import GPUS
+from reproductions.paper2_ng_averaging.experiments import GPUS, gpus
 from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, fitted
 from reproductions.readings import hashes, of_summary
 
@@ -87,8 +87,7 @@ def prediction(subject: Subject, runs: Runs) -> Exhibit:
     minutes = dict(zip(timings["gpus"], timings["total_min"], strict=True))
     rows: list[Row] = []
     for n in GPUS:
-        gpus = "1 GPU" if n == 1 else f"{n} GPUs"
-        label = f"{gpus}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
+        label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
         rows += _timing_rows(label, runs["timing_1"], runs[f"timing_{n}"], minutes[n], minutes[1])
     once = REPORTED["claims"]["speedup_16_every_20"]
     for label, one, many in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -22,7 +21,7 @@ from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
-from reproductions.paper import Subject
+from reproductions.paper import Subject, levels
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
     EVERY,
@@ -81,6 +80,11 @@ PRESETS = {
 SWEPT_AT = {"smoke": "laptop", "laptop": "laptop"}
 """Whose rates a scale uses; the others take the paper's."""
 SEEDS = {scale: preset.seeds for scale, preset in PRESETS.items()}
+
+
+def gpus(n: int) -> str:
+    """So many GPUs, as tables have it."""
+    return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
 @lru_cache
@@ -249,7 +253,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             f"{PRINTED['training_hours']} h Switchboard",
             f"{hours:.2f} h {corpus.name}",
         ),
-        ("network", _levels(PRINTED["layers"]), _levels(corpus.layers(preset.hidden))),
+        ("network", levels(PRINTED["layers"]), levels(corpus.layers(preset.hidden))),
         ("features", "fMLLR, 11 frames of 40", f"{spliced} frames of {corpus.dim}"),
         (
             "minibatch",
@@ -277,7 +281,3 @@ def _rates_told(scale: str) -> str:
     if scale not in SWEPT_AT:
         return "0.32 times the workers"
     return "swept on development data for SGD and NG-SGD at each number of workers"
-
-
-def _levels(sizes: Sequence[int]) -> str:
-    return "–".join(map(str, sizes))

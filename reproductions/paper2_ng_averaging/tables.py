@@ -10,7 +10,7 @@ from harness.judge.results import Exhibit, Row
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.exhibits import speedup
-from reproductions.paper2_ng_averaging.experiments import NODES
+from reproductions.paper2_ng_averaging.experiments import NODES, gpus
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 from reproductions.readings import hashes, of_summary
 
@@ -25,7 +25,7 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
     """Error rates by number of nodes."""
     tests = (*subject.corpus.tests, errors.ALL)
     rows = [
-        errors.row(subject, runs, f"ng_{n}", test, errors.label_of(test), _nodes(n))
+        errors.row(subject, runs, f"ng_{n}", test, errors.label_of(test), gpus(n))
         for test in tests
         for n in NODES
     ]
@@ -92,7 +92,7 @@ def _two_by_two(
 ) -> list[Row]:
     """Two settings on few and on many nodes, by test set."""
     return [
-        errors.row(subject, runs, name, test, label, f"{errors.label_of(test)}, {_nodes(n)}")
+        errors.row(subject, runs, name, test, label, f"{errors.label_of(test)}, {gpus(n)}")
         for label, names in settings.items()
         for test in (*errors.main_tests(subject), errors.ALL)
         for name, n in zip(names, nodes, strict=True)
@@ -103,10 +103,6 @@ def _speed(runs: Runs, label: str, column: str, setting: str, claim: str) -> Row
     ratio = speedup(runs["timing_1"], runs[setting])
     behind = hashes(runs["timing_1"], runs[setting])
     return Row(label, column, PAPER[claim], ratio.estimate, ratio.ci95, behind)
-
-
-def _nodes(n: int) -> str:
-    return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
 def _table(name: str, title: str, rows: list[Row], note: str) -> Exhibit:

@@ -14,7 +14,7 @@ from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import REPLICAS, SWEEPS, fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import INTERVALS, KEPT, PRESETS, RATES, REPORTED
-from reproductions.paper3_async_mmi.quantities import CRITERION, gain, known_loss, last, percent
+from reproductions.paper3_async_mmi.quantities import CRITERION, gain, known_loss, last
 from reproductions.readings import hashes, of_summary
 
 
@@ -81,7 +81,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
     for sweep, label in SWEEPS.items():
         for i in range(1, len(intervals) + 1):
             loss, group = known_loss(runs, sweep, i), runs[fetch_name(sweep, i)]
-            left = percent(Interval(1 - loss.estimate, 1 - loss.high, 1 - loss.low))
+            left = 100.0 * (1 - loss)
             seconds = group[0].config["fetch_s"]
             column = f"every {seconds / 60:.3g} min ({intervals[i - 1]:g})"
             rows.append(Row(label, column, None, left.estimate, left.ci95, hashes(group)))

@@ -16,7 +16,7 @@ from harness.judge.claims import (
 )
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
 from harness.judge.utterances import rate_ratio_ci
@@ -52,7 +52,7 @@ def mmi_gain(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for task, (before, after) in tasks.items():
         ratio = _ratio(subject, runs[after], runs[before])
-        reduction = Interval(1 - ratio.estimate, 1 - ratio.high, 1 - ratio.low)
+        reduction = 1 - ratio
         parts.append((f"{task} task", FIGURES[f"gain_{task}"], reduction,
                       judge_direction(reduction, "above")))  # fmt: skip
     used = [runs[name] for pair in tasks.values() for name in pair]
@@ -67,11 +67,9 @@ def opposing(subject: Subject, runs: Runs) -> Claim:
     name = f"{first_test(subject)}_frame_error/iterate"
     frames = 100.0 * (last(runs["ten"], name) - last(runs["ce"], name))
     ratio = _ratio(subject, runs["ten"], runs["ce"])
-    excess = Interval(ratio.estimate - 1, ratio.low - 1, ratio.high - 1)
-    rise = mean_ci(frames)
-    parts: list[Quantity] = [
-        ("frame error (%), MMI − CE", "above 0", rise, judge_direction(rise, "above")),
-        ("word error, relative change", "below 0", excess, judge_direction(excess, "below")),
+    parts = [
+        side_of_zero("frame error (%), MMI − CE", mean_ci(frames), "above"),
+        side_of_zero("word error, relative change", ratio - 1, "below"),
     ]
     return claim_of(
         "p3.opposing", "MMI lowers the word error and raises the frame error",
@@ -99,10 +97,9 @@ def shuffle_order(subject: Subject, runs: Runs) -> Claim:
     """Unshuffled is worse than shuffled on the fly, which is as good as shuffled fully."""
     printed = REPORTED["shuffling"]
     none = _ratio(subject, runs["unshuffled"], runs["ten"])
-    excess = Interval(none.estimate - 1, none.low - 1, none.high - 1)
     parts: list[Quantity] = [
         ("none over on the fly", printed["unshuffled"] / printed["ten"], none,
-         judge_direction(excess, "above")),
+         judge_direction(none - 1, "above")),
         _close("on the fly over full", printed["ten"] / printed["full"],
                _ratio(subject, runs["ten"], runs["full"])),
     ]  # fmt: skip
@@ -237,8 +234,7 @@ def _close(label: str, paper: float | None, ratio: Interval) -> Quantity:
 
 
 def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:
-    difference = paired_difference_ci(a, b)
-    return label, f"{side} 0", difference, judge_direction(difference, side)
+    return side_of_zero(label, paired_difference_ci(a, b), side)
 
 
 STEPS = tuple(f"step {which}{name}" for which in ("mmi", "ce") for name in (" alone", ""))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from reproductions.paper import Subject
+from reproductions.paper import Subject, levels
 from reproductions.paper3_async_mmi.experiments import criterion
 from reproductions.paper3_async_mmi.presets import KAPPA, NUMERATOR, PRESETS, REPORTED, SMALL
 
@@ -24,8 +22,8 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("training speech",
          f"{paper['training_hours']} h Icelandic, {paper['utterances']:,} queries",
          f"{hours:.2f} h {corpus.name}, {len(train):,} queries"),
-        ("network", _levels(paper["layers"]),
-         _levels(corpus.layers(preset.hidden))),
+        ("network", levels(paper["layers"]),
+         levels(corpus.layers(preset.hidden))),
         ("vocabulary", f"{paper['vocabulary']:,} words", f"{len(corpus.lexicon):,} words"),
         ("slots of a minibatch", str(paper["minibatch"]),
          f"{preset.slots}: a small corpus is soon all in flight (50 replicas: {flying:.0%})"),
@@ -56,7 +54,3 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("time", "measured", "simulated for the paper's network on assumed machines"),
     ]  # fmt: skip
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
-
-
-def _levels(sizes: Sequence[int]) -> str:
-    return "–".join(map(str, sizes))

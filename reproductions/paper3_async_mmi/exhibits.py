@@ -22,7 +22,6 @@ from reproductions.paper3_async_mmi.quantities import (
     FRAME_ERROR,
     WORD_ERROR,
     first_test,
-    percent,
     test_errors,
 )
 from reproductions.readings import hashes, of_summary
@@ -222,7 +221,7 @@ def error_note(subject: Subject) -> str:
 def _error_row(
     subject: Subject, label: str, column: str, runs: Sequence[Run], paper: float | None
 ) -> Row:
-    rate = percent(_rate(subject, runs))
+    rate = 100.0 * _rate(subject, runs)
     return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs))
 
 

@@ -98,7 +98,7 @@ def fetch_loss(runs: Runs, sweep: str, interval: int) -> Interval:
     """
     base = _kept_gains(runs[fetch_name(sweep, 0)])
     left = ratio_ci(_kept_gains(runs[fetch_name(sweep, interval)]), base)
-    return Interval(1 - left.estimate, 1 - left.high, 1 - left.low)
+    return 1 - left
 
 
 known_loss = unless_missing(UNKNOWN)(fetch_loss)
@@ -135,10 +135,4 @@ def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
 def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interval:
     """An interval in passes of ``per_pass_s`` simulated seconds, in updates at the runs' pace."""
     pace = np.mean([run.summary["folds"] / run.summary["virtual_s"] for run in runs])
-    updates = float(pace) * per_pass_s
-    return Interval(*(updates * x for x in (star.estimate, star.low, star.high)))
-
-
-def percent(interval: Interval) -> Interval:
-    """The interval in percent."""
-    return Interval(*(100.0 * x for x in (interval.estimate, interval.low, interval.high)))
+    return float(pace) * per_pass_s * star

@@ -9,7 +9,7 @@ import numpy as np
 from harness.judge.claims import Band, judge_direction, judge_size
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import unless_missing
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, bounded_difference_ci, mean_ci
 from reproductions.paper import Subject
@@ -58,7 +58,7 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
         "p3.async-rate", "One replica is stable at larger rates than fifty",
         "Section 4.2, SGD vs. ASGD",
         "log2 of the largest stable rate, 1 − 50 replicas, each known up to a step of the map",
-        [("", "above 0", difference, judge_direction(difference, "above"))],
+        [side_of_zero("", difference, "above")],
         hashes(*(runs[name] for name in _map(1, 50))), f"Seed by seed, {told}.",
     )  # fmt: skip
 
@@ -67,12 +67,11 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     """Up to some interval T* nothing is lost, beyond it something is."""
     intervals = PRESETS[subject.scale].fetch
     short, long = (known_loss(runs, "last", i) for i in (1, len(intervals)))
-    beyond = Interval(*(x - COSTS_NOTHING for x in (long.estimate, long.low, long.high)))
     parts: list[Quantity] = [
         (f"loss of gain, every {intervals[0]:g} passes", "nothing", short,
          judge_size(short, (-math.inf, COSTS_NOTHING))),
         (f"loss of gain, every {intervals[-1]:g} passes", "some", long,
-         judge_direction(beyond, "above")),
+         judge_direction(long - COSTS_NOTHING, "above")),
     ]  # fmt: skip
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",

@@ -181,3 +181,16 @@ def test_many_points_use_the_normal_law():
 def test_an_exact_value_has_no_width_and_a_missing_one_no_bounds():
     assert Interval.exact(6.3).ci95 == (6.3, 6.3)
     assert Interval.exact(math.nan).ci95 == (-math.inf, math.inf)
+
+
+def test_intervals_are_shifted_turned_and_scaled_end_by_end():
+    ratio = Interval(1.5, 1.25, 2.0)
+    assert ratio - 1 == Interval(0.5, 0.25, 1.0)
+    assert 1 - ratio == Interval(-0.5, -1.0, -0.25) == -(ratio - 1)
+    assert 100.0 * ratio == Interval(150.0, 125.0, 200.0)
+    assert 2.0 * Interval(1.0) == Interval(2.0)
+
+
+def test_a_difference_of_intervals_holds_every_difference_of_their_values():
+    a, b = Interval(3.0, 2.0, 5.0), Interval(1.0, 0.5, 1.5)
+    assert a - b == Interval(2.0, 0.5, 4.5)
