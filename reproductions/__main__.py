@@ -9,10 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.kernels import notice
+
+if TYPE_CHECKING:
+    from data_synth.corpus import Corpus
+    from harness.judge.results import Results
+    from reproductions.paper import Paper
+    from reproductions.reproduce import Request
 
 PAPERS = {
     "paper1": "reproductions.paper1_async_asgd",
@@ -58,50 +65,75 @@ def _main(asked: argparse.Namespace) -> int:
     if asked.paper not in PAPERS:
         raise unknown("paper", asked.paper, PAPERS)
     # Only now: nobody waits for torch to be told of a misspelt word.
-    from data_synth import CAN_SKIP, load_corpus
     from harness.execution.jobs.grid import ProcessDied
-    from harness.execution.jobs.submitted import check
     from harness.execution.runs.device import resolve
-    from harness.judge.makers import failures
-    from harness.store import Store
     from harness.store.atomic import writable_folder
-    from reproductions.paper import Paper, Subject
-    from reproductions.reproduce import Request, reproduce
+    from reproductions.paper import Subject
+    from reproductions.reproduce import reproduce
 
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
+    request = _request(asked, paper, scale, device)
+    writable_folder(request.out, "--out")
+    corpus = _corpus(asked.corpus or paper.corpus, scale, request.out)
+    try:
+        results = reproduce(paper, Subject(scale, corpus, CORPUS_SEED, device), request)
+    except ProcessDied:
+        _say("error: a process was killed from outside; the same command goes on")
+        return EXIT_RUN_FAILED
+    return _told(results, request.out)
+
+
+def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
+    """What was asked for, if it can be had.
+
+    Raises:
+        UserError: an unknown scale, exhibit or batch system.
+    """
+    from harness.execution.jobs.submitted import check
+    from reproductions.reproduce import Request
+
     if scale not in paper.seeds:
         raise unknown("--scale", scale, paper.seeds)
     if asked.submit is not None:
         check(asked.submit)
     only = tuple(name for name in asked.only.split(",") if name)
     paper.chosen(only, scale)
-    out = asked.out or Path("reports/out") / asked.paper / scale
-    request = Request(
+    return Request(
         seeds=paper.first_seeds(asked.seeds or paper.seeds[scale]),
         only=only,
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
-        out=out,
+        out=asked.out or Path("reports/out") / asked.paper / scale,
         submit=asked.submit,
     )
-    writable_folder(out, "--out")
-    name = asked.corpus or paper.corpus
+
+
+def _corpus(name: str, scale: str, out: Path) -> Corpus:
+    """The corpus; where it cannot be had, an output folder made for it is taken away again.
+
+    Raises:
+        UserError: there is no such corpus, or it cannot be made.
+    """
+    from data_synth import CAN_SKIP, load_corpus
+
     try:
-        corpus = load_corpus(
+        return load_corpus(
             name, scale=scale, seed=CORPUS_SEED, skip=name in CAN_SKIP, progress=_say
         )
     except UserError:
         with suppress(OSError):  # not empty: it was there before
             out.rmdir()
         raise
-    try:
-        results = reproduce(paper, Subject(scale, corpus, CORPUS_SEED, device), request)
-    except ProcessDied:
-        print("error: a process was killed from outside; the same command goes on", file=sys.stderr)
-        return EXIT_RUN_FAILED
-    if scale == "smoke":
+
+
+def _told(results: Results, out: Path) -> int:
+    """Print the verdicts and what failed; returns the exit code."""
+    from harness.judge.makers import failures
+    from harness.store import Store
+
+    if results.scale == "smoke":
         print("at smoke scale, which says that all works and nothing about the paper:")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")

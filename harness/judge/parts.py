@@ -44,15 +44,7 @@ def claim_of(
     _, paper, headline, _ = quantities[0]
     parts = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in quantities)
     return Claim(
-        id_,
-        statement,
-        where,
-        statistic,
-        paper,
-        headline.estimate,
-        headline.ci95,
+        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
         all_of(verdict for *_, verdict in quantities if verdict is not None),
-        runs,
-        note,
-        parts if len(parts) > 1 else (),
-    )
+        runs, note, parts if len(parts) > 1 else (),
+    )  # fmt: skip

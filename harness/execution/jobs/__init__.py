@@ -1,1 +1,1 @@
-"""Many runs, here or on a batch system, and what is done with a trained network."""
+"""Many runs, here or on a batch system, and the kinds of runs that are no training themselves."""
