@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -67,14 +68,20 @@ class Display:
         for heading in ("run", "passes", "frame error"):
             table.add_column(heading)
         for p in report.running.values():
-            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", f"{p.frame_error:.1%}")
+            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", _wrong(p))
         return table
 
     def _line(self, p: Progress) -> str:
-        return f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes, {p.frame_error:.1%} frames wrong"
+        where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
+        return f"{where}, {_wrong(p)} frames wrong" if _wrong(p) else where
 
     def _name(self, p: Progress) -> str:
         return self.names.get(p.run, f"what others start from ({p.run[:12]})")
+
+
+def _wrong(p: Progress) -> str:
+    """The frame error; nothing of a run that has none, as it trains nothing."""
+    return "" if math.isnan(p.frame_error) else f"{p.frame_error:.1%}"
 
 
 def _head(report: Report, left: float | None) -> str:

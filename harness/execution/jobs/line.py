@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from harness.acoustics.numerator import references_of
 from harness.execution.data.corpora import corpus_of
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import log_prior
-from harness.execution.runs.executed import Watch, executed
+from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import final_model, started, train_sequence
 from harness.store import Run, RunWriter, Store
@@ -77,18 +78,16 @@ def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -
         begin = started(config.training.start, corpus, store, watch)
         end = final_model(trained)
         with denormals_flushed():
-            _measure(config, corpus, begin.double(), end.double(), writer)
+            _measure(_Line(config, corpus, begin.double(), end.double()), writer, watch)
 
     return store.obtain(config.to_dict(), execute)
 
 
-def _measure(
-    config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor, writer: RunWriter
-) -> None:
+def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
     """Log criterion and auxiliary function a frame at every point, in float64."""
-    line = _Line(config, corpus, begin, end)
     tangents = line.tangents()
-    for point in config.points:
+    for done, point in enumerate(line.points):
+        watch(Progress(writer.hash, done / len(line.points), 1.0, math.nan))
         value, touching = line.values(point, tangents)
         writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
@@ -103,7 +102,7 @@ def _measure(
 
 class _Line:
     def __init__(self, config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor) -> None:
-        training = config.training
+        training, self.points = config.training, config.points
         self.net = training.start.network(corpus)
         self.begin, self.way = begin, end - begin
         self.frames = Frames.of(corpus, "cpu")

@@ -12,9 +12,14 @@ from harness.store import Store
 
 
 @pytest.fixture
-def line(sequence, corpus, tmp_path):
+def told():
+    return []
+
+
+@pytest.fixture
+def line(sequence, corpus, tmp_path, told):
     config = LineConfig(sequence(passes=1), utterances=8)
-    return along_line(config, corpus, Store(tmp_path), lambda progress: None)
+    return along_line(config, corpus, Store(tmp_path), told.append)
 
 
 def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(line):
@@ -54,6 +59,11 @@ def test_away_from_where_they_touch_they_part(line):
     apart = np.abs(criterion - auxiliary)
     assert apart[0] > apart[len(points) // 3]
     assert apart[-1] > 1e-6
+
+
+def test_how_far_it_has_come_is_told_at_every_point(line, told):
+    shares = [progress.done for progress in told if progress.run == line.hash]
+    assert shares == [i / len(POINTS) for i in range(len(POINTS))]
 
 
 def test_a_training_that_diverged_has_no_line(sequence, corpus, tmp_path):
