@@ -36,7 +36,7 @@ LAST = ("held_out_criterion", "dev_loss/average", "dev_loss/iterate")
 Trained = RunConfig | SequenceConfig
 
 
-def kinds(
+def default_runs(
     paper: Paper, subject: Subject, seed: int, only: Sequence[str] = ()
 ) -> dict[str, Trained]:
     """Every default run of one seed and what it starts from, each once, by setting.
@@ -73,7 +73,7 @@ def faster(config: Trained, factor: float) -> Trained:
     return replace(config, schedule=schedule, tested="never")
 
 
-def told(run: Run) -> str:
+def outcome(run: Run) -> str:
     """How a run ended: what was measured first and last, or that it diverged."""
     if run.status != "done":
         return run.status
@@ -89,7 +89,7 @@ def table(
     lines = ["| setting | " + " | ".join(f"{f:g} times" for f in factors) + " |"]
     lines.append("| --- " * (len(factors) + 1) + "|")
     for name in settings:
-        cells = ("; ".join(map(told, runs[name, factor])) for factor in factors)
+        cells = ("; ".join(map(outcome, runs[name, factor])) for factor in factors)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(asked: argparse.Namespace) -> int:
     if min(asked.seeds) < min(SEEDS):
-        told = "100 and up, since verdicts rest on smaller ones"
-        raise UserError(f"--seeds {min(asked.seeds)}: allowed: {told}")
+        allowed = "100 and up, since verdicts rest on smaller ones"
+        raise UserError(f"--seeds {min(asked.seeds)}: allowed: {allowed}")
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     corpus = load_corpus(
         paper.corpus, scale=asked.scale, seed=CORPUS_SEED, skip=paper.corpus in CAN_SKIP
@@ -113,7 +113,7 @@ def _main(asked: argparse.Namespace) -> int:
     configs = {
         (name, factor, seed): faster(config, factor)
         for seed in asked.seeds
-        for name, config in kinds(paper, subject, seed, asked.only).items()
+        for name, config in default_runs(paper, subject, seed, asked.only).items()
         for factor in asked.factors
     }
     runs = execute_named(

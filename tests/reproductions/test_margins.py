@@ -10,7 +10,7 @@ from data_synth import load_corpus
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from reproductions.__main__ import PAPERS
-from reproductions.margins import faster, kinds
+from reproductions.margins import default_runs, faster
 from reproductions.paper import Subject
 
 
@@ -22,7 +22,7 @@ def subject() -> Subject:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice(name, subject):
-    found = kinds(import_module(PAPERS[name]).PAPER, subject, 100)
+    found = default_runs(import_module(PAPERS[name]).PAPER, subject, 100)
     assert found
     assert len({str(config.to_dict()) for config in found.values()}) == len(found)
     for config in found.values():
@@ -35,7 +35,9 @@ def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice
 
 
 def test_a_stability_map_is_not_asked_and_what_a_run_starts_from_is(subject):
-    found = kinds(import_module(PAPERS["paper3"]).PAPER, subject, 100)
+    found = default_runs(import_module(PAPERS["paper3"]).PAPER, subject, 100)
     assert not [name for name in found if name.startswith("map ")]
     assert "large (its start)" in found  # which all others share here
-    assert list(kinds(import_module(PAPERS["paper3"]).PAPER, subject, 100, ("one",))) == ["one"]
+    assert list(default_runs(import_module(PAPERS["paper3"]).PAPER, subject, 100, ("one",))) == [
+        "one"
+    ]
