@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from harness.judge.makers import Maker, made_claim, made_exhibit
 from harness.simulator import Timeline
+from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE, WORD_ERRORS
 from reproductions.__main__ import PAPERS
@@ -109,7 +110,7 @@ class Book:
         writer.log("message", 1.0, fold=0, time_s=1.0, epoch=0.0, **sent)
         for name in ("criterion", "auxiliary"):
             writer.log(name, -1.0, fold=0, time_s=0.0, epoch=0.0)
-        Timeline().save(path := self.folder / "timeline")
+        save_timeline(Timeline(), path := self.folder / "timeline")
         writer.attach(TIMELINE, path)
         arrays = dict(self._errors(rng, other))
         save_file(arrays, path := self.folder / "errors")
