@@ -103,8 +103,8 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     import torch
 
     from harness.execution.processes.group import join, whole
-    from harness.execution.processes.membership import comes_late
     from harness.execution.processes.messages import SERVER_RANK
+    from harness.execution.processes.rejoining import comes_late
 
     torch.set_num_threads(1)
     if comes_late():
@@ -122,11 +122,13 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
     from harness.execution.jobs.grid import Report
     from harness.execution.processes.backends import device_of
     from harness.execution.processes.group import begin, dismiss
-    from harness.execution.processes.membership import door_of
+    from harness.execution.processes.membership import NoWorkersLeft
     from harness.execution.processes.messages import SERVER_RANK
+    from harness.execution.processes.pace import Pace
+    from harness.execution.processes.rejoining import admission_to
     from harness.execution.processes.rounds import Rounds
     from harness.execution.processes.sequence_command import serve as serve_sequence
-    from harness.execution.processes.server import Distributed, NoWorkersLeft, Pace
+    from harness.execution.processes.server import Distributed
     from harness.execution.processes.shards import Sharded, ShardGone
     from harness.execution.runs.file import kind_of, load_run
     from harness.execution.runs.sequence import SequenceConfig
@@ -154,7 +156,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
         )
     writable_folder(asked.out, "--out")
-    pace = Pace.of(config) if asked.paced else None
+    pace = Pace.of(config, asked.paced)
     executed = _executed(asked)
     executors: list[Distributed | Rounds | Sharded] = []
     name = asked.file.stem
@@ -169,7 +171,7 @@ def _serve(asked: argparse.Namespace, ranks: int) -> int:
             executors.append(Rounds(*parts, say=_say, backend=asked.backend))
         else:
             kind = Sharded if config.shards > 1 else Distributed
-            executors.append(kind(*parts, pace, _say, door_of(SERVER_RANK, config.shards)))
+            executors.append(kind(*parts, pace, _say, admission_to(SERVER_RANK, config.shards)))
         return executors[-1]
 
     with Display({name: name}) as display:
@@ -249,10 +251,11 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     from harness.acoustics.denormals import denormals_flushed
     from harness.execution.processes.backends import device_of, own_device
     from harness.execution.processes.group import DONE, agree, begun
-    from harness.execution.processes.membership import come_back, door_of
+    from harness.execution.processes.messages import ServerGone
+    from harness.execution.processes.pace import Pace
+    from harness.execution.processes.rejoining import admission_to, come_back
     from harness.execution.processes.rounds import work_in_rounds
     from harness.execution.processes.sequence_command import take_part
-    from harness.execution.processes.server import Pace, ServerGone
     from harness.execution.processes.shard import serve
     from harness.execution.processes.worker import work, work_in_shards
     from harness.execution.runs.file import load_run
@@ -280,13 +283,13 @@ def _work(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
     with denormals_flushed():
         try:
             servers = come_back(rank, shards) if late else range(shards)
-            pace = Pace.of(config) if asked.paced else None
+            pace = Pace.of(config, asked.paced)
             if config.rounds:
                 work_in_rounds(config, run.corpus, rank, pace, asked.backend)
             elif shards == 1:
                 work(config, run.corpus, rank, pace, servers[0])
             elif rank < shards:
-                serve(config, run.corpus, rank, pace, _say, door_of(rank, shards))
+                serve(config, run.corpus, rank, pace, _say, admission_to(rank, shards))
             else:
                 work_in_shards(config, run.corpus, rank - shards, pace, servers)
         except ServerGone:

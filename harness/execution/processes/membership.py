@@ -1,171 +1,168 @@
-"""How a worker that died comes back to an asynchronous run.
+"""Who takes part in an asynchronous run: which workers are idle, at work, gone or back.
 
-A process group admits nobody later, so who comes back enters a small one of its own, with the
-shards of the server. They meet at the store of the first group, which the server's process has:
-the worker takes a ticket and leaves its number, the first shard answers, and if it may come in,
-all shards and the worker form the group of that ticket. Under torchrun nobody comes back: it
-ends all processes when one dies.
+A worker that dies is lost with the contribution it was making, whose minibatch goes to another.
+One that comes back is announced in the mailbox, and has work again once that is read.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from itertools import count
+from enum import Enum, auto
 
-from torch.distributed import (
-    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
-    ProcessGroupGloo,
-    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
-)
-
-from harness.errors import UserError
-from harness.execution.processes.group import LONG, OPEN, connected, under_torchrun
-from harness.execution.processes.messages import DEAD_AFTER_S, GarbageReceived, Peer, ServerGone
-
-TICKETS = "lagbench/tickets"
-YES = "come in"
-NOTICED_S = 2.0
-"""A worker may be back before its death is noticed; so long the answer waits."""
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.messages import CLOSED, Address, BodyOf, Mailbox, send
+from harness.execution.processes.pace import Clock
+from harness.execution.processes.recorder import Work
+from harness.execution.replay.state import Facts
 
 
-def comes_late() -> bool:
-    """Whether this process belongs to a run that has begun without it, or before it died.
-
-    Raises:
-        UserError: nobody answers where the environment says.
-    """
-    if under_torchrun() or not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        return False
-    try:
-        return os.environ.get("RANK", "0") != "0" and connected().check([OPEN])
-    except RuntimeError as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise UserError(f"environment: no server answers at {where}") from error
+class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
+    """Every worker is gone."""
 
 
-def come_back(rank: int, shards: int) -> list[Peer]:
-    """Enter a run that goes on.
+class Standing(Enum):
+    """How a worker stands with its server."""
+
+    HERE = auto()
+    LEAVING = auto()
+    """It is dead, but some of what it has sent is still to be folded."""
+    GONE = auto()
+    BACK = auto()
+    """It has come back, and the server has not read so yet."""
+
+
+class Membership:
+    """The workers of an asynchronous server, and the minibatches they are given.
 
     Args:
-        rank: of this worker in the first group.
-        shards: of the server, whose ranks are the first.
+        addresses: of the workers, by number; each is asked for its clock and listened to.
+        body_of: where what they send lands.
+        say: told who goes and who comes back.
 
-    Returns:
-        Where the shards are.
-
-    Raises:
-        UserError: it may not come in.
-        ServerGone: nobody answers any more.
-    """
-    try:
-        store = connected()
-        ticket = int(store.add(TICKETS, 1))
-        store.set(_key(ticket, "worker"), str(rank - shards))
-        store.wait([_key(ticket, "answer")], LONG)
-        answer = store.get(_key(ticket, "answer")).decode()
-        if answer != YES:
-            raise UserError(answer)
-        group = _group(store, ticket, shards, shards)
-    except RuntimeError as error:
-        raise ServerGone from error
-    return [Peer(group, shard) for shard in range(shards)]
-
-
-class Door:
-    """Where a shard lets workers in that come back.
-
-    Args:
-        shard: which shard.
-        shards: how many there are.
+    Attributes:
+        clock: of the run.
+        mailbox: what workers send.
+        addresses: where they are.
+        free: those without work, in the order in which they are given some.
+        out: the work of the others.
     """
 
-    def __init__(self, shard: int, shards: int) -> None:
-        self._shard, self._shards, self._store = shard, shards, connected()
-        self._latest: dict[int, int] = {}
-        self._entering: set[int] = set()
-        self._deciding = threading.Lock()
-
-    def open(
-        self,
-        enters: Callable[[int, Peer], None],
-        is_absent: Callable[[int], bool] = lambda worker: True,
+    def __init__(
+        self, addresses: Sequence[Address], body_of: BodyOf[FrameHeader], say: Callable[[str], None]
     ) -> None:
-        """Let workers in from now on; both are called on threads of their own.
+        self._body_of, self._say = body_of, say
+        self.clock, self.mailbox = Clock(FrameHeader(Kind.CLOCK)), Mailbox(FrameHeader)
+        self.addresses = dict(enumerate(addresses))
+        self._standing = dict.fromkeys(self.addresses, Standing.HERE)
+        self.free = deque(self.addresses)
+        self.out: dict[int, Work] = {}
+        self._next, self._again = 0, deque[int]()
+        for worker, address in self.addresses.items():
+            try:
+                self._meet(worker, address)
+            except (RuntimeError, GarbageReceived):  # it has died before the run began
+                self.mailbox.put(worker, None, CLOSED)
+
+    def _meet(self, worker: int, address: Address) -> None:
+        self.clock.ask(worker, address)
+        self.mailbox.listen(worker, address, self._body_of)
+
+    @property
+    def here(self) -> int:
+        """How many workers are neither gone nor leaving."""
+        return list(self._standing.values()).count(Standing.HERE)
+
+    # -- work ---------------------------------------------------------------------------
+
+    def hand_out(self, version: int) -> Work:
+        """Give the next worker the next minibatch, or one that was lost.
 
         Args:
-            enters: takes in a worker, at its new address.
-            is_absent: asked by the first shard whether a number is that of a worker who is gone.
+            version: of the model that the worker will read.
         """
-        threading.Thread(target=self._watch, args=(enters, is_absent), daemon=True).start()
+        worker = self.free.popleft()
+        step = self._again.popleft() if self._again else self._next
+        self._next = max(self._next, step + 1)
+        self.out[worker] = work = Work(worker, step, 1, version, self.clock.now_s)
+        return work
 
-    def _watch(self, enters: Callable[[int, Peer], None], is_absent: Callable[[int], bool]) -> None:
-        with suppress(RuntimeError):  # the store is gone, and with it the run
-            for ticket in count(1):
-                self._store.wait([_key(ticket, "worker")], LONG)
-                worker = _number(self._store.get(_key(ticket, "worker")))
-                if self._shard == 0:
-                    self._store.set(_key(ticket, "answer"), self._answer(worker, ticket, is_absent))
-                self._store.wait([_key(ticket, "answer")], LONG)
-                if self._store.get(_key(ticket, "answer")).decode() == YES:
-                    self._latest[worker] = ticket
-                    entering = ticket, worker, enters
-                    threading.Thread(target=self._let_in, args=entering, daemon=True).start()
+    def done(self, worker: int) -> Work:
+        """A worker's contribution is folded, or will never be complete."""
+        return self.out.pop(worker)
 
-    def _answer(self, worker: int, ticket: int, is_absent: Callable[[int], bool]) -> str:
-        end = time.monotonic() + NOTICED_S
-        while not self._admits(worker, ticket, is_absent):
-            if time.monotonic() > end:
-                return (
-                    f"RANK: worker {worker} is not allowed; allowed: one of a worker that is gone"
-                )
-            time.sleep(0.05)
-        return YES
+    # -- who goes -----------------------------------------------------------------------
 
-    def _admits(self, worker: int, ticket: int, is_absent: Callable[[int], bool]) -> bool:
-        """Whether a worker may come in now; whoever knocked before it may not any more."""
-        with self._deciding:
-            admitted = worker not in self._entering and is_absent(worker)
-            if admitted:
-                self._latest[worker] = ticket
-            return admitted
+    def is_here(self, worker: int) -> bool:
+        """Whether a worker is neither gone nor leaving."""
+        return self._standing[worker] is Standing.HERE
 
-    def _let_in(self, ticket: int, worker: int, enters: Callable[[int, Peer], None]) -> None:
-        with suppress(RuntimeError, GarbageReceived):  # it died at the door
-            group = _group(connected(), ticket, self._shard, self._shards)
-            with self._deciding:
-                if self._latest[worker] != ticket:  # it has died, and knocked again
-                    return
-                self._entering.add(worker)
-            try:
-                enters(worker, Peer(group, self._shards))
-            finally:
-                self._entering.discard(worker)
+    def is_gone(self, worker: int) -> bool:
+        """Whether a number is that of a worker that may come back; on any thread."""
+        return self._standing.get(worker) is Standing.GONE
 
+    def leave(self, worker: int) -> None:
+        """A worker is dead; `lose` will follow."""
+        self._standing[worker] = Standing.LEAVING
 
-def door_of(shard: int, shards: int) -> Door | None:
-    """A shard's door; None under torchrun."""
-    return None if under_torchrun() else Door(shard, shards)
+    def lose(self, worker: int, why: str) -> Work | None:
+        """Do without a worker from now on.
 
+        Returns:
+            What it was at, which will be handed out again.
+        """
+        self._standing[worker] = Standing.GONE
+        if worker in self.free:
+            self.free.remove(worker)
+        work = self.out.pop(worker, None)
+        if work is not None:
+            self._again.append(work.step)
+        self._say(f"worker {worker} {why}; {self.here} left")
+        return work
 
-def _number(told: bytes) -> int:
-    """A worker's number; -1, which is nobody's, for what is none."""
-    try:
-        return int(told)
-    except ValueError:
-        return -1
+    # -- who comes back -----------------------------------------------------------------
 
+    def enter(self, worker: int, address: Address) -> None:
+        """A worker has come back; on the thread of the admission."""
+        self.clock.ask(worker, address)
+        self.addresses[worker] = address
+        self._standing[worker] = Standing.BACK
+        self.mailbox.put(worker, FrameHeader(Kind.BACK))
+        self.mailbox.listen(worker, address, self._body_of)
 
-def _key(ticket: int, what: str) -> str:
-    return f"lagbench/{ticket}/{what}"
+    def take_back(self, worker: int) -> bool:
+        """Give a worker that has come back work like the others; False if none has."""
+        if self._standing[worker] is not Standing.BACK:
+            return False
+        self._standing[worker] = Standing.HERE
+        self.free.append(worker)
+        self._say(f"worker {worker} is back; {self.here} at work")
+        return True
 
+    def send_home(self) -> None:
+        """Tell all workers that wait for work that there is none."""
+        back = [worker for worker, each in self._standing.items() if each is Standing.BACK]
+        for worker in (*self.free, *back):
+            self.tell(FrameHeader(Kind.STOP), worker)
 
-def _group(store: TCPStore, ticket: int, rank: int, shards: int) -> ProcessGroupGloo:
-    """The shards and, after them, the worker of a ticket."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    own = PrefixStore(_key(ticket, "group"), store)
-    return ProcessGroupGloo(own, rank, shards + 1, timedelta(seconds=DEAD_AFTER_S))
+    def tell(self, header: FrameHeader, worker: int) -> None:
+        """Send a worker something; that it is gone will be heard otherwise."""
+        with suppress(RuntimeError):
+            send(header, self.addresses[worker])
+
+    # -- the state ----------------------------------------------------------------------
+
+    def capture(self) -> Facts:
+        """What `reinstate` needs; work under way is remembered as to be handed out again."""
+        out = [list(work) for work in self.out.values()]
+        counts = {"next": self._next, "again": list(self._again), "out": out}
+        return {**counts, "now_s": self.clock.now_s}
+
+    def reinstate(self, facts: Facts) -> list[Work]:
+        """Undo `capture`; returns the work that is lost."""
+        lost = [Work(*work) for work in facts["out"]]
+        self._next = facts["next"]
+        self._again = deque([*facts["again"], *(work.step for work in lost)])
+        self.clock.go_on_at(facts["now_s"])
+        return lost

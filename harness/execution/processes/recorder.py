@@ -61,6 +61,7 @@ class Recorder:
     """Collects the rows of one segment after another."""
 
     def __init__(self) -> None:
+        self._left_s: float | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -135,6 +136,15 @@ class Recorder:
     def paused(self, start_s: float, end_s: float) -> None:
         """The server did something else than to fold."""
         self._spans.append((SERVER, RECORDED.index(PAUSE), start_s, end_s))
+
+    def leave(self, at_s: float) -> None:
+        """The server turns to something else than folds, until `go_on`."""
+        self._left_s = at_s
+
+    def go_on(self, at_s: float) -> None:
+        """Folds go on; if they had begun before, the server has paused in between."""
+        if self._left_s is not None:
+            self.paused(self._left_s, at_s)
 
     def lost(self, work: Work) -> None:
         """A contribution will never come."""

@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.execution.processes.messages import Head, Kind
-from harness.execution.processes.messages import send as answer
-from harness.execution.processes.notes import Note
+from harness.execution.processes.headers import Kind, SequenceHeader
+from harness.execution.processes.messages import send
+from harness.execution.processes.pace import Pace
 from harness.execution.processes.recorder import Work
-from harness.execution.processes.server import Pace
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
 from harness.simulator.costs import costs_of
@@ -35,8 +34,10 @@ def decoder_rank(replica: int) -> int:
     return 2 + 2 * replica
 
 
-def pace_of(config: SequenceConfig) -> Pace:
-    """The pace of the run's own cluster and workload."""
+def pace_of(config: SequenceConfig, paced: bool) -> Pace:
+    """The pace of the run's own cluster and workload, if it is paced at all."""
+    if not paced:
+        return Pace()
     return Pace(costs_of(config.cluster, config.workload, config.replicas, config.seed))
 
 
@@ -72,7 +73,7 @@ class Replica:
 
     todo: deque[int]
     handed: dict[int, Handed] = field(default_factory=dict[int, Handed])
-    taken: list[Note] = field(default_factory=list[Note])
+    taken: list[SequenceHeader] = field(default_factory=list[SequenceHeader])
     version: int = 0
     read_s: float = float("-inf")
     left: int = 0
@@ -108,9 +109,7 @@ def kept_waiting(replicas: int) -> Generator[None]:
 
     def give() -> None:
         while not ended.wait(SIGN_EVERY_S):
-            for rank in range(1, 1 + 2 * replicas):
-                with suppress(RuntimeError):  # it is gone, as greeting it will find
-                    answer(Head(Kind.CLOCK, rounds=1), rank)
+            _tell_all(replicas, Kind.WAIT)
 
     thread = threading.Thread(target=give, daemon=True, name="signs of life")
     thread.start()
@@ -123,6 +122,10 @@ def kept_waiting(replicas: int) -> Generator[None]:
 
 def send_home(replicas: int) -> None:
     """Tell everybody that there is nothing to do: the run is there already."""
+    _tell_all(replicas, Kind.STOP)
+
+
+def _tell_all(replicas: int, kind: Kind) -> None:
     for rank in range(1, 1 + 2 * replicas):
-        with suppress(RuntimeError):  # it is gone already
-            answer(Head(Kind.STOP), rank)
+        with suppress(RuntimeError):  # it is gone, as greeting it will find
+            send(SequenceHeader(kind), rank)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -22,29 +20,29 @@ from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.data.decoding import Decoded, Halves
 from harness.execution.data.slots import Batcher, Frame, Kept, filled
-from harness.execution.processes.messages import SERVER_RANK, GarbageReceived, Head, Kind
-from harness.execution.processes.messages import receive as hear
-from harness.execution.processes.messages import send as answer
-from harness.execution.processes.notes import (
+from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader, trouble_of
+from harness.execution.processes.messages import (
+    NOTHING,
+    SERVER_RANK,
+    Address,
     Arrival,
     BodyOf,
-    Note,
-    Post,
-    Word,
-    frames_of,
+    Mailbox,
+    ServerGone,
+    into,
+    ordered,
     receive,
     send,
-    trouble_of,
+    talking,
     vectors,
-    wait_until,
     why_silent,
 )
+from harness.execution.processes.pace import Pace, sleep_until
 from harness.execution.processes.replica import decoder_rank, sign_of, trainer_rank
-from harness.execution.processes.server import CLOCK_ROUNDS, Pace, ServerGone
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.setup import Setup, inner_loss
 
-TO_DECODERS = (Word.DECODE, Word.AGAIN, Word.PAUSE, Word.STOP)
+TO_DECODERS = (Kind.DECODE, Kind.AGAIN, Kind.PAUSE, Kind.STOP)
 """What a server says to a decoder that has asked."""
 
 
@@ -52,7 +50,7 @@ class PartnerGone(Exception):  # noqa: N818 (what happened)
     """The other process of this replica is dead, and the replica with it; says why."""
 
 
-def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | None) -> None:
+def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace) -> None:
     """Be a trainer or a decoder until the server says stop: what ranks from 1 do.
 
     Raises:
@@ -60,27 +58,27 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace | N
         PartnerGone: the other process of the replica is dead.
         UserError: the server executes another configuration.
     """
-    if not _clock_is_set():
-        return
     size = config.start.network(corpus).layout.parameters
-    replica, sign = (rank - 1) // 2, sign_of(config, paced=pace is not None)
+    replica, sign = (rank - 1) // 2, sign_of(config, paced=pace.costs is not None)
 
-    def same(note: Note) -> Tensor:
-        if note.number != sign:
+    def same(header: SequenceHeader) -> Tensor:
+        if header.number != sign:
             raise UserError(
                 f"replica {replica}: the server executes something else; needed: the same run file,"
                 " --seed and --paced everywhere"
             )
         return torch.empty(size)
 
-    _, initial = _hear(same, Word.START)
+    header, initial = _hear(same, Kind.START, Kind.STOP)
+    if header.kind is Kind.STOP:
+        return
     if rank == trainer_rank(replica):
         Trainer(config, corpus, initial, replica, pace).train()
     else:
         decode(config, Setup.of(config, corpus, initial), replica, pace)
 
 
-def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace | None) -> None:
+def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace) -> None:
     """Decode what the server hands out, for a trainer.
 
     Raises:
@@ -88,36 +86,35 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace | None
         PartnerGone: so did the trainer's.
     """
     trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
-    into, model = vectors(setup.part.numel()), setup.part
+    fresh, model = vectors(setup.part), setup.part
     while True:
-        _say(Note(Word.ASK))
-        note, body = _hear(into, *TO_DECODERS)
-        while note.word is Word.PAUSE:
-            _pass_on(note, trainer)
-            note, body = _hear(into, *TO_DECODERS)
-        if note.word is Word.STOP:
-            _pass_on(note, trainer)
+        _say(SequenceHeader(Kind.ASK))
+        header, body = _hear(fresh, *TO_DECODERS)
+        while header.kind is Kind.PAUSE:
+            _pass_on(header, trainer)
+            header, body = _hear(fresh, *TO_DECODERS)
+        if header.kind is Kind.STOP:
+            _pass_on(header, trainer)
             return
-        if note.utterance >= len(setup.train):
-            raise ServerGone(f"sent garbage: utterance {note.utterance} of {len(setup.train)}")
-        model = body if note.word is Word.DECODE else model
+        if header.utterance >= len(setup.train):
+            raise ServerGone(f"sent garbage: utterance {header.utterance} of {len(setup.train)}")
+        model = body if header.kind is Kind.DECODE else model
         began = time.monotonic()
-        (found,) = setup.decoder.decode([model], [note.utterance])
-        if pace:
-            frame_s = float(pace.costs.compute_s[replica]) / config.slots
-            wait_until(began + found.seen.frames * config.decode_cost * frame_s)
-        told = _told(note, found, began)
+        (found,) = setup.decoder.decode([model], [header.utterance])
+        frames = found.seen.frames * config.decode_cost
+        sleep_until(began + pace.plain_s(replica, frames / config.slots))
+        told = _told(header, found, began)
         if told.entering:
             room.take()
         _pass_on(told, trainer, torch.cat([found.x, found.outer], 1) if told.entering else None)
 
 
-def _told(asked: Note, found: Decoded, began: float) -> Note:
+def _told(asked: SequenceHeader, found: Decoded, began: float) -> SequenceHeader:
     """What a trainer is told of a decoded utterance."""
     seen = found.seen
     return replace(
         asked,
-        word=Word.DECODED,
+        kind=Kind.DECODED,
         frames=seen.frames,
         entering=len(found.x),
         kept=seen.kept,
@@ -138,7 +135,7 @@ class Room:
         trainer: the trainer's rank, which says when one is free again.
     """
 
-    def __init__(self, places: int, trainer: int) -> None:
+    def __init__(self, places: int, trainer: Address) -> None:
         self._free, self._trouble = threading.Semaphore(places), ""
         threading.Thread(target=self._listen, args=(trainer,), daemon=True, name="room").start()
 
@@ -152,11 +149,11 @@ class Room:
         if self._trouble:
             raise PartnerGone(self._trouble)
 
-    def _listen(self, trainer: int) -> None:
+    def _listen(self, trainer: Address) -> None:
         try:
             while True:
-                note, _ = receive(trainer, vectors(0))
-                _expect(note, Word.ROOM)
+                header, _ = receive(trainer, SequenceHeader, into(NOTHING))
+                _expect(header, Kind.ROOM)
                 self._free.release()
         except Exception as error:  # else the decoder may wait for ever
             self._trouble = why_silent(error)
@@ -171,7 +168,7 @@ class Trainer:
         corpus: the corpus it names.
         initial: the parameters ``[P]`` it starts from.
         replica: its number.
-        pace: slows it; None for as fast as it goes.
+        pace: slows it.
     """
 
     def __init__(
@@ -180,17 +177,19 @@ class Trainer:
         corpus: Corpus,
         initial: Tensor,
         replica: int,
-        pace: Pace | None,
+        pace: Pace,
     ) -> None:
         halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
         self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
-        self._out, self._into = torch.zeros(1, part.numel()), vectors(part.numel())
+        self._out, self._fresh = torch.zeros(1, part.numel()), vectors(part)
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
         width = self._inputs + outputs
         longest = int(corpus.split("train").frames.max())
-        self._decoded = Post([decoder_rank(replica)], frames_of(longest, width))
+        decoder = decoder_rank(replica)
+        self._decoded = Mailbox(SequenceHeader)
+        self._decoded.listen(decoder, decoder, frames_of(longest, width))
         self._versions: dict[int, int] = {}
         self._paused = self._stopped = False
 
@@ -204,29 +203,28 @@ class Trainer:
         count = 0
         while frames := self._gathered():
             oldest = min(self._versions[kept.utterance] for kept, _ in frames)
-            _say(Note(Word.READ, version=oldest, frames=len(frames)))
-            note, model = _hear(self._into, Word.MODEL, Word.STOP)
-            if note.word is Word.STOP:
+            _say(SequenceHeader(Kind.READ, version=oldest, frames=len(frames)))
+            header, model = _hear(self._fresh, Kind.MODEL, Kind.STOP)
+            if header.kind is Kind.STOP:
                 raise PartnerGone
-            self._contribute(note, model, frames, count)
+            self._contribute(header.number, model, frames, count)
             count += 1
 
-    def _contribute(self, note: Note, model: Tensor, frames: list[Frame], count: int) -> None:
+    def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
         began, minibatch = time.monotonic(), filled([frames])
         with torch.no_grad():
             AsyncSgd().contribute(
                 self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
             )
-        if self._pace:
-            share = len(frames) / self._slots
-            wait_until(began + self._pace.compute_s(self._replica, count) * share)
-        done = Note(Word.GRADIENT, note.number, began_s=began, ended_s=time.monotonic())
+        share = len(frames) / self._slots
+        sleep_until(began + self._pace.compute_s(self._replica, count) * share)
+        done = SequenceHeader(Kind.GRADIENT, number, began_s=began, ended_s=time.monotonic())
         _say(done, self._out[0])
 
     def _gathered(self) -> list[Frame]:
         """A full minibatch; the rest, while the decoder has nothing; none at the end."""
         while (slot := self._batcher.wanting(0)) is not None and not self._stopped:
-            arrival = self._decoded.at_once()
+            arrival = self._decoded.get_before(0.0)
             if arrival is None:
                 if self._paused and (frames := self._batcher.take(0)):
                     return frames
@@ -234,76 +232,65 @@ class Trainer:
             self._take_in(arrival, slot)
         return self._batcher.take(0)
 
-    def _take_in(self, arrival: Arrival, slot: int) -> None:
+    def _take_in(self, arrival: Arrival[SequenceHeader], slot: int) -> None:
         """Hear what the decoder has to say.
 
         Raises:
             PartnerGone: nothing any more.
         """
-        note = arrival.note
-        if note is None:
+        header = arrival.header
+        if header is None:
             raise PartnerGone(arrival.trouble)
-        if note.word not in (Word.DECODED, Word.PAUSE, Word.STOP):
-            raise PartnerGone(f"sent garbage: {note.word.name} at the wrong time")
-        self._paused, self._stopped = note.word is Word.PAUSE, note.word is Word.STOP
-        if note.word is not Word.DECODED:
+        if header.kind not in (Kind.DECODED, Kind.PAUSE, Kind.STOP):
+            raise PartnerGone(f"sent garbage: {header.kind.name} at the wrong time")
+        self._paused, self._stopped = header.kind is Kind.PAUSE, header.kind is Kind.STOP
+        if header.kind is not Kind.DECODED:
             return
-        _say(replace(note, word=Word.TAKEN, slot=slot))
-        if note.entering:
-            _pass_on(Note(Word.ROOM), decoder_rank(self._replica))
+        _say(replace(header, kind=Kind.TAKEN, slot=slot))
+        if header.entering:
+            _pass_on(SequenceHeader(Kind.ROOM), decoder_rank(self._replica))
             x, outer = arrival.body.split([self._inputs, arrival.body.shape[1] - self._inputs], 1)
-            self._batcher.enter(0, slot, Kept(note.number, x, outer))
-            self._versions[note.number] = note.version
+            self._batcher.enter(0, slot, Kept(header.number, x, outer))
+            self._versions[header.number] = header.version
 
 
-def _clock_is_set() -> bool:
-    """Tell the server the time as often as it asks; False if there is nothing to do."""
-    with _of_server():
-        answers = 0
-        while answers < CLOCK_ROUNDS:
-            asked = hear(SERVER_RANK, torch.zeros(0))
-            if asked.kind is Kind.STOP:
-                return False
-            if not asked.rounds:  # else a sign of life: it is not ready yet
-                answer(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
-                answers += 1
-    return True
+def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
+    """Fresh rows for kept frames ``[F, width]`` of an utterance, which has ``longest`` at most."""
+
+    def rows(header: SequenceHeader) -> Tensor:
+        if header.entering > longest:
+            raise GarbageReceived(f"{header.entering} frames of an utterance; allowed: {longest}")
+        return torch.empty(header.entering, width)
+
+    return rows
 
 
-def _hear(body_of: BodyOf, *expected: Word) -> tuple[Note, Tensor]:
-    with _of_server():
-        note, body = receive(SERVER_RANK, body_of)
-        _expect(note, *expected)
-        return note, body
+def _hear(body_of: BodyOf[SequenceHeader], *expected: Kind) -> tuple[SequenceHeader, Tensor]:
+    """The server's next order, which is one of these."""
+    header, body = ordered(SERVER_RANK, SequenceHeader, body_of)
+    with talking():
+        _expect(header, *expected)
+    return header, body
 
 
-def _say(note: Note, body: Tensor | None = None) -> None:
-    with _of_server():
-        send(note, SERVER_RANK, body)
+def _say(header: SequenceHeader, body: Tensor | None = None) -> None:
+    with talking():
+        send(header, SERVER_RANK, body)
 
 
-def _pass_on(note: Note, rank: int, body: Tensor | None = None) -> None:
+def _pass_on(header: SequenceHeader, rank: int, body: Tensor | None = None) -> None:
     """Send to the other process of this replica."""
     try:
-        send(note, rank, body)
+        send(header, rank, body)
     except RuntimeError as error:
         raise PartnerGone(why_silent(error)) from error
 
 
-def _expect(note: Note, *words: Word) -> None:
+def _expect(header: SequenceHeader, *kinds: Kind) -> None:
     """Refuse a message that means nothing here.
 
     Raises:
         GarbageReceived: it is none of these.
     """
-    if note.word not in words:
-        raise GarbageReceived(f"{note.word.name} at the wrong time")
-
-
-@contextmanager
-def _of_server() -> Generator[None]:
-    """The server's end and its garbage are one: there is nobody to work for."""
-    try:
-        yield
-    except (RuntimeError, GarbageReceived) as error:
-        raise ServerGone(why_silent(error)) from error
+    if header.kind not in kinds:
+        raise GarbageReceived(f"{header.kind.name} at the wrong time")

@@ -10,9 +10,9 @@ a minibatch goes to other replicas; frames in its slots and in its contribution 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 
@@ -22,18 +22,17 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.decoding import Seen
 from harness.execution.data.utterances import orders
-from harness.execution.processes.messages import GarbageReceived
-from harness.execution.processes.notes import (
+from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
+from harness.execution.processes.membership import NoWorkersLeft
+from harness.execution.processes.messages import (
     CLOSED,
     Arrival,
-    Note,
-    Post,
-    Word,
+    Mailbox,
     send,
     vectors,
-    wait_until,
     why_silent,
 )
+from harness.execution.processes.pace import Clock, Pace
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.replica import (
     Handed,
@@ -43,7 +42,6 @@ from harness.execution.processes.replica import (
     trainer_rank,
 )
 from harness.execution.processes.sequence_recorder import Row, SequenceRecorder, Told
-from harness.execution.processes.server import NoWorkersLeft, Pace, clock_offset
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
@@ -57,7 +55,7 @@ class Replicas:
         config: what is run.
         setup: its parts.
         initial: the parameters ``[P]`` it starts from.
-        pace: slows the folds; None for as fast as they go.
+        pace: slows the folds.
         say: told what happens to replicas.
     """
 
@@ -66,7 +64,7 @@ class Replicas:
         config: SequenceConfig,
         setup: Setup,
         initial: Tensor,
-        pace: Pace | None,
+        pace: Pace,
         say: Callable[[str], None],
     ) -> None:
         self._config, self._pace, self._say = config, pace, say
@@ -78,29 +76,28 @@ class Replicas:
         self._orphans: deque[int] = deque()
         self._frames, self._seen = setup.train.frames, list[Seen]()
         self._decodings = self._steps = 0
-        self._left_s: float | None = None
         self._broken = False
-        self._began = time.monotonic()
-        ranks = list(range(1, 1 + 2 * config.replicas))
-        self._offset: dict[int, float] = {}
-        for rank in ranks:
-            self._greet(rank, Note(Word.START, sign_of(config, paced=pace is not None)), initial)
-        self._post = Post(ranks, vectors(setup.part.numel()))
+        self._clock = Clock(SequenceHeader(Kind.CLOCK))
+        self._mailbox = Mailbox(SequenceHeader)
+        start = SequenceHeader(Kind.START, sign_of(config, paced=pace.costs is not None))
+        for rank in range(1, 1 + 2 * config.replicas):
+            self._greet(rank, start, initial)
+            self._mailbox.listen(rank, rank, vectors(setup.part))
 
     @property
     def now_s(self) -> float:
         """Seconds since the run began, on the server's clock."""
-        return time.monotonic() - self._began
+        return self._clock.now_s
 
     @property
     def epoch(self) -> float:
         """Passes over the training utterances so far, as the server was told."""
         return len(self.record.rows) / len(self._frames)
 
-    def _greet(self, rank: int, start: Note, initial: Tensor) -> None:
+    def _greet(self, rank: int, start: SequenceHeader, initial: Tensor) -> None:
         """Ask for a process's clock and tell it the model that training starts from."""
         try:
-            self._offset[rank] = clock_offset(rank, lambda: self.now_s)
+            self._clock.ask(rank, rank)
             send(start, rank, initial)
         except (RuntimeError, GarbageReceived) as error:
             self._lose((rank - 1) // 2, rank, why_silent(error))
@@ -113,15 +110,14 @@ class Replicas:
         Raises:
             NoWorkersLeft: nobody is there to decode and train.
         """
-        if self._left_s is not None:
-            self._recorder.paused(self._left_s, self.now_s)
+        self._recorder.go_on(self.now_s)
         ended = False
         while not (ended := self._ended()):
             if all(replica.gone for replica in self.replicas):
                 raise NoWorkersLeft
-            if self._take_in(self._post.get(), rate) and self._told(until):
+            if self._take_in(self._mailbox.get(), rate) and self._told(until):
                 break
-        self._left_s = self.now_s
+        self._recorder.leave(self.now_s)
         seen, self._seen = self._seen, []
         works = [replica.work for replica in self.replicas if replica.work is not None]
         return Step([self._recorder.segment(works)], seen, ended)
@@ -133,10 +129,10 @@ class Replicas:
     def close(self) -> None:
         """Send home whoever waits; when all is done, everybody does."""
         while self._ended() and not self._broken and any(not r.waits for r in self._living()):
-            self._take_in(self._post.get(), 0.0)
+            self._take_in(self._mailbox.get(), 0.0)
         for worker, replica in enumerate(self.replicas):
             if replica.waits and not replica.gone:
-                self._tell(Note(Word.STOP), decoder_rank(worker))
+                self._tell(SequenceHeader(Kind.STOP), decoder_rank(worker))
 
     def _ended(self) -> bool:
         """Whether there is nothing left to do, or no sense in it."""
@@ -146,62 +142,64 @@ class Replicas:
     def _living(self) -> list[Replica]:
         return [replica for replica in self.replicas if not replica.gone]
 
-    def _take_in(self, arrival: Arrival, rate: float) -> bool:
+    def _take_in(self, arrival: Arrival[SequenceHeader], rate: float) -> bool:
         """Answer one message; whether it was folded."""
-        worker = (arrival.rank - 1) // 2
-        note, replica = arrival.note, self.replicas[worker]
+        worker = (arrival.sender - 1) // 2
+        header, replica = arrival.header, self.replicas[worker]
         if replica.gone:
-            if note is not None and note.word in (Word.ASK, Word.READ):
-                self._tell(Note(Word.STOP), arrival.rank)
+            if header is not None and header.kind in (Kind.ASK, Kind.READ):
+                self._tell(SequenceHeader(Kind.STOP), arrival.sender)
             return False
-        if note is None:
-            self._lose(worker, arrival.rank, arrival.trouble)
+        if header is None:
+            self._lose(worker, arrival.sender, arrival.trouble)
             return False
         try:
-            return self._understand(worker, arrival.rank, note, arrival.body, rate)
+            return self._understand(worker, arrival.sender, header, arrival.body, rate)
         except GarbageReceived as garbage:
-            self._lose(worker, arrival.rank, f"sent garbage: {garbage}")
+            self._lose(worker, arrival.sender, f"sent garbage: {garbage}")
             return False
 
-    def _understand(self, worker: int, rank: int, note: Note, body: Tensor, rate: float) -> bool:
-        """Do what a note asks for; whether that was a fold.
+    def _understand(
+        self, worker: int, rank: int, header: SequenceHeader, body: Tensor, rate: float
+    ) -> bool:
+        """Do what a header asks for; whether that was a fold.
 
         Raises:
             GarbageReceived: it makes no sense now, or not from there.
         """
-        if not self._sensible(worker, rank, note):
-            raise GarbageReceived(f"{note.word.name} at the wrong time")
-        if note.word is Word.ASK:
+        if not self._sensible(worker, rank, header):
+            raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        if header.kind is Kind.ASK:
             self._hand_out(worker)
-        elif note.word is Word.TAKEN:
-            self._taken(worker, note)
-        elif note.word is Word.READ:
-            self._read(worker, note)
+        elif header.kind is Kind.TAKEN:
+            self._taken(worker, header)
+        elif header.kind is Kind.READ:
+            self._read(worker, header)
         else:
-            self._fold(worker, note, body, rate)
-        return note.word is Word.GRADIENT
+            self._fold(worker, header, body, rate)
+        return header.kind is Kind.GRADIENT
 
-    def _sensible(self, worker: int, rank: int, note: Note) -> bool:
-        """Whether a note may come now, and from there, and may say what it says."""
+    def _sensible(self, worker: int, rank: int, header: SequenceHeader) -> bool:
+        """Whether a header may come now, and from there, and may say what it says."""
         replica = self.replicas[worker]
         if rank != trainer_rank(worker):
-            return note.word is Word.ASK
-        if note.word is Word.TAKEN:
-            handed = replica.handed.get(note.number)
-            new = all(note.number != taken.number for taken in replica.taken)
-            return handed is not None and new and self._fits(note, handed)
-        if note.word is Word.READ:
+            return header.kind is Kind.ASK
+        if header.kind is Kind.TAKEN:
+            handed = replica.handed.get(header.number)
+            new = all(header.number != taken.number for taken in replica.taken)
+            return handed is not None and new and self._fits(header, handed)
+        if header.kind is Kind.READ:
             there = replica.left + sum(taken.entering for taken in replica.taken)
-            enough = 0 < note.frames <= min(there, self._config.slots)
-            return replica.work is None and enough and note.version <= self.server.version
+            enough = 0 < header.frames <= min(there, self._config.slots)
+            return replica.work is None and enough and header.version <= self.server.version
         work = replica.work
-        return note.word is Word.GRADIENT and work is not None and note.number == work.step
+        return header.kind is Kind.GRADIENT and work is not None and header.number == work.step
 
-    def _fits(self, note: Note, handed: Handed) -> bool:
+    def _fits(self, header: SequenceHeader, handed: Handed) -> bool:
         """Whether this is what can be said of an utterance that was handed out."""
-        same = (note.utterance, note.version) == (handed.utterance, handed.version)
+        same = (header.utterance, header.version) == (handed.utterance, handed.version)
         frames = int(self._frames[handed.utterance])
-        return same and note.entering <= frames and note.slot < self._config.slots
+        return same and header.entering <= frames and header.slot < self._config.slots
 
     def _hand_out(self, worker: int) -> None:
         """Give a decoder its next utterance, or one that a dead replica left, or none."""
@@ -210,7 +208,7 @@ class Replicas:
         if not source:
             if not replica.waits:
                 replica.waits = True
-                self._send(Note(Word.PAUSE), worker, decoder_rank(worker))
+                self._send(SequenceHeader(Kind.PAUSE), worker, decoder_rank(worker))
             return
         replica.waits = False
         due = self._due(replica.read_s)
@@ -218,10 +216,12 @@ class Replicas:
             replica.version, replica.read_s = self.server.version, self.now_s
         handed = Handed(source.popleft(), replica.version, replica.read_s)
         replica.handed[self._decodings] = handed
-        word = Word.DECODE if due else Word.AGAIN
-        note = Note(word, self._decodings, handed.utterance, handed.version, read_s=handed.read_s)
+        kind = Kind.DECODE if due else Kind.AGAIN
+        header = SequenceHeader(
+            kind, self._decodings, handed.utterance, version=handed.version, read_s=handed.read_s
+        )
         self._decodings += 1
-        self._send(note, worker, decoder_rank(worker), self.server.model if due else None)
+        self._send(header, worker, decoder_rank(worker), self.server.model if due else None)
 
     def _due(self, read_s: float) -> bool:
         """Whether a decoder whose model was read at a time needs a new one."""
@@ -230,23 +230,23 @@ class Replicas:
             return True
         return int(self.now_s / fetch_s) > int(read_s / fetch_s)
 
-    def _taken(self, worker: int, note: Note) -> None:
+    def _taken(self, worker: int, header: SequenceHeader) -> None:
         """An utterance has been decoded and enters the next minibatch, or none if it is empty."""
-        if note.entering:
-            self.replicas[worker].taken.append(note)
+        if header.entering:
+            self.replicas[worker].taken.append(header)
         else:
-            self._count(worker, note)
+            self._count(worker, header)
 
-    def _count(self, worker: int, note: Note) -> None:
+    def _count(self, worker: int, header: SequenceHeader) -> None:
         """An utterance is told of."""
-        handed = self.replicas[worker].handed.pop(note.number)
-        which = note.number, worker, handed.utterance, handed.version
-        self.record.rows.append(Row(*which, note.entering, self.server.version))
-        seen = note.seen()
+        handed = self.replicas[worker].handed.pop(header.number)
+        which = header.number, worker, handed.utterance, handed.version
+        self.record.rows.append(Row(*which, header.entering, self.server.version))
+        seen = header.seen()
         self._seen.append(seen)
         self._broken |= seen.trouble == "not finite"
 
-    def _read(self, worker: int, note: Note) -> None:
+    def _read(self, worker: int, header: SequenceHeader) -> None:
         """Send the model to a trainer that has gathered its frames."""
         replica = self.replicas[worker]
         for taken in replica.taken:
@@ -258,41 +258,42 @@ class Replicas:
             self._count(worker, taken)
             replica.left += taken.entering
         replica.taken = []
-        replica.left, replica.under_way = replica.left - note.frames, note.frames
+        replica.left, replica.under_way = replica.left - header.frames, header.frames
         replica.work = work = Work(worker, self._steps, 1, self.server.version, self.now_s)
         replica.reads, self._steps = replica.reads + 1, self._steps + 1
-        self._recorder.read(work, note.version)
-        answer = Note(Word.MODEL, work.step, version=work.read_version)
+        self._recorder.read(work, header.version)
+        answer = SequenceHeader(Kind.MODEL, work.step, version=work.read_version)
         self._send(answer, worker, trainer_rank(worker), self.server.model)
 
-    def _fold(self, worker: int, note: Note, gradient: Tensor, rate: float) -> None:
+    def _fold(self, worker: int, header: SequenceHeader, gradient: Tensor, rate: float) -> None:
         arrived = begun = self.now_s
         replica = self.replicas[worker]
-        work, offset = replica.work, self._offset[trainer_rank(worker)]
+        work = replica.work
         assert work is not None
         staleness = self.server.version - work.read_version
         self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate)
-        if self._pace:
-            wait_until(self._began + begun + self._pace.fold_s(worker, replica.folds))
+        self._clock.sleep_until(begun + self._pace.fold_s(worker, replica.folds))
         replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
-        moments = (note.began_s + offset, note.ended_s + offset, arrived, begun, self.now_s)
+        rank, ours = trainer_rank(worker), self._clock.of_peer
+        fetched, computed = ours(rank, header.began_s), ours(rank, header.ended_s)
+        moments = (fetched, computed, arrived, begun, self.now_s)
         self._recorder.folded(self.server.version - 1, work, moments_s=moments)
 
     # -- deaths -------------------------------------------------------------------------
 
-    def _send(self, note: Note, worker: int, rank: int, body: Tensor | None = None) -> None:
+    def _send(
+        self, header: SequenceHeader, worker: int, rank: int, body: Tensor | None = None
+    ) -> None:
         """Send to one of a replica's two, which may turn out to be gone."""
         try:
-            send(note, rank, body)
+            send(header, rank, body)
         except RuntimeError:
             self._lose(worker, rank, CLOSED)
 
-    def _tell(self, note: Note, rank: int) -> None:
+    def _tell(self, header: SequenceHeader, rank: int) -> None:
         """Send to somebody of whom nothing is expected any more."""
-        try:
-            send(note, rank)
-        except RuntimeError:
-            return
+        with suppress(RuntimeError):
+            send(header, rank)
 
     def _lose(self, worker: int, rank: int, why: str) -> None:
         """Do without a replica from now on."""
@@ -353,7 +354,4 @@ class Replicas:
         for row, oldest in zip(facts["out"], facts["oldest"], strict=True):
             self._recorder.read(work := Work(*row), oldest)
             self._recorder.lost(work)
-        # The clock goes on where the checkpoint stopped it: what came after never happened.
-        shift = self.now_s - facts["now_s"]
-        self._began += shift
-        self._offset = {rank: offset - shift for rank, offset in self._offset.items()}
+        self._clock.go_on_at(facts["now_s"])

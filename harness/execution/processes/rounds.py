@@ -10,8 +10,9 @@ goes on from its last checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,35 +20,34 @@ import torch.distributed as dist
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.algorithms.contract import Memory
 from harness.errors import UserError
-from harness.execution.data.frames import Frames
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.backends import GLOO, MPI, staged_on
+from harness.execution.processes.executor import OnProcesses
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import (
     SERVER_RANK,
-    GarbageReceived,
-    Head,
-    Kind,
+    into,
+    ordered,
     receive,
     send,
     talking,
 )
-from harness.execution.processes.recorder import Recorder, Work
-from harness.execution.processes.server import NoWorkersLeft, Pace, clock_offset
-from harness.execution.replay.shards import states
-from harness.execution.replay.state import Arrays, Facts, part
+from harness.execution.processes.pace import Clock, Pace
+from harness.execution.processes.recorder import Work
+from harness.execution.processes.transfer import bodies, send_state, take_state
+from harness.execution.processes.worker import Contributor
+from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.execution.runs.config import RunConfig
 from harness.simulator import Averaging, Timeline
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
 """What a worker tells of each round: three moments on its clock, and its summed loss."""
 NEEDED = "a worker is gone, and a round needs everybody"
-TIMES = 2
-"""Message tag of what workers tell."""
 
 
-class Rounds:
+class Rounds(OnProcesses):
     """An executor on the workers of a process group, as the one who asks them for rounds.
 
     Args:
@@ -59,6 +59,7 @@ class Rounds:
 
     Raises:
         UserError: overlapped rounds, which real workers do not have.
+        NoWorkersLeft: a worker died before it began.
     """
 
     def __init__(
@@ -73,32 +74,24 @@ class Rounds:
         assert isinstance(config.protocol, Averaging)
         if config.protocol.overlap:
             raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
-        self._workers, self._every = config.workers, config.protocol.every
+        super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
+        self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
         self._minibatches, self._say = minibatches, say
-        self.server = config.algorithm.start(model)
-        self._began = time.monotonic()
-        try:
+        self._next, self._begun = 0, False
+        with self._needed():
             if backend == MPI:
                 workers_group(backend)
-            self._offset = [
-                clock_offset(1 + worker, lambda: self.now_s) for worker in range(config.workers)
-            ]
+            for rank in self._ranks:
+                self.clock.ask(rank, rank)
+
+    @contextmanager
+    def _needed(self) -> Iterator[None]:
+        """A worker that is gone ends the run: a round needs everybody."""
+        try:
+            yield
         except (RuntimeError, GarbageReceived) as error:
             self._say(NEEDED)
             raise NoWorkersLeft from error
-        self._next, self._loss, self._left_s = 0, 0.0, 0.0
-        self._recorder = Recorder()
-        self._told = False
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since the run began, on this process's clock."""
-        return time.monotonic() - self._began
-
-    @property
-    def loss(self) -> float:
-        """See `Executor`."""
-        return self._loss
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `Executor`; between rounds nothing is in flight.
@@ -107,42 +100,47 @@ class Rounds:
             NoWorkersLeft: a worker is gone, and rounds need everybody.
         """
         del drain, handing_out
-        try:
-            return self._advance(folds, rate)
-        except (RuntimeError, GarbageReceived) as error:
-            self._say(NEEDED)
-            raise NoWorkersLeft from error
-
-    def _advance(self, folds: int, rate: float) -> Timeline:
-        if self._told:
-            self._recorder.paused(self._left_s, self.now_s)
-        first, steps = self._next, self._every
-        head = Head(
-            Kind.ROUNDS, first, steps, self._minibatches.stage, self._minibatches.before,
-            self.server.version, folds, rate=rate,
-        )  # fmt: skip
-        for rank in range(1, 1 + self._workers):
-            if not self._told:
-                for tensor in states(self.server):
-                    send(Head(Kind.STATE, version=self.server.version), rank, tensor)
-            send(head, rank)
-        told = [self._heard(1 + worker, folds) for worker in range(self._workers)]
-        staged = torch.zeros_like(self.server.model, device="cpu")
-        for tensor in states(self.server):
-            receive(1, staged)
-            tensor.copy_(staged)
+        self.recorder.go_on(self.now_s)
+        with self._needed():
+            self._order(folds, rate)
+            told = [self._heard(rank, folds) for rank in self._ranks]
+            self._take_model()
         for k in range(folds):
-            self._record(self.server.version + k, first + k * steps, [t[k] for t in told])
-        self._loss += sum(t[:, LOSS].sum().item() for t in told)
+            step = self._next + k * self._every
+            self._record(self.server.version + k, step, [times[k] for times in told])
+        self.loss += sum(times[:, LOSS].sum().item() for times in told)
         self.server.version += folds
-        self._next, self._told, self._left_s = first + folds * steps, True, self.now_s
-        return self._recorder.segment(())
+        self._next += folds * self._every
+        self.recorder.leave(self.now_s)
+        return self.recorder.segment(())
+
+    def _order(self, folds: int, rate: float) -> None:
+        """Ask everybody for rounds; the first time, from the model that is here."""
+        data = self._minibatches
+        header = FrameHeader(
+            Kind.ROUNDS, self._next, self._every, data.stage, data.before, folds, rate=rate
+        )
+        for rank in self._ranks:
+            if not self._begun:
+                send_state(self.server, rank)
+            send(header, rank)
+        self._begun = True
 
     def _heard(self, rank: int, folds: int) -> Tensor:
+        """When the rounds of a worker happened, and its losses ``[folds, 4]``."""
         times = torch.zeros(folds, 4, dtype=torch.float64)
-        dist.recv(times, src=rank, tag=TIMES)
-        times[:, :LOSS] += self._offset[rank - 1]
+        receive(rank, FrameHeader, into(times))
+        times[:, :LOSS] += self.clock.of_peer(rank, 0.0)
         return times
+
+    def _take_model(self) -> None:
+        """Take over the model of the first worker, which all of them have."""
+        version, kind = self.server.version, Kind.STATE
+        while kind is Kind.STATE:
+            header, body = receive(self._ranks[0], FrameHeader, bodies(self.server))
+            take_state(self.server, header, body)
+            kind = header.kind
+        self.server.version = version
 
     def _record(self, fold: int, step: int, told: list[Tensor]) -> None:
         works = [
@@ -150,12 +148,7 @@ class Rounds:
             for worker, times in enumerate(told)
         ]
         computed = [float(times[COMPUTED]) for times in told]
-        self._recorder.averaged(fold, works, computed, [float(times[AVERAGED]) for times in told])
-
-    def pause(self, seconds: float, kind: str) -> Timeline:
-        """Nothing: what takes this process's time is on record when rounds go on."""
-        del seconds, kind
-        return Timeline()
+        self.recorder.averaged(fold, works, computed, [float(times[AVERAGED]) for times in told])
 
     def begin_stage(self) -> None:
         """See `Executor`; workers are told with the next rounds."""
@@ -163,31 +156,20 @@ class Rounds:
 
     def close(self) -> None:
         """Send the workers home."""
-        for rank in range(1, 1 + self._workers):
+        for rank in self._ranks:
             with suppress(RuntimeError):  # it is gone, and needed no more
-                send(Head(Kind.STOP), rank)
+                send(FrameHeader(Kind.STOP), rank)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what workers remember from round to round is not kept."""
-        arrays = {str(i): t.cpu().numpy().copy() for i, t in enumerate(states(self.server))}
-        facts = {
-            "version": self.server.version,
-            "next": self._next,
-            "loss": self._loss,
-            "now_s": self.now_s,
-        }
-        return {f"state/{name}": array for name, array in arrays.items()}, facts
+        arrays, facts = capture_server(self.server)
+        return arrays, {**facts, "next": self._next, "loss": self.loss, "now_s": self.now_s}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        kept = part(arrays, "state/")
-        for i, tensor in enumerate(states(self.server)):
-            tensor.copy_(torch.from_numpy(kept[str(i)]))
-        self.server.version, self._next = facts["version"], facts["next"]
-        self._loss = facts["loss"]
-        shift = self.now_s - facts["now_s"]
-        self._began += shift
-        self._offset = [offset - shift for offset in self._offset]
+        reinstate_server(self.server, arrays, facts)
+        self._next, self.loss = facts["next"], facts["loss"]
+        self.clock.go_on_at(facts["now_s"])
 
 
 def workers_group(backend: str = GLOO) -> Any:
@@ -197,7 +179,7 @@ def workers_group(backend: str = GLOO) -> Any:
 
 
 def work_in_rounds(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, backend: str = GLOO
+    config: RunConfig, corpus: Corpus, rank: int, pace: Pace, backend: str = GLOO
 ) -> None:
     """Train in rounds until told to stop: what ranks from 1 do.
 
@@ -205,7 +187,7 @@ def work_in_rounds(
         config: what is run.
         corpus: what it is trained on.
         rank: of this worker.
-        pace: slows it; None for as fast as it goes.
+        pace: slows it.
         backend: of the averages.
 
     Raises:
@@ -219,71 +201,46 @@ class _Worker:
     """One worker in rounds."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace | None, backend: str
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace, backend: str
     ) -> None:
-        self.net = config.network(corpus)
-        self.config, self.rank, self.pace = config, rank, pace
-        self.minibatches = config.minibatches(corpus, Frames.of(corpus, config.device))
-        size = self.net.layout.parameters
+        self.contributor = Contributor(config, corpus, rank - 1, pace)
+        self.config, self.rank = config, rank
+        size = self.contributor.out.numel()
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
-        self.received = torch.zeros(size)
-        self.out = torch.zeros(1, size, device=config.device)
-        self.memory, self.rounds = Memory(), 0
         self.staged_on = staged_on(backend, config.device)
         with talking():
             self.group = workers_group(backend)
 
     def run(self) -> None:
         """Answer until told to stop."""
-        states_heard = 0
+        body_of = bodies(self.server)
         while True:
-            with talking():
-                head = receive(SERVER_RANK, self.received)
-                if head.kind is Kind.CLOCK:
-                    send(Head(Kind.CLOCK, began_s=time.monotonic()), SERVER_RANK)
-                    continue
-            if head.kind is Kind.STOP:
+            header, body = ordered(SERVER_RANK, FrameHeader, body_of)
+            if header.kind is Kind.STOP:
                 return
-            if head.kind is Kind.STATE:
-                states(self.server)[states_heard].copy_(self.received)
-                self.server.version, states_heard = head.version, states_heard + 1
+            if header.kind is Kind.ROUNDS:
+                self._train(header)
             else:
-                self._train(head)
+                take_state(self.server, header, body)
 
-    def _train(self, head: Head) -> None:
+    def _train(self, header: FrameHeader) -> None:
         """So many rounds; tell when each happened, and the first worker the model as well."""
-        if (head.stage, head.before) != (self.minibatches.stage, self.minibatches.before):
-            self.minibatches.begin(head.stage, head.before)
-            self.memory.new_pass = True
-        times = torch.zeros(head.rounds, 4, dtype=torch.float64)
-        for k in range(head.rounds):
-            times[k] = self._round(head.step + k * head.steps, head)
+        steps = range(header.step, header.step + header.rounds * header.steps, header.steps)
+        times = torch.stack([self._round(replace(header, step=step)) for step in steps])
         with talking():
-            dist.send(times, dst=SERVER_RANK, tag=TIMES)
-            for tensor in states(self.server) if self.rank == 1 else ():
-                send(Head(Kind.STATE, version=self.server.version), SERVER_RANK, tensor)
+            send(FrameHeader(Kind.TIMES, rounds=header.rounds), SERVER_RANK, times)
+            if self.rank == 1:
+                send_state(self.server, SERVER_RANK)
 
-    def _round(self, first: int, head: Head) -> Tensor:
-        config, worker = self.config, self.rank - 1
-        read = time.monotonic()
-        steps = range(first, first + head.steps)
-        minibatches = [self.minibatches.of([(worker, step)]) for step in steps]
-        with torch.no_grad():
-            losses = config.algorithm.contribute(
-                self.net, self.server.model.unsqueeze(0).clone(), minibatches, self.out,
-                head.rate, self.memory,
-            )  # fmt: skip
-        self.memory.new_pass = False
-        if self.pace:
-            paced = sum(self.pace.compute_s(worker, self.rounds + k) for k in range(head.steps))
-            time.sleep(max(0.0, read + paced - time.monotonic()))
-        self.rounds += head.steps
-        computed = time.monotonic()
-        mean = self.out.to(self.staged_on)
+    def _round(self, header: FrameHeader) -> Tensor:
+        """Descend, average with everybody and take the outer step; when, and the loss."""
+        done = self.contributor.contribute(header, self.server.model.clone())
+        mean = self.contributor.out.to(self.staged_on)
         with talking():
             dist.all_reduce(mean, group=self.group)
-        mean /= config.workers
+        mean /= self.config.workers
         with torch.no_grad():
-            config.algorithm.fold(self.server, mean.to(self.out.device), [0], head.rate)
-        loss = losses.sum(dtype=torch.float64).item()
-        return torch.tensor([read, computed, time.monotonic(), loss], dtype=torch.float64)
+            mean = mean.to(self.config.device)
+            self.config.algorithm.fold(self.server, mean, [0], header.rate)
+        times = [done.began_s, done.ended_s, time.monotonic(), done.loss]
+        return torch.tensor(times, dtype=torch.float64)

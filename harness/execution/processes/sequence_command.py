@@ -15,10 +15,11 @@ from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
+from harness.execution.processes.membership import NoWorkersLeft
+from harness.execution.processes.messages import ServerGone
 from harness.execution.processes.replica import kept_waiting, pace_of, send_home
 from harness.execution.processes.replica_worker import PartnerGone, contribute
 from harness.execution.processes.replicas import Replicas
-from harness.execution.processes.server import NoWorkersLeft, ServerGone
 from harness.execution.runs.executed import Watch
 from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence import SequenceConfig
@@ -108,7 +109,7 @@ def train_on_processes(
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
         waiting.close()
-        server = Replicas(config, setup, initial, pace_of(config) if paced else None, say)
+        server = Replicas(config, setup, initial, pace_of(config, paced), say)
         servers.append(server)
         return server
 
@@ -129,7 +130,7 @@ def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> i
     who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
     with denormals_flushed():
         try:
-            contribute(run.config, run.corpus, rank, pace_of(run.config) if asked.paced else None)
+            contribute(run.config, run.corpus, rank, pace_of(run.config, asked.paced))
         except ServerGone as gone:
             say(f"error: {who}: the server {str(gone) or 'is gone'}; {goes_on}")
             return EXIT_RUN_FAILED

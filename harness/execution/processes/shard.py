@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,30 +19,30 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Algorithm, Server
-from harness.execution.processes.membership import Door
+from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.messages import (
+    NOTHING,
     SERVER_RANK,
     Address,
     Arrival,
-    Head,
-    Inbox,
-    Kind,
-    Peer,
+    Mailbox,
     ServerGone,
     send,
     talking,
 )
-from harness.execution.processes.server import Pace
-from harness.execution.replay.shards import edges, states
+from harness.execution.processes.pace import Pace
+from harness.execution.processes.rejoining import Admission
+from harness.execution.processes.transfer import bodies, send_state, take_state
+from harness.execution.replay.shards import edges
 from harness.execution.runs.config import RunConfig
 
 
 class _Waiting(NamedTuple):
-    """A piece in the queue; or, without a head, that its worker is given up."""
+    """A piece in the queue; or, without a header, that its worker is given up."""
 
     worker: int
-    head: Head | None
-    body: Tensor | None
+    header: FrameHeader | None
+    body: Tensor
     begun_s: float
     ends_s: float
 
@@ -54,26 +54,26 @@ class Shard:
         algorithm: folds.
         server: the slice.
         tell: how the first shard hears of folds and losses; moments are on this process's clock.
-        release: what is done with the body of a worker's piece once it is folded.
-        fold_s: how long a worker's piece of a number takes to fold at least.
+        pace: slows the folds.
+        shards: how many there are; a piece takes this part of a whole fold's time.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
         server: Server,
-        tell: Callable[[Head], None],
-        release: Callable[[int], None],
-        fold_s: Callable[[int, int], float],
+        tell: Callable[[FrameHeader], None],
+        pace: Pace,
+        shards: int,
     ) -> None:
         self.server = server
-        self._algorithm, self._tell, self._release = algorithm, tell, release
-        self._fold_s = fold_s
+        self._algorithm, self._tell = algorithm, tell
+        self._pace, self._shards = pace, shards
         self._waiting: deque[_Waiting] = deque()
         self._read: dict[int, tuple[int, int]] = {}
         self._reading: set[int] = set()
         self._gone: set[int] = set()
-        self._queued: defaultdict[int, int] = defaultdict(int)
+        self._queued = Counter[int]()
         self._busy_until_s = self._folded_at_s = 0.0
 
     @property
@@ -81,117 +81,66 @@ class Shard:
         """When, by the monotonic clock, `go_on` has something to do; infinite if nothing waits."""
         return self._waiting[0].ends_s if self._waiting else math.inf
 
-    def hear(self, worker: int, head: Head | None, body: Tensor, address: Address) -> None:
+    def hear(self, worker: int, header: FrameHeader | None, body: Tensor, address: Address) -> None:
         """A message of a worker, or none any more."""
         if worker in self._gone:
             return
-        if head is None or head.kind not in (Kind.FETCH, Kind.PIECE):
+        if header is None or header.kind not in (Kind.FETCH, Kind.PIECE):
             self.drop(worker)
-        elif head.kind is Kind.FETCH:
-            self._read[worker] = head.step, self.server.version
+        elif header.kind is Kind.FETCH:
+            self._read[worker] = header.step, self.server.version
             self._reading.add(worker)
-            answer = Head(Kind.SLICE, head.step, version=self.server.version)
+            answer = FrameHeader(Kind.SLICE, header.step, version=self.server.version)
             with suppress(RuntimeError):  # that it is gone will be heard
                 send(answer, address, self.server.model)
-        elif worker not in self._reading or head.step != self._read[worker][0]:
+        elif worker not in self._reading or header.step != self._read[worker][0]:
             self.drop(worker)  # a piece of what it has not read
         else:
             self._reading.discard(worker)
-            seconds = self._fold_s(worker, self._queued[worker])
+            seconds = self._pace.fold_s(worker, self._queued[worker]) / self._shards
             self._queued[worker] += 1
-            self._wait(worker, head, body, seconds)
+            self._wait(worker, header, body, seconds)
 
     def drop(self, worker: int) -> None:
         """Hear nothing more of a worker, and say so when what it sent is folded."""
         if worker not in self._gone:
             self._gone.add(worker)
             self._reading.discard(worker)
-            self._wait(worker, None, None, 0.0)
+            self._wait(worker, None, NOTHING, 0.0)
 
     def take_back(self, worker: int) -> None:
         """Hear again what a worker says that was given up."""
         self._gone.discard(worker)
 
-    def _wait(self, worker: int, head: Head | None, body: Tensor | None, seconds: float) -> None:
+    def _wait(self, worker: int, header: FrameHeader | None, body: Tensor, seconds: float) -> None:
         begun = max(time.monotonic(), self._busy_until_s)
         self._busy_until_s = begun + seconds
-        self._waiting.append(_Waiting(worker, head, body, begun, self._busy_until_s))
+        self._waiting.append(_Waiting(worker, header, body, begun, self._busy_until_s))
 
     def go_on(self) -> None:
         """Fold the first piece that waits."""
-        worker, head, body, begun, _ = self._waiting.popleft()
+        worker, header, body, begun, _ = self._waiting.popleft()
         step, read = self._read.get(worker, (0, 0))
-        if head is None or body is None:
+        if header is None:
             now = time.monotonic()
-            lost = Head(Kind.GONE, step, began_s=now, ended_s=now)
+            lost = FrameHeader(Kind.GONE, step, began_s=now, ended_s=now)
             self._tell(replace(lost, worker=worker, read_version=read))
             return
         begun, version = max(begun, self._folded_at_s), self.server.version
         piece = body.to(self.server.model.device).unsqueeze(0)
-        self._algorithm.fold(self.server, piece, [version - read], head.rate)
-        self._release(worker)
+        self._algorithm.fold(self.server, piece, [version - read], header.rate)
         self._folded_at_s = time.monotonic()
-        folded = Head(Kind.FOLDED, step, version=version, worker=worker, read_version=read)
+        folded = FrameHeader(Kind.FOLDED, step, version=version, worker=worker, read_version=read)
         self._tell(replace(folded, began_s=begun, ended_s=self._folded_at_s))
-
-
-def next_arrival(inbox: Inbox, shard: Shard) -> Arrival | None:
-    """What comes before the shard has something to do; None if nothing does."""
-    return inbox.get() if shard.due_s == math.inf else inbox.get_before(shard.due_s)
-
-
-def tell_state(server: Server, to: Address) -> None:
-    """Send a shard's tensors and numbers."""
-    for tensor in states(server):
-        send(Head(Kind.STATE, version=server.version), to, tensor)
-    tell_numbers(server, to)
-
-
-def tell_numbers(server: Server, to: Address) -> None:
-    """Send a shard's numbers, in the order of their names."""
-    for _, value in sorted(server.numbers.items()):
-        send(Head(Kind.NUMBER, value=value), to)
-
-
-class State:
-    """Takes in what `tell_state` sends, message by message."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._tensors = self._numbers = 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether all tensors and numbers have come once."""
-        wanted = len(states(self._server)), len(self._server.numbers)
-        return (self._tensors, self._numbers) == wanted
-
-    def hear(self, head: Head, body: Tensor) -> None:
-        """The next of them."""
-        if head.kind is Kind.STATE:
-            tensors = states(self._server)
-            tensors[self._tensors % len(tensors)].copy_(body)
-            self._server.version, self._tensors = head.version, self._tensors + 1
-        else:
-            names = sorted(self._server.numbers)
-            self._server.numbers[names[self._numbers % len(names)]] = head.value
-            self._numbers += 1
-
-
-def piece_s(pace: Pace | None, shards: int) -> Callable[[int, int], float]:
-    """How long a worker's piece of a number takes to fold: a part of a whole fold's time."""
-    if pace is None:
-        return lambda worker, count: 0.0
-    return lambda worker, count: pace.fold_s(worker, count) / shards
 
 
 def serve(
     config: RunConfig,
     corpus: Corpus,
     rank: int,
-    pace: Pace | None,
+    pace: Pace,
     say: Callable[[str], None],
-    door: Door | None = None,
+    admission: Admission | None = None,
 ) -> None:
     """Be a shard other than the first until told to stop.
 
@@ -199,16 +148,16 @@ def serve(
         config: what is run.
         corpus: what it is trained on.
         rank: which shard.
-        pace: slows the folds; None for as fast as they go.
+        pace: slows the folds.
         say: told what happens to workers.
-        door: where workers that died come back; None for nowhere.
+        admission: lets workers in that died and come back; None for none.
 
     Raises:
         ServerGone: the first shard is gone.
     """
     serving = _Serving(config, corpus, rank, pace, say)
-    if door is not None:
-        door.open(serving.enters)
+    if admission is not None:
+        admission.open(serving.enter)
     serving.run()
 
 
@@ -216,69 +165,62 @@ class _Serving:
     """A shard that the first one asks for its state, and tells when to stop."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        corpus: Corpus,
-        rank: int,
-        pace: Pace | None,
-        say: Callable[[str], None],
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace, say: Callable[[str], None]
     ) -> None:
         size = config.network(corpus).layout.parameters
         begin, end = edges(size, config.shards)[rank]
         self._say, self._rank, self._first = say, rank, config.workers
-        self._workers: list[Address] = [config.shards + w for w in range(config.workers)]
         self._server = config.algorithm.start(torch.zeros(end - begin, device=config.device))
-        model = self._server.model
-        self._inbox = Inbox([*self._workers, SERVER_RANK], model.numel(), model.dtype)
-        self._shard = Shard(
-            config.algorithm, self._server, self._answer, self._inbox.release,
-            piece_s(pace, config.shards),
-        )  # fmt: skip
-        self._state = State(self._server)
+        self._shard = Shard(config.algorithm, self._server, self._answer, pace, config.shards)
+        self._mailbox = Mailbox(FrameHeader)
+        self._body_of = bodies(self._server)
+        self._workers: list[Address] = [config.shards + w for w in range(config.workers)]
+        for sender, address in enumerate([*self._workers, SERVER_RANK]):
+            self._mailbox.listen(sender, address, self._body_of)
 
-    def enters(self, worker: int, address: Peer) -> None:
-        """A worker has come back; on the thread of the door."""
-        body = torch.zeros_like(self._server.model, device="cpu")
+    def enter(self, worker: int, address: Address) -> None:
+        """A worker has come back; on the thread of the admission."""
         self._workers[worker] = address
-        self._inbox.put(Arrival(worker, Head(Kind.BACK), body, ""))
-        self._inbox.listen(worker, address, body)
+        self._mailbox.put(worker, FrameHeader(Kind.BACK))
+        self._mailbox.listen(worker, address, self._body_of)
 
     def run(self) -> None:
         """Answer until told to stop."""
         while True:
-            arrival = next_arrival(self._inbox, self._shard)
+            arrival = self._mailbox.get_before(self._shard.due_s)
             if arrival is None:
                 self._shard.go_on()
-            elif arrival.worker == self._first:
-                if not self._ordered(arrival):
-                    return
-            else:
-                worker, head, body, trouble = arrival
-                if head is not None and head.kind is Kind.BACK:
-                    self._shard.take_back(worker)
-                    continue
-                if head is None and "garbage" in trouble:
-                    self._say(f"server shard {self._rank}: worker {worker} {trouble}")
-                self._shard.hear(worker, head, body, self._workers[worker])
+            elif arrival.sender != self._first:
+                self._hear(arrival)
+            elif not self._ordered(arrival):
+                return
 
-    def _ordered(self, arrival: Arrival) -> bool:
+    def _hear(self, arrival: Arrival[FrameHeader]) -> None:
+        """A worker speaks, or does so no more."""
+        worker, header, body, trouble = arrival
+        if header is not None and header.kind is Kind.BACK:
+            self._shard.take_back(worker)
+            return
+        if "garbage" in trouble:
+            self._say(f"server shard {self._rank}: worker {worker} {trouble}")
+        self._shard.hear(worker, header, body, self._workers[worker])
+
+    def _ordered(self, arrival: Arrival[FrameHeader]) -> bool:
         """Do what the first shard says; whether to go on."""
-        head = arrival.head
-        if head is None:
+        header = arrival.header
+        if header is None:
             raise ServerGone
-        if head.kind is Kind.CLOCK:
-            self._answer(Head(Kind.CLOCK, began_s=time.monotonic()))
-        elif head.kind is Kind.GONE:
-            self._shard.drop(head.worker)
-        elif head.kind in (Kind.STATE, Kind.NUMBER):
-            self._state.hear(head, arrival.body)
-            if head.kind.has_body:
-                self._inbox.release(self._first)
-        elif head.kind is Kind.GATHER:
+        if header.kind is Kind.CLOCK:
+            self._answer(replace(header, began_s=time.monotonic()))
+        elif header.kind is Kind.GONE:
+            self._shard.drop(header.worker)
+        elif header.kind in (Kind.STATE, Kind.NUMBERS):
+            take_state(self._server, header, arrival.body)
+        elif header.kind is Kind.GATHER:
             with talking():
-                tell_state(self._server, SERVER_RANK)
-        return head.kind is not Kind.STOP
+                send_state(self._server, SERVER_RANK)
+        return header.kind is not Kind.STOP
 
-    def _answer(self, head: Head) -> None:
+    def _answer(self, header: FrameHeader) -> None:
         with talking():
-            send(head, SERVER_RANK)
+            send(header, SERVER_RANK)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Memory, Server
 from harness.simulator.timeline import (
     Contributions,
     Decodes,
@@ -65,3 +65,23 @@ def recalled(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) 
     """Undo ``remembered``."""
     named = part(arrays, prefix)
     return Memory({k: torch.from_numpy(a).to(device) for k, a in named.items()}, new_pass)
+
+
+def capture_server(server: Server) -> tuple[Arrays, Facts]:
+    """A server's vectors, its version and its numbers."""
+    arrays = {name: tensor.cpu().numpy().copy() for name, tensor in vectors_of(server).items()}
+    return arrays, {"version": server.version, "numbers": dict(server.numbers)}
+
+
+def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
+    """Undo ``capture_server``."""
+    for name, tensor in vectors_of(server).items():
+        tensor.copy_(torch.from_numpy(arrays[name]))
+    server.version, server.numbers = facts["version"], facts["numbers"]
+
+
+def vectors_of(server: Server) -> dict[str, torch.Tensor]:
+    """Every ``[P]`` vector of a server, by the name it is kept under."""
+    vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
+    momenta = {f"momentum/{name}": vector for name, vector in server.momenta.items()}
+    return {"model": server.model, **vectors, **momenta}

@@ -176,6 +176,7 @@ def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
 WAITS = """
 import os, sys, time
 from harness.execution.processes import {module} as module
+from harness.execution.processes.membership import Standing
 from harness.train import main
 
 lose = module.{executor}._lose
@@ -183,7 +184,7 @@ lose = module.{executor}._lose
 
 def losing(self, *told):
     lose(self, *told)
-    while not self._back:
+    while Standing.BACK not in self._members._standing.values():
         time.sleep(0.01)
 
 

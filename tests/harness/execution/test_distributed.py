@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from harness.execution.fidelity.replay import Replayed, replayed, stored_run
-from harness.execution.processes.messages import GarbageReceived, Head, Kind, packed, unpacked
 from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
@@ -176,17 +172,3 @@ def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
     codes, told = running.ended()
     assert codes == [2, 3, 3]
     assert "workers: 3 is not allowed; allowed: 2, as there are 3 processes" in told[0]
-
-
-def test_heads_survive_the_wire_and_garbage_does_not() -> None:
-    head = Head(Kind.DONE, 7, 1, 2, 2**50, 9, 4, 3, 8, 0.25, 1.5, 2.5, 3.5, 4.5)
-    assert unpacked(packed(head)) == head
-    for words in (torch.rand(len(packed(head)), dtype=torch.float64), packed(head) * 2.0):
-        with pytest.raises(GarbageReceived):
-            unpacked(words)
-    for place, word in ((3, 0.5), (3, -1.0), (3, math.inf), (12, math.nan)):
-        spoilt = packed(head)
-        spoilt[place] = word
-        with pytest.raises(GarbageReceived):
-            unpacked(spoilt)
-    assert unpacked(packed(replace(head, loss=math.inf))).loss == math.inf

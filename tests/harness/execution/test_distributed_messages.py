@@ -14,21 +14,20 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
-from harness.execution.processes import rounds as distributed_rounds
-from harness.execution.processes import server as distributed
-from harness.execution.processes import shards as distributed_shards
+from harness.execution.processes import membership, pace, server, shards
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import (
     CLOSED,
     Arrival,
-    GarbageReceived,
-    Head,
-    Inbox,
-    Kind,
+    Mailbox,
     Peer,
     ServerGone,
     talking,
 )
-from harness.execution.processes.server import Distributed, NoWorkersLeft
+from harness.execution.processes.pace import Pace
+from harness.execution.processes.rounds import Rounds
+from harness.execution.processes.server import Distributed
 from harness.execution.processes.shard import Shard
 from harness.execution.processes.shards import Sharded, ShardGone
 from harness.execution.runs.config import RunConfig
@@ -46,11 +45,10 @@ GONE_AND_BACK_OF_SHARDS = ["worker 0 is gone; 2 left", "worker 0 is back; 3 at w
 @pytest.fixture
 def config(configure: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """Of three workers nobody has to be there for."""
-    for module in (distributed, distributed_shards):
-        monkeypatch.setattr(module, "clock_offset", lambda address, clock: 0.0)
-        monkeypatch.setattr(module, "send", lambda head, address, body=None: None)
-    monkeypatch.setattr(Inbox, "listen", lambda self, worker, source, body: None)
-    monkeypatch.setattr(Inbox, "release", lambda self, worker: None)
+    monkeypatch.setattr(pace, "clock_offset", lambda address, question: 0.0)
+    for module in (membership, server, shards):
+        monkeypatch.setattr(module, "send", lambda header, address, body=None: None)
+    monkeypatch.setattr(Mailbox, "listen", lambda self, sender, source, body_of: None)
     return configure(algorithm=AsyncSgd())
 
 
@@ -64,27 +62,27 @@ class Talk:
     def __init__(self, config: RunConfig) -> None:
         self.told: list[str] = []
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        self.server = Distributed(config, torch.zeros(SIZE), minibatches, None, self.told.append)
+        self.server = Distributed(config, torch.zeros(SIZE), minibatches, Pace(), self.told.append)
 
-    def says(self, worker: int, head: Head | None) -> None:
+    def says(self, worker: int, header: FrameHeader | None) -> None:
         """A message of a worker comes in, or its connection closes."""
-        body, trouble = torch.ones(SIZE), "" if head else CLOSED
-        self.server._inbox.put(Arrival(worker, head, body, trouble))
+        body, trouble = torch.ones(SIZE), "" if header else CLOSED
+        self.server._members.mailbox._arrivals.put(Arrival(worker, header, body, trouble))
 
     def works(self, *done: tuple[int, int]) -> Any:
         """Workers hand in minibatches; the timeline of their folds."""
         for worker, step in done:
-            self.says(worker, Head(Kind.DONE, step))
+            self.says(worker, FrameHeader(Kind.DONE, step))
         return self.server.advance(3, drain=True, handing_out=None, rate=1.0)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [Head(Kind.PIECE, 0), Head(Kind.DONE, 7), Head(Kind.CLOCK)],
-    ids=lambda head: head.kind.name,
+    [FrameHeader(Kind.PIECE, 0), FrameHeader(Kind.DONE, 7), FrameHeader(Kind.CLOCK)],
+    ids=lambda header: header.kind.name,
 )
 def test_what_nobody_asked_a_worker_for_is_not_folded_and_its_work_goes_to_another(
-    config: RunConfig, wrong: Head
+    config: RunConfig, wrong: FrameHeader
 ) -> None:
     talk = Talk(config)
     talk.says(0, wrong)
@@ -102,22 +100,24 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
     talk = Talk(config)
     talk.says(0, None)
     talk.works((1, 1), (2, 2), (1, 0))
-    assert talk.server._is_absent(0)
-    talk.server._enters(0, Peer(None, 1))
-    assert not talk.server._is_absent(0)  # so the door refuses a second one
-    talk.says(0, Head(Kind.BACK))
+    assert talk.server._members.is_gone(0)
+    talk.server._members.enter(0, Peer(None, 1))
+    assert not talk.server._members.is_gone(0)  # so the door refuses a second one
+    talk.says(0, FrameHeader(Kind.BACK))
     timeline = talk.works((2, 3), (1, 4), (0, 5))
     assert talk.told == GONE_AND_BACK
     assert sorted(timeline.folded().worker.tolist()) == [0, 1, 2]
 
 
 def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -> None:
-    told: list[Head] = []
-    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, lambda w: None, lambda w, n: 0.0)
+    told: list[FrameHeader] = []
+    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, Pace(), 1)
 
     def pieces(worker: int, *steps: int) -> None:
         for step in steps:
-            shard.hear(worker, Head(Kind.PIECE, step, rate=1.0), torch.ones(4), Peer(None, 1))
+            shard.hear(
+                worker, FrameHeader(Kind.PIECE, step, rate=1.0), torch.ones(4), Peer(None, 1)
+            )
             while shard.due_s < float("inf"):
                 shard.go_on()
 
@@ -127,7 +127,7 @@ def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -
     pieces(0, 6)  # it has read for another minibatch
     pieces(1, 5, 5)  # one too many
     pieces(2, 5)  # it reads no more
-    assert [(head.kind, head.worker) for head in told] == [
+    assert [(header.kind, header.worker) for header in told] == [
         (Kind.GONE, 0), (Kind.FOLDED, 1), (Kind.GONE, 1), (Kind.GONE, 2),
     ]  # fmt: skip
     assert shard.server.model.tolist() == [-1.0] * 4
@@ -138,19 +138,21 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
 ) -> None:
     told: list[str] = []
     minibatches: Any = SimpleNamespace(stage=0, before=0)
-    sharded = Sharded(replace(config, shards=2), torch.zeros(SIZE), minibatches, None, told.append)
+    sharded = Sharded(
+        replace(config, shards=2), torch.zeros(SIZE), minibatches, Pace(), told.append
+    )
     body = torch.zeros(SIZE)
     sharded._take_in(Arrival(0, None, body, CLOSED))
     sharded._shard.go_on()
-    assert not sharded._is_absent(0)  # the other shard has not given it up yet
-    sharded._take_in(Arrival(3 + 1, Head(Kind.GONE, worker=0), body, ""))
-    assert sharded._is_absent(0)
-    sharded._enters(0, Peer(None, 2))
-    assert not sharded._is_absent(0)
+    assert not sharded._members.is_gone(0)  # the other shard has not given it up yet
+    sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), body, ""))
+    assert sharded._members.is_gone(0)
+    sharded._members.enter(0, Peer(None, 2))
+    assert not sharded._members.is_gone(0)
     for _ in range(2):
-        sharded._take_in(Arrival(0, Head(Kind.BACK), body, ""))
+        sharded._take_in(Arrival(0, FrameHeader(Kind.BACK), body, ""))
     assert told == GONE_AND_BACK_OF_SHARDS
-    assert list(sharded._free) == [1, 2, 0]
+    assert list(sharded._members.free) == [1, 2, 0]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("closed"), GarbageReceived("no message")])
@@ -162,7 +164,7 @@ def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> Non
 def dead(rank: int) -> Callable[..., float]:
     """What asks for clocks, where one rank has died before it was asked."""
 
-    def clock_offset(address: int, clock: object) -> float:
+    def clock_offset(address: int, question: object) -> float:
         if address == rank:
             raise RuntimeError("connection closed")
         return 0.0
@@ -173,7 +175,7 @@ def dead(rank: int) -> Callable[..., float]:
 def test_a_worker_that_died_before_the_server_was_ready_is_done_without(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "clock_offset", dead(1))
+    monkeypatch.setattr(pace, "clock_offset", dead(1))
     talk = Talk(config)
     timeline = talk.works((1, 1), (2, 2), (1, 0))
     assert talk.told == GONE_AND_BACK[:1]
@@ -185,15 +187,15 @@ def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_
 ) -> None:
     told: list[str] = []
     minibatches: Any = SimpleNamespace(stage=0, before=0)
-    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, None, told.append
-    monkeypatch.setattr(distributed_shards, "clock_offset", dead(1))
+    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, Pace(), told.append
+    monkeypatch.setattr(pace, "clock_offset", dead(1))
     with pytest.raises(ShardGone, match="1"):
         Sharded(*parts)
-    monkeypatch.setattr(distributed_shards, "clock_offset", dead(2))
+    monkeypatch.setattr(pace, "clock_offset", dead(2))
     sharded = Sharded(*parts)
     sharded._go_on()
     sharded._go_on()
-    sharded._take_in(Arrival(3 + 1, Head(Kind.GONE, worker=0), torch.zeros(0), ""))
+    sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), torch.zeros(0), ""))
     assert told == GONE_AND_BACK_OF_SHARDS[:1]
 
 
@@ -204,7 +206,7 @@ def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
     protocol = Averaging(every=5)
     rounds: Any = SimpleNamespace(workers=3, protocol=protocol, algorithm=config.algorithm)
     minibatches: Any = SimpleNamespace(stage=0, before=0)
-    monkeypatch.setattr(distributed_rounds, "clock_offset", dead(2))
+    monkeypatch.setattr(pace, "clock_offset", dead(2))
     with pytest.raises(NoWorkersLeft):
-        distributed_rounds.Rounds(rounds, torch.zeros(SIZE), minibatches, say=told.append)
+        Rounds(rounds, torch.zeros(SIZE), minibatches, say=told.append)
     assert told == ["a worker is gone, and a round needs everybody"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from harness import cli
 from harness.errors import UserError
 from harness.execution.fidelity.compare import compared
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
-from harness.execution.processes.messages import GarbageReceived
-from harness.execution.processes.notes import Note, Word, packed, unpacked
 from harness.execution.processes.sequence_command import serve
 from harness.execution.processes.sequence_recorder import Told, load_told
 from harness.execution.training.run import TIMELINE
@@ -260,22 +256,3 @@ def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
     asked = parser().parse_args([str(asked_for(tmp_path, 0.01)), "--restarts", "2"])
     with pytest.raises(UserError, match="--restarts 2: nobody comes back"):
         serve(asked, 5, silent, "")
-
-
-def test_notes_survive_the_wire_and_garbage_does_not() -> None:
-    note = Note(Word.TAKEN, 7, 2**50, 3, 1, 90, 12, 10, 4, 5, 0, 64, -0.5, 1.5, 2.5, 3.5)
-    assert unpacked(packed(note)) == note
-    for words in (torch.rand(len(packed(note)), dtype=torch.float64), packed(note) * 2.0):
-        with pytest.raises(GarbageReceived):
-            unpacked(words)
-    for place, value in ((2, 0.5), (3, -1.0), (4, math.inf), (11, 99.0), (14, math.nan)):
-        words = packed(note)
-        words[place] = value
-        with pytest.raises(GarbageReceived):
-            unpacked(words)
-
-
-def test_a_value_is_no_number_where_an_utterance_has_a_trouble_and_only_there() -> None:
-    assert math.isnan(unpacked(packed(Note(Word.TAKEN, trouble=2, value=math.nan))).value)
-    with pytest.raises(GarbageReceived, match="no number"):
-        unpacked(packed(Note(Word.TAKEN, value=math.nan)))

@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.execution.processes import pace
 from harness.execution.processes import replicas as module
-from harness.execution.processes.notes import CLOSED, Arrival, Note, Word
+from harness.execution.processes.headers import Kind, SequenceHeader
+from harness.execution.processes.membership import NoWorkersLeft
+from harness.execution.processes.messages import CLOSED, Arrival
+from harness.execution.processes.pace import Pace
 from harness.execution.processes.replica import decoder_rank, trainer_rank
 from harness.execution.processes.replicas import Replicas
-from harness.execution.processes.server import NoWorkersLeft
 from harness.execution.training.setup import Setup
 from harness.simulator import LOST
 
@@ -24,9 +27,9 @@ WHOLE = 28
 """Training utterances of the corpus."""
 
 
-def taken(given: Note, entering: int = 0, **more: int) -> Note:
+def taken(given: SequenceHeader, entering: int = 0, **more: int) -> SequenceHeader:
     """What a trainer says of an utterance that its decoder was given."""
-    said = {"word": Word.TAKEN, "frames": 9, "entering": entering, "kept": entering, **more}
+    said = {"kind": Kind.TAKEN, "frames": 9, "entering": entering, "kept": entering, **more}
     return replace(given, **said)
 
 
@@ -35,19 +38,22 @@ class Script:
 
     def __init__(self) -> None:
         self.arrivals: deque[Arrival] = deque()
-        self.sent: list[tuple[int, Note, Tensor | None]] = []
+        self.sent: list[tuple[int, SequenceHeader, Tensor | None]] = []
         self.dead: set[int] = set()
+
+    def listen(self, *whom: object) -> None:
+        """Nobody is there."""
 
     def get(self) -> Arrival:
         return self.arrivals.popleft()
 
-    def send(self, note: Note, rank: int, body: Tensor | None = None) -> None:
+    def send(self, header: SequenceHeader, rank: int, body: Tensor | None = None) -> None:
         if rank in self.dead:
             raise RuntimeError
-        self.sent.append((rank, note, None if body is None else body.clone()))
+        self.sent.append((rank, header, None if body is None else body.clone()))
 
-    def last(self, rank: int) -> Note:
-        return [note for to, note, _ in self.sent if to == rank][-1]
+    def last(self, rank: int) -> SequenceHeader:
+        return [header for to, header, _ in self.sent if to == rank][-1]
 
 
 class Played:
@@ -56,24 +62,26 @@ class Played:
     def __init__(self, server: Replicas, script: Script, told: list[str], size: int) -> None:
         self.server, self.script, self.told, self.size = server, script, told, size
 
-    def hear(self, rank: int, note: Note | None, body: Tensor = NOTHING, why: str = "") -> bool:
-        return self.server._take_in(Arrival(rank, note, body, why), 0.5)
+    def hear(
+        self, rank: int, header: SequenceHeader | None, body: Tensor = NOTHING, why: str = ""
+    ) -> bool:
+        return self.server._take_in(Arrival(rank, header, body, why), 0.5)
 
-    def decode(self, replica: int, entering: int) -> Note:
+    def decode(self, replica: int, entering: int) -> SequenceHeader:
         """A decoder asks, and its trainer takes what it gets."""
-        self.hear(decoder_rank(replica), Note(Word.ASK))
+        self.hear(decoder_rank(replica), SequenceHeader(Kind.ASK))
         given = self.script.last(decoder_rank(replica))
         self.hear(trainer_rank(replica), taken(given, entering))
         return given
 
-    def read(self, replica: int, frames: int) -> Note:
-        self.hear(trainer_rank(replica), Note(Word.READ, frames=frames))
+    def read(self, replica: int, frames: int) -> SequenceHeader:
+        self.hear(trainer_rank(replica), SequenceHeader(Kind.READ, frames=frames))
         return self.script.last(trainer_rank(replica))
 
     def push(self, replica: int, value: float = 1.0) -> bool:
         gradient = torch.full((self.size,), value)
         asked = self.script.last(trainer_rank(replica)).number
-        return self.hear(trainer_rank(replica), Note(Word.GRADIENT, asked), gradient)
+        return self.hear(trainer_rank(replica), SequenceHeader(Kind.GRADIENT, asked), gradient)
 
 
 @pytest.fixture
@@ -82,12 +90,12 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
         config = sequence(**{"replicas": 2, "passes": 1, **choices})
         script, told = Script(), list[str]()
         script.dead.update(dead)
-        monkeypatch.setattr(module, "clock_offset", lambda rank, clock: 0.0)
+        monkeypatch.setattr(pace, "clock_offset", lambda rank, question: 0.0)
         monkeypatch.setattr(module, "send", script.send)
-        monkeypatch.setattr(module, "Post", lambda ranks, body_of: script)
+        monkeypatch.setattr(module, "Mailbox", lambda of: script)
         initial = torch.zeros(config.start.network(corpus).layout.parameters)
         setup = Setup.of(config, corpus, initial)
-        server = Replicas(config, setup, initial, None, told.append)
+        server = Replicas(config, setup, initial, Pace(), told.append)
         return Played(server, script, told, setup.part.numel())
 
     return make
@@ -95,11 +103,11 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
 
 def test_everybody_is_told_the_start_and_a_decoder_gets_utterance_and_model(play) -> None:
     game = play()
-    assert [(rank, note.word) for rank, note, _ in game.script.sent] == [
-        (rank, Word.START) for rank in (1, 2, 3, 4)
+    assert [(rank, header.kind) for rank, header, _ in game.script.sent] == [
+        (rank, Kind.START) for rank in (1, 2, 3, 4)
     ]
     first, second = game.decode(0, 3), game.decode(1, 3)
-    assert (first.word, first.number, second.number) == (Word.DECODE, 0, 1)
+    assert (first.kind, first.number, second.number) == (Kind.DECODE, 0, 1)
     assert first.utterance != second.utterance
 
 
@@ -109,7 +117,7 @@ def test_an_utterance_is_told_of_when_it_enters_a_minibatch_or_is_empty(play) ->
     game.decode(0, 5)
     assert [row.entering for row in game.server.record.rows] == [0]
     model = game.read(0, 2)
-    assert (model.word, model.version, model.number) == (Word.MODEL, 0, 0)
+    assert (model.kind, model.version, model.number) == (Kind.MODEL, 0, 0)
     assert [row.entering for row in game.server.record.rows] == [0, 5]
     assert game.server.replicas[0].left == 3
 
@@ -129,22 +137,22 @@ def test_gradients_are_folded_in_the_order_they_come_and_the_record_says_how_sta
 
 
 @pytest.mark.parametrize(
-    "note",
+    "header",
     [
-        Note(Word.GRADIENT),
-        Note(Word.MODEL),
-        Note(Word.READ, frames=1),
-        Note(Word.TAKEN, 99, entering=1),
+        SequenceHeader(Kind.GRADIENT),
+        SequenceHeader(Kind.MODEL),
+        SequenceHeader(Kind.READ, frames=1),
+        SequenceHeader(Kind.TAKEN, 99, entering=1),
     ],
-    ids=lambda note: note.word.name,
+    ids=lambda header: header.kind.name,
 )
-def test_what_makes_no_sense_now_costs_its_replica(play, note: Note) -> None:
+def test_what_makes_no_sense_now_costs_its_replica(play, header: SequenceHeader) -> None:
     game = play()
-    game.hear(trainer_rank(1), note)
+    game.hear(trainer_rank(1), header)
     assert game.server.replicas[1].gone
     assert game.told[0].startswith("replica 1: its trainer sent garbage: ")
-    game.hear(trainer_rank(1), Note(Word.READ, frames=1))
-    assert game.script.last(trainer_rank(1)).word is Word.STOP
+    game.hear(trainer_rank(1), SequenceHeader(Kind.READ, frames=1))
+    assert game.script.last(trainer_rank(1)).kind is Kind.STOP
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ def test_what_makes_no_sense_now_costs_its_replica(play, note: Note) -> None:
 )
 def test_what_cannot_be_said_of_an_utterance_costs_its_replica(play, wrong: dict[str, int]) -> None:
     game = play()
-    game.hear(decoder_rank(0), Note(Word.ASK))
+    game.hear(decoder_rank(0), SequenceHeader(Kind.ASK))
     game.hear(trainer_rank(0), taken(game.script.last(decoder_rank(0)), **wrong))
     assert game.told[0].startswith("replica 0: its trainer sent garbage: TAKEN")
     assert not game.server.record.rows
@@ -168,18 +176,18 @@ def test_an_utterance_that_is_taken_twice_costs_its_replica(play) -> None:
 
 
 @pytest.mark.parametrize(
-    "note",
+    "header",
     [
-        Note(Word.READ),
-        Note(Word.READ, frames=3),
-        Note(Word.READ, frames=1, version=1),
+        SequenceHeader(Kind.READ),
+        SequenceHeader(Kind.READ, frames=3),
+        SequenceHeader(Kind.READ, frames=1, version=1),
     ],
     ids=["no frames", "more than slots", "of the future"],
 )
-def test_a_read_that_cannot_be_costs_its_replica(play, note: Note) -> None:
+def test_a_read_that_cannot_be_costs_its_replica(play, header: SequenceHeader) -> None:
     game = play()
     game.decode(0, 8)
-    game.hear(trainer_rank(0), note)
+    game.hear(trainer_rank(0), header)
     assert game.told[0].startswith("replica 0: its trainer sent garbage: READ")
     assert not len(game.server._recorder.segment([]).decodes)
 
@@ -188,7 +196,7 @@ def test_a_gradient_of_another_minibatch_costs_its_replica(play) -> None:
     game = play()
     game.decode(0, 8)
     game.read(0, 2)
-    assert not game.hear(trainer_rank(0), Note(Word.GRADIENT, 1), torch.ones(game.size))
+    assert not game.hear(trainer_rank(0), SequenceHeader(Kind.GRADIENT, 1), torch.ones(game.size))
     assert game.told[0].startswith("replica 0: its trainer sent garbage: GRADIENT")
     assert not game.server.server.model.any()
 
@@ -198,8 +206,8 @@ def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
     server, mine = game.server, len(game.server.replicas[0].todo)
     for _ in range(mine):
         game.decode(0, 0)
-    game.hear(decoder_rank(0), Note(Word.ASK))
-    assert game.script.last(decoder_rank(0)).word is Word.PAUSE
+    game.hear(decoder_rank(0), SequenceHeader(Kind.ASK))
+    assert game.script.last(decoder_rank(0)).kind is Kind.PAUSE
     lost = game.decode(1, 4)
     game.read(1, 1)
     open_one = game.decode(1, 4)
@@ -207,13 +215,13 @@ def test_what_a_dead_replica_had_goes_to_a_decoder_that_waits(play) -> None:
     assert "3 frames lost" not in game.told[0]
     assert "4 frames lost" in game.told[0]
     given = game.script.last(decoder_rank(0))
-    assert (given.word, given.utterance) == (Word.DECODE, open_one.utterance)
+    assert (given.kind, given.utterance) == (Kind.DECODE, open_one.utterance)
     assert lost.utterance not in server._orphans
     assert server._recorder.segment([]).contributions.fold.tolist() == [LOST]
     again = 1
     while server._orphans:
         game.hear(trainer_rank(0), taken(given))
-        game.hear(decoder_rank(0), Note(Word.ASK))
+        game.hear(decoder_rank(0), SequenceHeader(Kind.ASK))
         given, again = game.script.last(decoder_rank(0)), again + 1
     game.hear(trainer_rank(0), taken(given))
     assert server.advance(0.5, Fraction(10**9)).ended
@@ -227,7 +235,7 @@ def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -
     with pytest.raises(NoWorkersLeft):
         game.server.advance(0.5, Fraction(10, WHOLE))
     game = play()
-    game.hear(decoder_rank(0), Note(Word.ASK))
+    game.hear(decoder_rank(0), SequenceHeader(Kind.ASK))
     spoilt = taken(game.script.last(decoder_rank(0)), trouble=2)
     game.script.arrivals.append(Arrival(1, spoilt, NOTHING, ""))
     step = game.server.advance(0.5, Fraction(10, WHOLE))
@@ -237,11 +245,11 @@ def test_without_replicas_the_run_stops_and_numbers_that_are_none_end_it(play) -
 
 def test_within_a_fetch_interval_a_decoder_keeps_its_model(play) -> None:
     game = play(fetch_s=1e6)
-    assert game.decode(0, 4).word is Word.DECODE
+    assert game.decode(0, 4).kind is Kind.DECODE
     game.read(0, 1)
     game.push(0)
     kept = game.decode(0, 4)
-    assert (kept.word, kept.version) == (Word.AGAIN, 0)
+    assert (kept.kind, kept.version) == (Kind.AGAIN, 0)
     assert game.decode(1, 4).version == 1
 
 

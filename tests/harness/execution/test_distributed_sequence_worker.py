@@ -11,61 +11,66 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.execution.processes import replica as replica
+from harness.execution.processes import messages, replica
 from harness.execution.processes import replica_worker as module
-from harness.execution.processes.messages import GarbageReceived, Head, Kind
-from harness.execution.processes.notes import CLOSED, Note, Word
+from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
+from harness.execution.processes.messages import CLOSED, NOTHING, ServerGone
+from harness.execution.processes.pace import Pace
 from harness.execution.processes.replica import kept_waiting, sign_of
-from harness.execution.processes.server import CLOCK_ROUNDS, ServerGone
 from harness.execution.training.setup import Setup
 
-SIGN, QUESTION = Head(Kind.CLOCK, rounds=1), Head(Kind.CLOCK)
+Conversation = Callable[[list[SequenceHeader], Exception], list[SequenceHeader]]
 
 
 def test_while_a_server_is_not_ready_it_says_so_to_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    signs: list[tuple[Head, int]] = []
+    signs: list[tuple[Kind, int]] = []
 
-    def send(head: Head, rank: int) -> None:
+    def send(header: SequenceHeader, rank: int) -> None:
         if rank == 2:
             raise RuntimeError
-        signs.append((head, rank))
+        signs.append((header.kind, rank))
 
-    monkeypatch.setattr(replica, "answer", send)
+    monkeypatch.setattr(replica, "send", send)
     monkeypatch.setattr(replica, "SIGN_EVERY_S", 0.001)
     with kept_waiting(2):
         while len(signs) < 6:
             time.sleep(0.001)
     given = len(signs)
-    assert signs[:6] == [(SIGN, rank) for rank in (1, 3, 4)] * 2
+    assert signs[:6] == [(Kind.WAIT, rank) for rank in (1, 3, 4)] * 2
     time.sleep(0.01)
     assert len(signs) == given
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Head]]:
-    """In place of the server: what it sends is written down; what it hears is returned."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Conversation:
+    """In place of the server: what it sends is given, what it hears is returned."""
 
-    def sends(heads: list[Head], raises: Exception) -> list[Head]:
-        coming, answers = deque(heads), list[Head]()
+    def sends(headers: list[SequenceHeader], raises: Exception) -> list[SequenceHeader]:
+        coming, answers = deque(headers), list[SequenceHeader]()
 
-        def hear(rank: int, into: Tensor) -> Head:
+        def receive(*whom: object) -> tuple[SequenceHeader, Tensor]:
             if not coming:
                 raise raises
-            return coming.popleft()
+            return coming.popleft(), NOTHING
 
-        monkeypatch.setattr(module, "hear", hear)
-        monkeypatch.setattr(module, "answer", lambda head, rank: answers.append(head))
+        monkeypatch.setattr(messages, "receive", receive)
+        monkeypatch.setattr(messages, "send", lambda header, rank: answers.append(header))
         return answers
 
     return sends
 
 
-def test_signs_of_life_are_not_answered_and_questions_for_the_time_are(server) -> None:
-    answers = server([SIGN, SIGN, *[QUESTION] * CLOCK_ROUNDS], RuntimeError())
-    assert module._clock_is_set()
-    assert len(answers) == CLOCK_ROUNDS
+def test_signs_of_life_are_not_answered_and_questions_for_the_time_are(
+    server: Conversation,
+) -> None:
+    asked = [Kind.WAIT, Kind.CLOCK, Kind.WAIT, Kind.CLOCK, Kind.START]
+    answers = server([SequenceHeader(kind) for kind in asked], RuntimeError())
+    header, _ = messages.ordered(0, SequenceHeader, messages.into(NOTHING))
+    assert header.kind is Kind.START
+    assert [answer.kind for answer in answers] == [Kind.CLOCK] * 2
+    assert 0.0 < answers[0].began_s <= answers[1].began_s <= time.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -74,11 +79,11 @@ def test_signs_of_life_are_not_answered_and_questions_for_the_time_are(server) -
     ids=["gone", "garbage"],
 )
 def test_a_server_that_is_gone_or_sends_garbage_is_said_so(
-    server, raises: Exception, why: str
+    server: Conversation, raises: Exception, why: str
 ) -> None:
-    server([QUESTION], raises)
+    server([SequenceHeader(Kind.CLOCK)], raises)
     with pytest.raises(ServerGone, match=why):
-        module._clock_is_set()
+        messages.ordered(0, SequenceHeader, messages.into(NOTHING))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +93,10 @@ def test_a_replica_of_another_run_file_is_refused(
     sequence, corpus, monkeypatch: pytest.MonkeyPatch, choices: dict[str, object]
 ) -> None:
     config, other = sequence(), sequence(**choices)
-    start = Note(Word.START, sign_of(config, paced=False))
-    monkeypatch.setattr(module, "_clock_is_set", lambda: True)
-    monkeypatch.setattr(module, "receive", lambda rank, body_of: (start, body_of(start)))
+    start = SequenceHeader(Kind.START, sign_of(config, paced=False))
+    monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: (start, body_of(start)))
     with pytest.raises(UserError, match="needed: the same run file, --seed and --paced"):
-        module.contribute(other, corpus, 1, None)
+        module.contribute(other, corpus, 1, Pace())
 
 
 def test_a_server_that_begins_with_another_word_sends_garbage(
@@ -100,10 +104,10 @@ def test_a_server_that_begins_with_another_word_sends_garbage(
 ) -> None:
     config = sequence()
     parameters = torch.zeros(config.start.network(corpus).layout.parameters)
-    monkeypatch.setattr(module, "_clock_is_set", lambda: True)
-    monkeypatch.setattr(module, "receive", lambda rank, into: (Note(Word.MODEL), parameters))
+    came = SequenceHeader(Kind.MODEL), parameters
+    monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: came)
     with pytest.raises(ServerGone, match="sent garbage: MODEL at the wrong time"):
-        module.contribute(config, corpus, 1, None)
+        module.contribute(config, corpus, 1, Pace())
 
 
 def test_what_is_compared_differs_between_a_paced_run_and_another(sequence) -> None:
@@ -118,8 +122,8 @@ def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
     config = sequence()
     setup = Setup.of(config, corpus, torch.zeros(config.start.network(corpus).layout.parameters))
     monkeypatch.setattr(module, "Room", lambda places, trainer: None)
-    monkeypatch.setattr(module, "send", lambda note, rank, body: None)
-    given = Note(Word.DECODE, utterance=28), setup.part
-    monkeypatch.setattr(module, "receive", lambda rank, into: given)
+    monkeypatch.setattr(module, "send", lambda header, rank, body: None)
+    given = SequenceHeader(Kind.DECODE, utterance=28), setup.part
+    monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: given)
     with pytest.raises(ServerGone, match="sent garbage: utterance 28 of 28"):
-        module.decode(config, setup, 0, None)
+        module.decode(config, setup, 0, Pace())

@@ -38,18 +38,18 @@ from tests.silence import silent
 DIES = """
 import os, signal
 from harness.execution.processes import worker as distributed_worker
-from harness.execution.processes.messages import Kind
+from harness.execution.processes.headers import Kind
 from harness.train import main
 
 send, pieces = distributed_worker.send, []
 
 
-def dying(head, to, body=None):
-    if head.kind is Kind.PIECE:
-        pieces.append(head.step)
+def dying(header, to, body=None):
+    if header.kind is Kind.PIECE:
+        pieces.append(header.step)
         if len(pieces) == 20:  # the second piece of the tenth contribution
             os.kill(os.getpid(), signal.SIGKILL)
-    send(head, to, body)
+    send(header, to, body)
 
 
 distributed_worker.send = dying

@@ -1,28 +1,30 @@
-"""A door and who knocks, in one process."""
+"""Workers that come back, and the shards that admit them, in one process."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.errors import UserError
-from harness.execution.processes import membership as rejoining
-from harness.execution.processes.membership import Door, come_back, comes_late, door_of
+from harness.execution.processes import rejoining
+from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.messages import (
     HEAD,
-    Head,
-    Inbox,
-    Kind,
+    Mailbox,
     Peer,
     ServerGone,
-    expect,
+    into,
     packed,
+    receive,
     send,
+    vectors,
 )
+from harness.execution.processes.rejoining import Admission, admission_to, come_back, comes_late
 
 
 @pytest.fixture
@@ -42,21 +44,22 @@ def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(
     entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
     absent = [True]
     for shard in (1, 0):
-        Door(shard, 2).open(lambda *who: entered.put(who), lambda worker: absent[0])
+        Admission(shard, 2).open(lambda *who: entered.put(who), lambda worker: absent[0])
     shards = come_back(3, 2)
     peers = dict(entered.get(timeout=20.0) for _ in shards)
     assert list(peers) == [1]  # rank 3 of two shards and their workers is worker 1
-    inbox = Inbox([], 0, torch.float32)
-    inbox.listen(1, peers[1], torch.zeros(4))
+    mailbox = Mailbox(FrameHeader)
+    mailbox.listen(1, peers[1], vectors(torch.zeros(4)))
     which = next(s for s in shards if s.rank == peers[1].group.rank())
-    send(Head(Kind.DONE, 7), which, torch.arange(4.0))
-    arrival = inbox.get()
-    assert (arrival.worker, arrival.head) == (1, Head(Kind.DONE, 7))
+    send(FrameHeader(Kind.DONE, 7), which, torch.arange(4.0))
+    arrival = mailbox.get()
+    assert (arrival.sender, arrival.header) == (1, FrameHeader(Kind.DONE, 7))
     assert arrival.body.tolist() == [0.0, 1.0, 2.0, 3.0]
     body = torch.zeros(4)
-    wait = expect(which, body)
-    send(Head(Kind.WORK, 8), peers[1], torch.ones(4))
-    assert wait().step == 8
+    with ThreadPoolExecutor(1) as aside:
+        hears = aside.submit(receive, which, FrameHeader, into(body))
+        send(FrameHeader(Kind.WORK, 8), peers[1], torch.ones(4))
+        assert hears.result()[0].step == 8
     assert body.tolist() == [1.0] * 4
 
 
@@ -65,14 +68,14 @@ def test_a_body_of_another_size_is_garbage_and_not_the_end_of_the_process(
     store: TCPStore, count: int
 ) -> None:
     entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
-    Door(0, 1).open(lambda *who: entered.put(who))
+    Admission(0, 1).open(lambda *who: entered.put(who))
     (server,) = come_back(1, 1)
     _, peer = entered.get(timeout=20.0)
-    inbox, kept = Inbox([], 0, torch.float32), torch.zeros(4)
-    inbox.listen(0, peer, kept)
-    server.group.send([packed(Head(Kind.DONE), torch.ones(count))], server.rank, HEAD).wait()
-    arrival = inbox.get()
-    assert arrival.head is None
+    mailbox, kept = Mailbox(FrameHeader), torch.zeros(4)
+    mailbox.listen(0, peer, into(kept))
+    server.group.send([packed(FrameHeader(Kind.DONE), torch.ones(count))], server.rank, HEAD).wait()
+    arrival = mailbox.get()
+    assert arrival.header is None
     assert arrival.trouble == f"sent garbage: DONE with {4 * count} bytes, where 16 are due"
     assert kept.tolist() == [0.0] * 4
 
@@ -82,7 +85,7 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in(
 ) -> None:
     monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
     entered: list[object] = []
-    Door(0, 1).open(lambda *who: entered.append(who), lambda worker: False)
+    Admission(0, 1).open(lambda *who: entered.append(who), lambda worker: False)
     with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
         come_back(2, 1)
     assert not entered
@@ -93,7 +96,7 @@ def test_what_is_no_number_at_the_door_is_refused_and_the_next_one_is_let_in(
 ) -> None:
     monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
     entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
-    Door(0, 1).open(lambda *who: entered.put(who), lambda worker: worker == 1)
+    Admission(0, 1).open(lambda *who: entered.put(who), lambda worker: worker == 1)
     store.set(f"lagbench/{store.add(rejoining.TICKETS, 1)}/worker", "a stranger")
     come_back(2, 1)
     assert entered.get(timeout=20.0)[0] == 1
@@ -110,7 +113,7 @@ def test_who_comes_back_while_it_is_taken_in_waits_at_the_door_and_is_not_let_in
         entering.set()
         go_on.wait(20.0)
 
-    Door(0, 1).open(enters)
+    Admission(0, 1).open(enters)
     come_back(2, 1)
     assert entering.wait(20.0)
     with pytest.raises(UserError, match="worker 1 is not allowed"):
@@ -142,6 +145,6 @@ def test_nobody_comes_late_under_torchrun_or_without_a_group(
     with monkeypatch.context() as patch:
         patch.setenv("TORCHELASTIC_RUN_ID", "x")
         assert not comes_late()
-        assert door_of(0, 1) is None
+        assert admission_to(0, 1) is None
     monkeypatch.delenv("MASTER_PORT")
     assert not comes_late()

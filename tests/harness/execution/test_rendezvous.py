@@ -17,9 +17,9 @@ import pytest
 from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
 from harness.execution.processes import group as rendezvous
-from harness.execution.processes import membership as rejoining
+from harness.execution.processes import rejoining
 from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
-from harness.execution.processes.membership import comes_late
+from harness.execution.processes.rejoining import comes_late
 from harness.train import NEEDED, _kept_up, _serve, _start, main, parser
 from tests.run_files import ROUNDS, written
 

@@ -1,0 +1,51 @@
+"""A server's state as messages: its vectors one by one, and its numbers after them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Server
+from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.messages import Address, BodyOf, send
+from harness.execution.replay.state import vectors_of
+
+
+def send_state(server: Server, to: Address) -> None:
+    """Send all of a server's vectors and numbers.
+
+    Raises:
+        RuntimeError: the peer is gone.
+    """
+    for place, vector in enumerate(vectors_of(server).values()):
+        send(FrameHeader(Kind.STATE, place, version=server.version), to, vector)
+    send_numbers(server, to)
+
+
+def send_numbers(server: Server, to: Address) -> None:
+    """Send a server's numbers alone, in the order of their names."""
+    send(FrameHeader(Kind.NUMBERS), to, _numbers(server))
+
+
+def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
+    """Take over what one message of `send_state` says."""
+    if header.kind is Kind.STATE:
+        list(vectors_of(server).values())[header.step].copy_(body)
+        server.version = header.version
+    else:
+        server.numbers = dict(zip(sorted(server.numbers), body.tolist(), strict=True))
+
+
+def bodies(server: Server) -> BodyOf[FrameHeader]:
+    """Fresh tensors for a server's numbers, or any vector of its size."""
+    numbers, vector = _numbers(server), server.model
+
+    def fresh(header: FrameHeader) -> Tensor:
+        like = numbers if header.kind is Kind.NUMBERS else vector
+        return torch.empty_like(like, device="cpu")
+
+    return fresh
+
+
+def _numbers(server: Server) -> Tensor:
+    return torch.tensor([server.numbers[n] for n in sorted(server.numbers)], dtype=torch.float64)
