@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from harness.simulator.timeline import (
     LOST,
     SERVER,
     Contributions,
+    Decodes,
     Folds,
     Pieces,
     Spans,
@@ -66,7 +67,7 @@ class Recorder:
 
     def _clear(self) -> None:
         self._folds: list[tuple[int, float]] = []
-        self._rows: list[tuple[int, Work]] = []
+        self._rows: list[tuple[float, ...]] = []
         self._spans: list[tuple[int, int, float, float]] = []
         self._pieces: list[tuple[int, int, int, int, float]] = []
 
@@ -81,7 +82,7 @@ class Recorder:
         """
         fetched, computed, pushed, begun, ended = moments_s
         self._folds.append((fold, ended))
-        self._rows.append((fold, work))
+        self._rows.append(_row(fold, work))
         busy = [(work.read_time_s, fetched), (fetched, computed), (computed, pushed)]
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
@@ -106,7 +107,7 @@ class Recorder:
             at: when the fold was complete.
         """
         self._folds.append((fold, at))
-        self._rows.append((fold, work))
+        self._rows.append(_row(fold, work))
         ends = zip((work.read_time_s, *moments_s), moments_s, strict=False)
         spans = [(work.worker, kind, *span) for kind, span in enumerate(ends)]
         kind = KINDS.index("fold")
@@ -129,7 +130,7 @@ class Recorder:
         """
         self._folds.append((fold, max(ends_s)))
         for work, computed, end in zip(works, computed_s, ends_s, strict=True):
-            self._rows.append((fold, work))
+            self._rows.append(_row(fold, work))
             self._spans.append((work.worker, COMPUTE_KIND, work.read_time_s, computed))
             self._spans.append((work.worker, AVERAGE_KIND, computed, end))
 
@@ -148,55 +149,34 @@ class Recorder:
 
     def lost(self, work: Work) -> None:
         """A contribution will never come."""
-        self._rows.append((LOST, work))
+        self._rows.append(_row(LOST, work))
 
     def segment(self, in_flight: Iterable[Work]) -> Timeline:
         """What was collected since the last segment, and what is under way now."""
         under_way = sorted(in_flight, key=lambda work: work.step)
-        rows = [*self._rows, *((IN_FLIGHT, work) for work in under_way)]
+        rows = [*self._rows, *(_row(IN_FLIGHT, work) for work in under_way)]
         timeline = Timeline(
-            _folds(self._folds),
-            _contributions(rows),
-            _spans(self._spans),
+            table(Folds, self._folds),
+            table(Contributions, rows),
+            table(Spans, self._spans),
             RECORDED,
-            pieces=_pieces(self._pieces),
+            pieces=table(Pieces, self._pieces),
         )
         self._clear()
         return timeline
 
 
-def _folds(rows: list[tuple[int, float]]) -> Folds:
-    return Folds(
-        np.array([fold for fold, _ in rows], np.int64),
-        np.array([time for _, time in rows], np.float64),
-    )
+def _row(fold: int, work: Work) -> tuple[float, ...]:
+    """A contribution's row of `Contributions`."""
+    read = work.read_version, work.read_time_s
+    return (fold, work.worker, *read, work.step, work.steps)
 
 
-def _contributions(rows: list[tuple[int, Work]]) -> Contributions:
-    return Contributions(
-        fold=np.array([fold for fold, _ in rows], np.int64),
-        worker=np.array([work.worker for _, work in rows], np.int32),
-        read_version=np.array([work.read_version for _, work in rows], np.int64),
-        read_time_s=np.array([work.read_time_s for _, work in rows], np.float64),
-        first_step=np.array([work.step for _, work in rows], np.int64),
-        steps=np.array([work.steps for _, work in rows], np.int32),
-    )
+T = TypeVar("T", Folds, Contributions, Spans, Pieces, Decodes)
 
 
-def _spans(rows: list[tuple[int, int, float, float]]) -> Spans:
-    return Spans(
-        np.array([who for who, *_ in rows], np.int32),
-        np.array([kind for _, kind, *_ in rows], np.int32),
-        np.array([start for *_, start, _ in rows], np.float64),
-        np.array([end for *_, end in rows], np.float64),
-    )
-
-
-def _pieces(rows: list[tuple[int, int, int, int, float]]) -> Pieces:
-    return Pieces(
-        np.array([fold for fold, *_ in rows], np.int64),
-        np.array([lane for _, lane, *_ in rows], np.int32),
-        np.array([read for *_, read, _, _ in rows], np.int64),
-        np.array([version for *_, version, _ in rows], np.int64),
-        np.array([at for *_, at in rows], np.float64),
-    )
+def table(of: type[T], rows: Sequence[Sequence[float]]) -> T:
+    """A timeline's table of rows, which have its columns in their order."""
+    columns = of().columns()
+    values = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    return of(*(np.array(v, c.dtype) for v, c in zip(values, columns.values(), strict=True)))

@@ -7,7 +7,6 @@ interval), the trainer one for each minibatch.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 
@@ -31,7 +30,6 @@ from harness.execution.processes.messages import (
     ServerGone,
     into,
     ordered,
-    receive,
     send,
     talking,
     vectors,
@@ -132,12 +130,12 @@ class Room:
 
     Args:
         places: how many there are.
-        trainer: the trainer's rank, which says when one is free again.
+        trainer: where the trainer is, which says when one is free again.
     """
 
     def __init__(self, places: int, trainer: Address) -> None:
-        self._free, self._trouble = threading.Semaphore(places), ""
-        threading.Thread(target=self._listen, args=(trainer,), daemon=True, name="room").start()
+        self._free, self._mailbox = places, Mailbox(SequenceHeader)
+        self._mailbox.listen(0, trainer, into(NOTHING))
 
     def take(self) -> None:
         """Wait for a free place.
@@ -145,19 +143,10 @@ class Room:
         Raises:
             PartnerGone: there will be none.
         """
-        self._free.acquire()
-        if self._trouble:
-            raise PartnerGone(self._trouble)
-
-    def _listen(self, trainer: Address) -> None:
-        try:
-            while True:
-                header, _ = receive(trainer, SequenceHeader, into(NOTHING))
-                _expect(header, Kind.ROOM)
-                self._free.release()
-        except Exception as error:  # else the decoder may wait for ever
-            self._trouble = why_silent(error)
-            self._free.release()
+        while not self._free:
+            _partner(self._mailbox.get(), Kind.ROOM)
+            self._free += 1
+        self._free -= 1
 
 
 class Trainer:
@@ -238,11 +227,7 @@ class Trainer:
         Raises:
             PartnerGone: nothing any more.
         """
-        header = arrival.header
-        if header is None:
-            raise PartnerGone(arrival.trouble)
-        if header.kind not in (Kind.DECODED, Kind.PAUSE, Kind.STOP):
-            raise PartnerGone(f"sent garbage: {header.kind.name} at the wrong time")
+        header = _partner(arrival, Kind.DECODED, Kind.PAUSE, Kind.STOP)
         self._paused, self._stopped = header.kind is Kind.PAUSE, header.kind is Kind.STOP
         if header.kind is not Kind.DECODED:
             return
@@ -268,8 +253,8 @@ def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
 def _hear(body_of: BodyOf[SequenceHeader], *expected: Kind) -> tuple[SequenceHeader, Tensor]:
     """The server's next order, which is one of these."""
     header, body = ordered(SERVER_RANK, SequenceHeader, body_of)
-    with talking():
-        _expect(header, *expected)
+    if header.kind not in expected:
+        raise ServerGone(f"sent garbage: {header.kind.name} at the wrong time")
     return header, body
 
 
@@ -286,11 +271,14 @@ def _pass_on(header: SequenceHeader, rank: int, body: Tensor | None = None) -> N
         raise PartnerGone(why_silent(error)) from error
 
 
-def _expect(header: SequenceHeader, *kinds: Kind) -> None:
-    """Refuse a message that means nothing here.
+def _partner(arrival: Arrival[SequenceHeader], *expected: Kind) -> SequenceHeader:
+    """What the other process of this replica says, which is one of these.
 
     Raises:
-        GarbageReceived: it is none of these.
+        PartnerGone: it says nothing any more, or something else.
     """
-    if header.kind not in kinds:
-        raise GarbageReceived(f"{header.kind.name} at the wrong time")
+    if arrival.header is None:
+        raise PartnerGone(arrival.trouble)
+    if arrival.header.kind not in expected:
+        raise PartnerGone(f"sent garbage: {arrival.header.kind.name} at the wrong time")
+    return arrival.header

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.execution.processes.recorder import Recorder, Work
+from harness.execution.processes.recorder import Recorder, Work, table
 from harness.execution.replay.state import Arrays
 from harness.simulator import Timeline
 from harness.simulator.timeline import Decodes
@@ -117,7 +117,7 @@ class SequenceRecorder(Recorder):
     def segment(self, in_flight: Iterable[Work]) -> Timeline:
         """See `Recorder`; with decodes, and decode versions of contributions."""
         timeline = super().segment(in_flight)
-        rows, decodes = timeline.contributions, np.array(self._decodes).reshape(-1, 7).T
+        rows, decodes = timeline.contributions, table(Decodes, self._decodes)
         oldest = np.array([self._oldest[step] for step in rows.first_step.tolist()], np.int64)
         done = set(rows.where(rows.fold >= 0).first_step.tolist())
         self._oldest = {step: v for step, v in self._oldest.items() if step not in done}
@@ -125,12 +125,5 @@ class SequenceRecorder(Recorder):
         return replace(
             timeline,
             contributions=replace(rows, decode_version=oldest),
-            decodes=Decodes(*map(_typed, decodes, _DECODE_TYPES)),
+            decodes=decodes,
         )
-
-
-_DECODE_TYPES = (np.int32, np.int32, np.int64, np.int64, np.float64, np.int64, np.int32)
-
-
-def _typed(column: np.ndarray, kind: type) -> np.ndarray:
-    return column.astype(kind)

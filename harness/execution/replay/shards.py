@@ -8,18 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
-from torch import Tensor
-
 from harness.algorithms.contract import Server
-from harness.execution.replay import state as resume
-from harness.execution.replay.state import Arrays, Facts
-
-
-def states(server: Server) -> list[Tensor]:
-    """Every ``[P]`` vector of a server, in an order all agree on."""
-    named = {**server.vectors, **{f"momentum {k}": v for k, v in server.momenta.items()}}
-    return [server.model, *(named[name] for name in sorted(named))]
+from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 
 
 def edges(size: int, shards: int) -> list[tuple[int, int]]:
@@ -66,28 +56,13 @@ class ShardedServer:
 
     def capture(self) -> tuple[Arrays, Facts]:
         """All that `reinstate` needs, when nothing is in flight."""
-        whole = self.whole
-        vectors = {f"vector/{name}": vector for name, vector in whole.vectors.items()}
-        momenta = {f"momentum/{name}": vector for name, vector in whole.momenta.items()}
-        tensors = {"model": whole.model, **vectors, **momenta}
-        arrays = {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
-        facts = {
-            "version": whole.version,
-            "numbers": dict(whole.numbers),
-            "parts": [[part.version, dict(part.numbers)] for part in self.parts],
-            "known": self._known,
-        }
-        return arrays, facts
+        arrays, facts = capture_server(self.whole)
+        parts = [[part.version, dict(part.numbers)] for part in self.parts]
+        return arrays, {**facts, "parts": parts, "known": self._known}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Undo `capture`."""
-        whole = self.whole
-        whole.model.copy_(torch.from_numpy(arrays["model"]))
-        for name, vector in resume.part(arrays, "vector/").items():
-            whole.vectors[name].copy_(torch.from_numpy(vector))
-        for name, vector in resume.part(arrays, "momentum/").items():
-            whole.momenta[name].copy_(torch.from_numpy(vector))
-        whole.version, whole.numbers = facts["version"], facts["numbers"]
+        reinstate_server(self.whole, arrays, facts)
         for part, (version, numbers) in zip(self.parts, facts["parts"], strict=True):
             part.version, part.numbers = version, numbers
         self._known = facts["known"]
