@@ -18,9 +18,10 @@ from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
 from harness.execution.processes import group as rendezvous
 from harness.execution.processes import rejoining
+from harness.execution.processes.command import serve
 from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
 from harness.execution.processes.rejoining import comes_late
-from harness.train import NEEDED, _kept_up, _serve, _start, main, parser
+from harness.train import NEEDED, _kept_up, _start, main, parser
 from tests.run_files import ROUNDS, written
 
 STARTED = """
@@ -126,7 +127,7 @@ def test_a_server_that_never_answers_is_one_line(
 def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:
     asked = parser().parse_args([str(written(tmp_path, ROUNDS)), "--restarts", "1"])
     with pytest.raises(UserError, match="--restarts 1: nobody comes back to rounds"):
-        _serve(asked, 3)
+        serve(asked, 3)
 
 
 def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Path) -> None:
@@ -146,4 +147,4 @@ def test_a_group_is_started_waited_for_and_ends_with_its_servers_exit_code(tmp_p
 
 
 def test_what_a_group_needs_is_there_to_be_imported_once() -> None:
-    assert all(find_spec(name) for name in NEEDED)
+    assert find_spec(NEEDED)

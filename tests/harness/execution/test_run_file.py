@@ -10,13 +10,13 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
 from harness.execution.data.partition import Partition
+from harness.execution.processes.command import check_protocol
 from harness.execution.runs.config import Stage
 from harness.execution.runs.file import kind_of, load_run
 from harness.simulator import Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
 from harness.spec import build
-from harness.train import _check_protocol
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
@@ -101,7 +101,7 @@ def test_a_mistake_is_one_line_that_names_it(
 def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
     path = EXAMPLES / f"{file}.toml"
     with pytest.raises(UserError, match=line):
-        _check_protocol(load_run(path).config, path)
+        check_protocol(load_run(path).config, path)
 
 
 def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_line():

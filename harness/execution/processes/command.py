@@ -1,0 +1,230 @@
+"""The processes of a run, as `harness.train` starts them: rank 0 serves, the others take part."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.denormals import denormals_flushed
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import Report
+from harness.execution.processes import sequence_command
+from harness.execution.processes.backends import device_of, own_device
+from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
+from harness.execution.processes.membership import NoWorkersLeft
+from harness.execution.processes.messages import SERVER_RANK, Address, ServerGone
+from harness.execution.processes.pace import Pace
+from harness.execution.processes.rejoining import admission_to, come_back
+from harness.execution.processes.rounds import Rounds, work_in_rounds
+from harness.execution.processes.server import Distributed
+from harness.execution.processes.shard import serve as serve_shard
+from harness.execution.processes.shards import Sharded, ShardGone
+from harness.execution.processes.telling import GOES_ON, say
+from harness.execution.processes.worker import work, work_in_shards
+from harness.execution.runs.config import RunConfig
+from harness.execution.runs.file import kind_of, load_run
+from harness.execution.runs.sequence import SequenceConfig
+from harness.execution.training.run import identified, train
+from harness.identity import identity
+from harness.simulator import Averaging, ParameterServer
+from harness.store import Run, Store
+from harness.store.atomic import writable_folder
+
+SEQUENCE = "sequence"
+"""Said in place of an identity: sequence training begins in its own way."""
+Served = Distributed | Rounds | Sharded
+
+
+# -- rank 0 ---------------------------------------------------------------------------------
+
+
+def serve(asked: argparse.Namespace, ranks: int) -> int:
+    """Be the server: read the file, make the corpus, train, send the workers home.
+
+    Args:
+        asked: the command line of `harness.train`.
+        ranks: how many processes there are.
+
+    Raises:
+        UserError: a mistake in the file, or what real processes do not do.
+    """
+    if kind_of(asked.file) is SequenceConfig:
+        _only_rounds(asked, in_rounds=False)
+        if asked.device not in (None, "cpu"):
+            raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
+        begin(SEQUENCE)
+        return sequence_command.serve(asked, ranks, say, GOES_ON)
+    device = asked.device or device_of(asked.backend)
+    run = load_run(asked.file, seed=asked.seed, device=device, progress=say)
+    _check(run.config, asked, ranks)
+    writable_folder(asked.out, "--out")
+    try:
+        found = _trained(run.config, run.corpus, asked, ranks)
+    except NoWorkersLeft:
+        say(f"error: no worker is left; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    except ShardGone as gone:
+        say(f"error: server shard {gone} is gone; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    for key in ("folds", "virtual_s"):
+        print(f"{key:32} {found.summary[key]:.6g}")
+    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    if found.status == "done":
+        return EXIT_DONE
+    say(found.ending(f"{asked.file.stem}, seed {run.config.seed}"))
+    return EXIT_RUN_FAILED
+
+
+def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks: int) -> Run:
+    """The finished run: the stored one, or trained by all processes now."""
+    served: list[Served] = []
+    name = asked.file.stem
+
+    def made(config: RunConfig, _: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
+        begin(_identity(config, asked))
+        served.append(_executor(config, model, minibatches, asked))
+        return served[-1]
+
+    with Display({name: name}) as display:
+        found = train(
+            config, corpus, Store(asked.out),
+            lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
+            made, _executed(asked),
+        )  # fmt: skip
+    for executor in served:
+        executor.close()
+    if not served:  # the store had the run
+        dismiss(ranks)
+    return found
+
+
+def _executor(
+    config: RunConfig, model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
+) -> Served:
+    if config.rounds:
+        return Rounds(config, model, minibatches, say=say, backend=asked.backend)
+    kind = Sharded if config.shards > 1 else Distributed
+    admission = admission_to(SERVER_RANK, config.shards)
+    return kind(config, model, minibatches, Pace.of(config, asked.paced), say, admission)
+
+
+# -- what can be asked for ------------------------------------------------------------------
+
+
+def _executed(asked: argparse.Namespace) -> dict[str, object]:
+    """What sets the record apart from a simulated run, as part of its identity."""
+    executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
+    return executed | ({} if asked.backend == "gloo" else {"backend": asked.backend})
+
+
+def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
+    """What all processes of a run have to agree on."""
+    return identity(identified(config, _executed(asked)))
+
+
+def _check(config: RunConfig, asked: argparse.Namespace, ranks: int) -> None:
+    """Refuse what these processes cannot do.
+
+    Raises:
+        UserError: so.
+    """
+    _only_rounds(asked, in_rounds=config.rounds)
+    check_protocol(config, asked.file)
+    if asked.restarts and config.rounds:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
+    if config.workers != ranks - config.shards:
+        servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
+        raise UserError(
+            f"{asked.file}: workers: {config.workers} is not allowed;"
+            f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
+        )
+
+
+def check_protocol(config: RunConfig, file: Path) -> None:
+    """Refuse what is simulated but not done by real processes.
+
+    Raises:
+        UserError: the protocol is of that kind.
+    """
+    if config.missed_rounds and config.cluster.faults:
+        told = "rounds of real processes are missed by those that really die"
+        raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
+    if config.protocol is None or isinstance(config.protocol, Averaging):
+        return
+    if config.protocol != ParameterServer():
+        name = type(config.protocol).__name__
+        allowed = "Averaging, or ParameterServer with its defaults"
+        raise UserError(f"{file}: protocol: {name}: simulated only; allowed here: {allowed}")
+
+
+def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
+    if asked.backend != "gloo" and not in_rounds:
+        raise UserError(f"--backend {asked.backend}: for rounds of averaging; allowed here: gloo")
+
+
+# -- the other ranks ------------------------------------------------------------------------
+
+
+def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
+    """Be a worker, or a further shard of the server, once the first one has made the corpus.
+
+    Args:
+        asked: the command line of `harness.train`.
+        rank: of this process.
+        late: whether the run has begun, so that a worker comes back.
+
+    Raises:
+        UserError: this process would do something else than the server, or may not come back.
+    """
+    try:
+        at_work = begun()
+        if at_work == SEQUENCE and late:
+            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
+        if at_work == SEQUENCE:
+            dist.barrier()
+    except RuntimeError:  # the server has said why
+        return EXIT_RUN_FAILED
+    if at_work == DONE:
+        return EXIT_DONE
+    if at_work == SEQUENCE:
+        return sequence_command.take_part(asked, rank, say, GOES_ON)
+    device = asked.device or device_of(asked.backend)
+    own_device(device, asked.backend, rank)
+    run = load_run(asked.file, seed=asked.seed, device=device)
+    shards = run.config.shards
+    agree(at_work, _identity(run.config, asked), asked.file)
+    if late and (run.config.rounds or rank < shards):
+        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
+    try:
+        servers = come_back(rank, shards) if late else range(shards)
+        with denormals_flushed():
+            _work(run.config, run.corpus, rank, asked, servers)
+    except ServerGone:
+        name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
+        say(f"error: {name}: the server is gone; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+def _work(
+    config: RunConfig, corpus: Corpus, rank: int, asked: argparse.Namespace,
+    servers: Sequence[Address],
+) -> None:  # fmt: skip
+    """Do what a rank does, until the server says stop."""
+    pace, shards = Pace.of(config, asked.paced), config.shards
+    if config.rounds:
+        work_in_rounds(config, corpus, rank, pace, asked.backend)
+    elif shards == 1:
+        work(config, corpus, rank, pace, servers[0])
+    elif rank < shards:
+        serve_shard(config, corpus, rank, pace, say, admission_to(rank, shards))
+    else:
+        work_in_shards(config, corpus, rank - shards, pace, servers)
