@@ -22,66 +22,37 @@ class GarbageReceived(Exception):  # noqa: N818 (what happened)
 class Kind(IntEnum):
     """What a message says, and who says it to whom."""
 
-    CLOCK = 1
-    """Server: what time is it? Everybody: ``began_s`` on my clock."""
-    WAIT = 2
-    """Server: not ready yet; no answer is needed."""
-    STOP = 3
-    """Server to all, and decoder to trainer: the run is over."""
+    CLOCK = 1  # Server: what time is it? Everybody: ``began_s`` on my clock
+    WAIT = 2  # Server: not ready yet; no answer is needed
+    STOP = 3  # Server to all, and decoder to trainer: the run is over
 
-    WORK = 10
-    """Server to worker: a minibatch, and the model (with it)."""
-    DONE = 11
-    """Worker to server: a contribution (with it)."""
-    ROUNDS = 12
-    """Server to worker: train so many rounds."""
-    TIMES = 13
-    """Worker to server: when each of the rounds happened (with it)."""
-    TASK = 14
-    """First shard to worker: a minibatch; the model is at the shards."""
-    FETCH = 15
-    """Worker to shard: your slice, please."""
-    SLICE = 16
-    """Shard to worker: the slice (with it)."""
-    PIECE = 17
-    """Worker to shard: its piece of a contribution (with it)."""
-    PUSHED = 18
-    """Worker to first shard: all pieces are sent."""
-    FOLDED = 19
-    """Shard to first shard: a piece is folded."""
-    GONE = 20
-    """First shard to shard: give this worker up. Shard to first shard: it is given up."""
-    GATHER = 21
-    """First shard to shard: your state, please."""
-    STATE = 22
-    """One of a server's vectors (with it)."""
-    NUMBERS = 23
-    """A server's numbers, after its vectors (with it)."""
-    BACK = 24
-    """A worker has come back; never sent, but put into the server's own mailbox."""
+    WORK = 10  # Server to worker: a minibatch, and the model
+    DONE = 11  # Worker to server: a contribution
+    ROUNDS = 12  # Server to worker: train so many rounds
+    TIMES = 13  # Worker to server: when each of the rounds happened
+    TASK = 14  # First shard to worker: a minibatch; the model is at the shards
+    FETCH = 15  # Worker to shard: your slice, please
+    SLICE = 16  # Shard to worker: the slice
+    PIECE = 17  # Worker to shard: its piece of a contribution
+    PUSHED = 18  # Worker to first shard: all pieces are sent
+    FOLDED = 19  # Shard to first shard: a piece is folded
+    GONE = 20  # First shard to shard: give this worker up. Shard to first shard: it is given up
+    GATHER = 21  # First shard to shard: your state, please
+    STATE = 22  # One of a server's vectors
+    NUMBERS = 23  # A server's numbers, after its vectors
+    BACK = 24  # A worker has come back; never sent, but put into the server's own mailbox
 
-    START = 30
-    """Server to all: the model that sequence training starts from (with it)."""
-    ASK = 31
-    """Decoder to server: the next utterance, please."""
-    DECODE = 32
-    """Server to decoder: an utterance, and the model to decode it with (with it)."""
-    AGAIN = 33
-    """Server to decoder: an utterance, to decode with the model of the last one."""
-    PAUSE = 34
-    """Server to decoder to trainer: there is no utterance for now."""
-    DECODED = 35
-    """Decoder to trainer: an utterance, and what was kept of it (with it, unless nothing was)."""
-    ROOM = 36
-    """Trainer to decoder: one utterance fewer waits."""
-    TAKEN = 37
-    """Trainer to server: an utterance enters a slot, or nothing of it was kept."""
-    READ = 38
-    """Trainer to server: the model, please, for so many frames."""
-    MODEL = 39
-    """Server to trainer: the model (with it)."""
-    GRADIENT = 40
-    """Trainer to server: a contribution (with it)."""
+    START = 30  # Server to all: the model that sequence training starts from
+    ASK = 31  # Decoder to server: the next utterance, please
+    DECODE = 32  # Server to decoder: an utterance, and the model to decode it with
+    AGAIN = 33  # Server to decoder: an utterance, to decode with the model of the last one
+    PAUSE = 34  # Server to decoder to trainer: there is no utterance for now
+    DECODED = 35  # Decoder to trainer: an utterance, and what was kept of it
+    ROOM = 36  # Trainer to decoder: one utterance fewer waits
+    TAKEN = 37  # Trainer to server: an utterance enters a slot, or nothing of it was kept
+    READ = 38  # Trainer to server: the model, please, for so many frames
+    MODEL = 39  # Server to trainer: the model
+    GRADIENT = 40  # Trainer to server: a contribution
 
 
 WITH_BODY = frozenset(

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 
+from harness.algorithms.contract import Server
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
-from harness.execution.processes.messages import CLOSED, Address, BodyOf, Mailbox, send
+from harness.execution.processes.messages import CLOSED, Address, Mailbox, send
 from harness.execution.processes.pace import Clock
 from harness.execution.processes.recorder import Work
+from harness.execution.processes.transfer import bodies
 from harness.execution.replay.state import Facts
 
 
@@ -38,7 +40,7 @@ class Membership:
 
     Args:
         addresses: of the workers, by number; each is asked for its clock and listened to.
-        body_of: where what they send lands.
+        server: what their contributions are for.
         say: told who goes and who comes back.
 
     Attributes:
@@ -50,9 +52,9 @@ class Membership:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], body_of: BodyOf[FrameHeader], say: Callable[[str], None]
+        self, addresses: Sequence[Address], server: Server, say: Callable[[str], None]
     ) -> None:
-        self._body_of, self._say = body_of, say
+        self._server, self._say = server, say
         self.clock, self.mailbox = Clock(FrameHeader(Kind.CLOCK)), Mailbox(FrameHeader)
         self.addresses = dict(enumerate(addresses))
         self._standing = dict.fromkeys(self.addresses, Standing.HERE)
@@ -67,7 +69,7 @@ class Membership:
 
     def _meet(self, worker: int, address: Address) -> None:
         self.clock.ask(worker, address)
-        self.mailbox.listen(worker, address, self._body_of)
+        self.mailbox.listen(worker, address, bodies(self._server))
 
     @property
     def here(self) -> int:
@@ -87,10 +89,6 @@ class Membership:
         self._next = max(self._next, step + 1)
         self.out[worker] = work = Work(worker, step, 1, version, self.clock.now_s)
         return work
-
-    def done(self, worker: int) -> Work:
-        """A worker's contribution is folded, or will never be complete."""
-        return self.out.pop(worker)
 
     # -- who goes -----------------------------------------------------------------------
 
@@ -129,7 +127,7 @@ class Membership:
         self.addresses[worker] = address
         self._standing[worker] = Standing.BACK
         self.mailbox.put(worker, FrameHeader(Kind.BACK))
-        self.mailbox.listen(worker, address, self._body_of)
+        self.mailbox.listen(worker, address, bodies(self._server))
 
     def take_back(self, worker: int) -> bool:
         """Give a worker that has come back work like the others; False if none has."""

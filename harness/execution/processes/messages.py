@@ -105,14 +105,14 @@ def unpacked(words: Tensor, of: type[H]) -> tuple[H, int]:
     return header, size
 
 
-def vectors(like: Tensor) -> BodyOf[Header]:
-    """Fresh tensors of the size and type of one."""
-    return lambda header: torch.empty_like(like, device="cpu")
-
-
 def into(body: Tensor) -> BodyOf[Header]:
-    """The same tensor every time."""
+    """The same tensor every time, for a peer that sends none before the last one was used."""
     return lambda header: body
+
+
+def like(tensor: Tensor) -> Tensor:
+    """A tensor of the same size and type in host memory, with nothing in it yet."""
+    return torch.empty_like(tensor, device="cpu")
 
 
 def send(header: Header, to: Address, body: Tensor | None = None) -> None:

@@ -29,10 +29,10 @@ from harness.execution.processes.messages import (
     Mailbox,
     ServerGone,
     into,
+    like,
     ordered,
     send,
     talking,
-    vectors,
     why_silent,
 )
 from harness.execution.processes.pace import Pace, sleep_until
@@ -84,13 +84,13 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace) -> No
         PartnerGone: so did the trainer's.
     """
     trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
-    fresh, model = vectors(setup.part), setup.part
+    received, model = into(like(setup.part)), setup.part
     while True:
         _say(SequenceHeader(Kind.ASK))
-        header, body = _hear(fresh, *TO_DECODERS)
+        header, body = _hear(received, *TO_DECODERS)
         while header.kind is Kind.PAUSE:
             _pass_on(header, trainer)
-            header, body = _hear(fresh, *TO_DECODERS)
+            header, body = _hear(received, *TO_DECODERS)
         if header.kind is Kind.STOP:
             _pass_on(header, trainer)
             return
@@ -171,7 +171,7 @@ class Trainer:
         halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
         self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
-        self._out, self._fresh = torch.zeros(1, part.numel()), vectors(part)
+        self._out, self._received = torch.zeros(1, part.numel()), into(like(part))
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
         width = self._inputs + outputs
@@ -193,7 +193,7 @@ class Trainer:
         while frames := self._gathered():
             oldest = min(self._versions[kept.utterance] for kept, _ in frames)
             _say(SequenceHeader(Kind.READ, version=oldest, frames=len(frames)))
-            header, model = _hear(self._fresh, Kind.MODEL, Kind.STOP)
+            header, model = _hear(self._received, Kind.MODEL, Kind.STOP)
             if header.kind is Kind.STOP:
                 raise PartnerGone
             self._contribute(header.number, model, frames, count)

@@ -28,8 +28,9 @@ from harness.execution.processes.messages import (
     CLOSED,
     Arrival,
     Mailbox,
+    into,
+    like,
     send,
-    vectors,
     why_silent,
 )
 from harness.execution.processes.pace import Clock, Pace
@@ -82,7 +83,7 @@ class Replicas:
         start = SequenceHeader(Kind.START, sign_of(config, paced=pace.costs is not None))
         for rank in range(1, 1 + 2 * config.replicas):
             self._greet(rank, start, initial)
-            self._mailbox.listen(rank, rank, vectors(setup.part))
+            self._mailbox.listen(rank, rank, into(like(setup.part)))
 
     @property
     def now_s(self) -> float:

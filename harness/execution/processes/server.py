@@ -21,7 +21,7 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.executor import OnProcesses
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.membership import Membership, NoWorkersLeft
-from harness.execution.processes.messages import CLOSED, Arrival, send, vectors
+from harness.execution.processes.messages import CLOSED, Arrival, send
 from harness.execution.processes.pace import Pace
 from harness.execution.processes.rejoining import Admission
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
@@ -53,7 +53,7 @@ class Distributed(OnProcesses):
         self._algorithm, self._minibatches, self._pace = config.algorithm, minibatches, pace
         server = config.algorithm.start(model)
         ranks = range(1, 1 + config.workers)
-        self._members = Membership(ranks, vectors(server.model), say)
+        self._members = Membership(ranks, server, say)
         super().__init__(server, self._members.clock)
         self._folded = Counter[int]()
         if admission is not None:

@@ -173,16 +173,15 @@ class _Serving:
         self._server = config.algorithm.start(torch.zeros(end - begin, device=config.device))
         self._shard = Shard(config.algorithm, self._server, self._answer, pace, config.shards)
         self._mailbox = Mailbox(FrameHeader)
-        self._body_of = bodies(self._server)
         self._workers: list[Address] = [config.shards + w for w in range(config.workers)]
         for sender, address in enumerate([*self._workers, SERVER_RANK]):
-            self._mailbox.listen(sender, address, self._body_of)
+            self._mailbox.listen(sender, address, bodies(self._server))
 
     def enter(self, worker: int, address: Address) -> None:
         """A worker has come back; on the thread of the admission."""
         self._workers[worker] = address
         self._mailbox.put(worker, FrameHeader(Kind.BACK))
-        self._mailbox.listen(worker, address, self._body_of)
+        self._mailbox.listen(worker, address, bodies(self._server))
 
     def run(self) -> None:
         """Answer until told to stop."""

@@ -86,7 +86,7 @@ class Sharded(OnProcesses):
         self._sharded = ShardedServer(config.algorithm.start(model), config.shards)
         own, *others = self._sharded.parts
         ranks = range(config.shards, config.shards + config.workers)
-        self._members = Membership(ranks, bodies(own), say)
+        self._members = Membership(ranks, own, say)
         super().__init__(self._sharded.whole, self._members.clock)
         for shard, part in enumerate(others, 1):
             with _needed(shard):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.execution.processes.headers import FrameHeader, Kind
-from harness.execution.processes.messages import Address, BodyOf, send
+from harness.execution.processes.messages import Address, BodyOf, like, send
 from harness.execution.replay.state import vectors_of
 
 
@@ -37,14 +37,19 @@ def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
 
 
 def bodies(server: Server) -> BodyOf[FrameHeader]:
-    """Fresh tensors for a server's numbers, or any vector of its size."""
-    numbers, vector = _numbers(server), server.model
+    """Where what one peer sends to or for a server lands.
 
-    def fresh(header: FrameHeader) -> Tensor:
-        like = numbers if header.kind is Kind.NUMBERS else vector
-        return torch.empty_like(like, device="cpu")
+    Messages of a state follow each other at once, so each has a tensor of its own. A worker sends
+    nothing more before its contribution is folded, so all contributions of one have the same.
+    """
+    numbers, contribution = _numbers(server), like(server.model)
 
-    return fresh
+    def body(header: FrameHeader) -> Tensor:
+        if header.kind is Kind.NUMBERS:
+            return like(numbers)
+        return like(contribution) if header.kind is Kind.STATE else contribution
+
+    return body
 
 
 def _numbers(server: Server) -> Tensor:

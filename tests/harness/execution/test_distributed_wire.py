@@ -29,11 +29,11 @@ from harness.execution.processes.messages import (
     BodyOf,
     Mailbox,
     Peer,
+    into,
     packed,
     receive,
     send,
     unpacked,
-    vectors,
 )
 from harness.execution.processes.replica_worker import PartnerGone, Room, frames_of
 
@@ -106,7 +106,7 @@ def test_a_message_arrives_with_its_tensor(pair: tuple[Peer, Peer]) -> None:
     gradient = torch.rand(5)
     with ThreadPoolExecutor(1) as aside:
         sending = aside.submit(send, SequenceHeader(Kind.GRADIENT, 3), theirs, gradient)
-        header, body = receive(ours, SequenceHeader, vectors(gradient))
+        header, body = receive(ours, SequenceHeader, into(torch.empty(5)))
         sending.result()
     assert header == SequenceHeader(Kind.GRADIENT, 3)
     assert torch.equal(body, gradient)
@@ -115,10 +115,10 @@ def test_a_message_arrives_with_its_tensor(pair: tuple[Peer, Peer]) -> None:
 @pytest.mark.parametrize(
     ("header", "floats", "body_of"),
     [
-        (SequenceHeader(Kind.GRADIENT), 6, vectors(torch.empty(5))),
-        (SequenceHeader(Kind.GRADIENT), 4, vectors(torch.empty(5))),
-        (SequenceHeader(Kind.GRADIENT), 0, vectors(torch.empty(5))),
-        (SequenceHeader(Kind.ASK), 5, vectors(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 6, into(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 4, into(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 0, into(torch.empty(5))),
+        (SequenceHeader(Kind.ASK), 5, into(torch.empty(5))),
         (SequenceHeader(Kind.DECODED, entering=2), 5, frames_of(3, 4)),
         (SequenceHeader(Kind.DECODED, entering=2**50), 5, frames_of(3, 4)),
     ],
@@ -176,8 +176,8 @@ def test_whoever_listens_says_why_it_stops(
 
 def test_a_connection_that_was_replaced_ends_in_silence(pair: tuple[Peer, Peer]) -> None:
     mailbox = Mailbox(FrameHeader)
-    mailbox.listen(1, pair[0], vectors(torch.empty(1)))
-    mailbox.listen(1, Peer(pair[0].group, 1), vectors(torch.empty(1)))
+    mailbox.listen(1, pair[0], into(torch.empty(1)))
+    mailbox.listen(1, Peer(pair[0].group, 1), into(torch.empty(1)))
     for _ in range(2):
         sent(pair[1], INFINITE)
     assert "garbage" in mailbox.get().trouble

@@ -22,7 +22,6 @@ from harness.execution.processes.messages import (
     packed,
     receive,
     send,
-    vectors,
 )
 from harness.execution.processes.rejoining import Admission, admission_to, come_back, comes_late
 
@@ -49,7 +48,7 @@ def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(
     peers = dict(entered.get(timeout=20.0) for _ in shards)
     assert list(peers) == [1]  # rank 3 of two shards and their workers is worker 1
     mailbox = Mailbox(FrameHeader)
-    mailbox.listen(1, peers[1], vectors(torch.zeros(4)))
+    mailbox.listen(1, peers[1], into(torch.zeros(4)))
     which = next(s for s in shards if s.rank == peers[1].group.rank())
     send(FrameHeader(Kind.DONE, 7), which, torch.arange(4.0))
     arrival = mailbox.get()
