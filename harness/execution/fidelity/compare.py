@@ -23,7 +23,7 @@ from harness.execution.fidelity.replay import (
 )
 from harness.execution.fidelity.whole import decoded
 from harness.execution.processes.recorder import PAUSE
-from harness.execution.processes.sequence_recorder import Told, load_told
+from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import TIMELINE
@@ -91,9 +91,9 @@ def compared(
     run = stored_run(folder)
     timeline = load_timeline(run.dir / TIMELINE)
     if is_sequence(run):
-        config, (told, _) = sequence_config_of(run), load_told(run.dir / RECORD)
+        config, (told, _) = sequence_config_of(run), load_decode_log(run.dir / RECORD)
     else:
-        config, told = config_of(run), Told()
+        config, told = config_of(run), DecodeLog()
     train = corpus_of(config, say).split("train")
     predicted = again(config, train, timeline, told, cluster)
     return Comparison(*(behaviour(each, reads(config)) for each in (timeline, predicted)))
@@ -103,7 +103,7 @@ def again(
     config: RunConfig | SequenceConfig,
     train: Utterances,
     recorded: Timeline,
-    told: Told,
+    told: DecodeLog,
     cluster: Cluster | None = None,
 ) -> Timeline:
     """A recorded run as it is simulated: with as many folds, or as many frames of each utterance.

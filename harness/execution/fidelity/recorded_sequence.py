@@ -24,7 +24,7 @@ from harness.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, Kept
-from harness.execution.processes.sequence_recorder import Told, load_told
+from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.executed import Watch
@@ -69,7 +69,7 @@ class RecordedSequence:
     """
 
     def __init__(
-        self, config: SequenceConfig, setup: Setup, timeline: Timeline, record: Told
+        self, config: SequenceConfig, setup: Setup, timeline: Timeline, record: DecodeLog
     ) -> None:
         self._setup, self._timeline, self.record = setup, timeline, record
         self._found: list[Seen | None] = [None] * len(record.rows)
@@ -177,7 +177,7 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
         UserError: it was not one, or its record is not whole.
     """
     timeline = load_timeline(run.dir / TIMELINE)
-    record, start = load_told(run.dir / RECORD)
+    record, start = load_decode_log(run.dir / RECORD)
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:
         del initial

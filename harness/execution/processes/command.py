@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -14,8 +13,6 @@ from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.data.minibatches import Minibatches
-from harness.execution.jobs.display import Display
-from harness.execution.jobs.grid import Report
 from harness.execution.processes import sequence_command
 from harness.execution.processes.backends import device_of, own_device
 from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
@@ -27,7 +24,7 @@ from harness.execution.processes.rounds import Rounds, work_in_rounds
 from harness.execution.processes.server import Distributed
 from harness.execution.processes.shard import serve as serve_shard
 from harness.execution.processes.shards import Sharded, ShardGone
-from harness.execution.processes.telling import GOES_ON, say
+from harness.execution.processes.telling import GOES_ON, concluded, say, shown
 from harness.execution.processes.worker import work, work_in_shards
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
@@ -61,7 +58,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         if asked.device not in (None, "cpu"):
             raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
         begin(SEQUENCE)
-        return sequence_command.serve(asked, ranks, say, GOES_ON)
+        return sequence_command.serve(asked, ranks)
     device = asked.device or device_of(asked.backend)
     run = load_run(asked.file, seed=asked.seed, device=device, progress=say)
     _check(run.config, asked, ranks)
@@ -74,31 +71,21 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     except ShardGone as gone:
         say(f"error: server shard {gone} is gone; {GOES_ON}")
         return EXIT_RUN_FAILED
-    for key in ("folds", "virtual_s"):
-        print(f"{key:32} {found.summary[key]:.6g}")
-    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
-    if found.status == "done":
-        return EXIT_DONE
-    say(found.ending(f"{asked.file.stem}, seed {run.config.seed}"))
-    return EXIT_RUN_FAILED
+    who = f"{asked.file.stem}, seed {run.config.seed}"
+    return concluded(found, ("folds", "virtual_s"), who)
 
 
 def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks: int) -> Run:
     """The finished run: the stored one, or trained by all processes now."""
     served: list[Served] = []
-    name = asked.file.stem
 
     def made(config: RunConfig, _: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
         begin(_identity(config, asked))
         served.append(_executor(config, model, minibatches, asked))
         return served[-1]
 
-    with Display({name: name}) as display:
-        found = train(
-            config, corpus, Store(asked.out),
-            lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
-            made, _executed(asked),
-        )  # fmt: skip
+    with shown(asked.file.stem) as watch:
+        found = train(config, corpus, Store(asked.out), watch, made, _executed(asked))
     for executor in served:
         executor.close()
     if not served:  # the store had the run
@@ -195,7 +182,7 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
     if at_work == DONE:
         return EXIT_DONE
     if at_work == SEQUENCE:
-        return sequence_command.take_part(asked, rank, say, GOES_ON)
+        return sequence_command.take_part(asked, rank)
     device = asked.device or device_of(asked.backend)
     own_device(device, asked.backend, rank)
     run = load_run(asked.file, seed=asked.seed, device=device)

@@ -42,7 +42,7 @@ from harness.execution.processes.replica import (
     sign_of,
     trainer_rank,
 )
-from harness.execution.processes.sequence_recorder import Row, SequenceRecorder, Told
+from harness.execution.processes.sequence_recorder import DecodeLog, Row, SequenceRecorder
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
@@ -69,7 +69,7 @@ class Replicas:
         say: Callable[[str], None],
     ) -> None:
         self._config, self._pace, self._say = config, pace, say
-        self._algorithm, self._recorder, self.record = AsyncSgd(), SequenceRecorder(), Told()
+        self._algorithm, self._recorder, self.record = AsyncSgd(), SequenceRecorder(), DecodeLog()
         self.server = self._algorithm.start(setup.part)
         passes = orders(config.seed, len(setup.train), config.replicas, max(1, config.passes))
         todo = passes if config.passes else passes[:, :0]
@@ -343,7 +343,9 @@ class Replicas:
         self.server.version = facts["version"]
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
-        self.record = Told(**{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]})
+        self.record = DecodeLog(
+            **{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]}
+        )
         self.record.lost_frames += sum(facts["left"])
         self.record.restarts.append(self._steps)
         for replica, todo, handed, reads in zip(

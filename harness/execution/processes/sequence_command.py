@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 
 import torch.distributed as dist
 from torch import Tensor
@@ -13,13 +11,12 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.execution.jobs.display import Display
-from harness.execution.jobs.grid import Report
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import ServerGone
 from harness.execution.processes.replica import kept_waiting, pace_of, send_home
 from harness.execution.processes.replica_worker import PartnerGone, contribute
 from harness.execution.processes.replicas import Replicas
+from harness.execution.processes.telling import GOES_ON, concluded, say, shown
 from harness.execution.runs.executed import Watch
 from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence import SequenceConfig
@@ -28,17 +25,13 @@ from harness.execution.training.setup import Setup
 from harness.store import Run, Store
 from harness.store.atomic import writable_folder
 
-Say = Callable[[str], None]
 
-
-def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
+def serve(asked: argparse.Namespace, ranks: int) -> int:
     """Be the server: read the file, make the corpus, train, send the replicas home.
 
     Args:
         asked: the command line of `harness.train`.
         ranks: how many processes there are.
-        say: told what goes on.
-        goes_on: what a user may do when it ends early.
 
     Raises:
         UserError: a mistake in the file, or another number of processes than it needs.
@@ -57,25 +50,16 @@ def serve(asked: argparse.Namespace, ranks: int, say: Say, goes_on: str) -> int:
     try:
         dist.barrier()
     except RuntimeError:
-        say(f"error: a process died before the run began; {goes_on}")
+        say(f"error: a process died before the run began; {GOES_ON}")
         return EXIT_RUN_FAILED
-    with Display({name: name}) as display:
-        try:
-            found = train_on_processes(
-                config, run.corpus, Store(asked.out),
-                lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)})),
-                say, asked.paced,
-            )  # fmt: skip
-        except NoWorkersLeft:
-            say(f"error: no replica is left; {goes_on}")
-            return EXIT_RUN_FAILED
-    for key in ("folds", "virtual_s", "lost_frames"):
-        print(f"{key:32} {found.summary.get(key, 0):.6g}")
-    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
-    if found.status == "done":
-        return EXIT_DONE
-    say(found.ending(f"{name}, seed {config.seed}"))
-    return EXIT_RUN_FAILED
+    try:
+        with shown(name) as watch:
+            found = _trained(config, run.corpus, Store(asked.out), watch, paced=asked.paced)
+    except NoWorkersLeft:
+        say(f"error: no replica is left; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    figures = "folds", "virtual_s", "lost_frames"
+    return concluded(found, figures, f"{name}, seed {config.seed}")
 
 
 def check(config: SequenceConfig) -> None:
@@ -92,13 +76,8 @@ def check(config: SequenceConfig) -> None:
         raise UserError(f"shards: {config.shards} is not allowed on real processes; allowed: 1")
 
 
-def train_on_processes(
-    config: SequenceConfig,
-    corpus: Corpus,
-    store: Store,
-    watch: Watch,
-    say: Callable[[str], None],
-    paced: bool,
+def _trained(
+    config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch, *, paced: bool
 ) -> Run:
     """The finished run of a configuration, with this process as its server.
 
@@ -124,7 +103,7 @@ def train_on_processes(
     return run
 
 
-def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> int:
+def take_part(asked: argparse.Namespace, rank: int) -> int:
     """Be a trainer or a decoder, once the server has made the corpus; see `serve`."""
     run = load_run(asked.file, SequenceConfig, seed=asked.seed)
     who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
@@ -132,7 +111,7 @@ def take_part(asked: argparse.Namespace, rank: int, say: Say, goes_on: str) -> i
         try:
             contribute(run.config, run.corpus, rank, pace_of(run.config, asked.paced))
         except ServerGone as gone:
-            say(f"error: {who}: the server {str(gone) or 'is gone'}; {goes_on}")
+            say(f"error: {who}: the server {str(gone) or 'is gone'}; {GOES_ON}")
             return EXIT_RUN_FAILED
         except PartnerGone as gone:
             say(f"error: {who}: the other half of the replica {str(gone) or 'is gone'}")

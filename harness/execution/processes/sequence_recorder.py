@@ -46,8 +46,8 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Told:
-    """What was told of decoded utterances.
+class DecodeLog:
+    """Which utterances were decoded, with what, and what of them was trained on.
 
     Attributes:
         rows: in the order of telling.
@@ -69,15 +69,15 @@ class Told:
         }
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Told:
+    def of(cls, arrays: Arrays) -> DecodeLog:
         """Undo ``arrays``."""
         rows = zip(*(arrays[name].tolist() for name in Row._fields), strict=True)
         restarts, lost = arrays["restarts"].tolist(), int(arrays["lost_frames"][0])
         return cls([Row(*row) for row in rows], restarts, lost)
 
 
-def load_told(path: Path) -> tuple[Told, Tensor]:
-    """What a run was told, and the parameters ``[P]`` it started from.
+def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
+    """A run's decode log, and the parameters ``[P]`` it started from.
 
     Raises:
         UserError: the file is missing, as of a simulated run, or another one.
@@ -86,7 +86,7 @@ def load_told(path: Path) -> tuple[Told, Tensor]:
         raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
     try:
         arrays = load_file(path)
-        return Told.of(arrays), torch.from_numpy(arrays["start"])
+        return DecodeLog.of(arrays), torch.from_numpy(arrays["start"])
     except (OSError, SafetensorError, KeyError) as error:
         raise UserError(f"{path}: cannot be read as what decoders said: {error}") from error
 

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from harness.execution.data.minibatches import Minibatches
-from harness.execution.processes.executor import OnProcesses
+from harness.execution.processes.executor import Asynchronous
 from harness.execution.processes.headers import FrameHeader, Kind
-from harness.execution.processes.membership import Membership, NoWorkersLeft
-from harness.execution.processes.messages import CLOSED, Arrival, send
+from harness.execution.processes.membership import Membership
+from harness.execution.processes.messages import CLOSED, send
 from harness.execution.processes.pace import Pace
 from harness.execution.processes.rejoining import Admission
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
@@ -29,7 +29,7 @@ from harness.execution.runs.config import RunConfig
 from harness.simulator import Timeline
 
 
-class Distributed(OnProcesses):
+class Distributed(Asynchronous):
     """An executor on the workers of a process group, as their server.
 
     Args:
@@ -50,14 +50,13 @@ class Distributed(OnProcesses):
         say: Callable[[str], None],
         admission: Admission | None = None,
     ) -> None:
-        self._algorithm, self._minibatches, self._pace = config.algorithm, minibatches, pace
+        self._algorithm, self._pace = config.algorithm, pace
         server = config.algorithm.start(model)
-        ranks = range(1, 1 + config.workers)
-        self._members = Membership(ranks, server, say)
-        super().__init__(server, self._members.clock)
+        members = Membership(range(1, 1 + config.workers), server, say)
+        super().__init__(server, members, minibatches)
         self._folded = Counter[int]()
         if admission is not None:
-            admission.open(self._members.enter, self._members.is_gone)
+            admission.open(members.enter, members.is_gone)
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `Executor`.
@@ -67,40 +66,29 @@ class Distributed(OnProcesses):
         """
         most = folds if drain or handing_out is None else handing_out
         self.recorder.go_on(self.now_s)
-        members, goal = self._members, self.server.version + folds
-        last = self.server.version + most
-        while self.server.version < goal:
-            while members.free and self.server.version + len(members.out) < last:
-                self._hand_out(rate)
-            if not members.out:
-                raise NoWorkersLeft
-            self._take_in(members.mailbox.get(), rate)
+        self.fold(folds, most, rate)
         self.recorder.leave(self.now_s)
-        return self.recorder.segment(members.out.values())
+        return self.recorder.segment(self.members.out.values())
 
     def close(self) -> None:
         """Send the workers home."""
-        self._members.send_home()
+        self.members.send_home()
 
     def _hand_out(self, rate: float) -> None:
         """Send a worker the model and the number of a minibatch."""
-        data, version = self._minibatches, self.server.version
-        work = self._members.hand_out(version)
-        header = FrameHeader(
-            Kind.WORK, work.step, 1, data.stage, data.before, version=version, rate=rate
-        )
+        worker, header = self._given(Kind.WORK, rate)
         try:
-            send(header, self._members.addresses[work.worker], self.server.model)
+            send(header, self.members.addresses[worker], self.server.model)
         except RuntimeError:
-            self._lose(work.worker, CLOSED)
+            self._lose(worker, CLOSED)
 
-    def _take_in(self, arrival: Arrival[FrameHeader], rate: float) -> None:
-        """Do what an arrival asks for: mostly to fold it."""
-        worker, header, body, trouble = arrival
+    def _go_on(self, rate: float) -> None:
+        """Take in the next arrival: mostly, fold it."""
+        worker, header, body, trouble = self.members.mailbox.get()
         if header is None:
             self._lose(worker, trouble)
         elif header.kind is Kind.BACK:
-            self._members.take_back(worker)
+            self.members.take_back(worker)
         elif not self._is_awaited(worker, header):
             self._lose(worker, f"sent garbage: {header.kind.name} {header.step}, not asked for")
         else:
@@ -108,12 +96,12 @@ class Distributed(OnProcesses):
 
     def _is_awaited(self, worker: int, header: FrameHeader) -> bool:
         """Whether this is the contribution that a worker was asked for."""
-        work = self._members.out.get(worker)
+        work = self.members.out.get(worker)
         return work is not None and (header.kind, header.step) == (Kind.DONE, work.step)
 
     def _fold(self, worker: int, header: FrameHeader, body: Tensor, rate: float) -> None:
         arrived = begun = self.now_s
-        work = self._members.out.pop(worker)
+        work = self.members.out.pop(worker)
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
         self._algorithm.fold(self.server, contribution, [staleness], rate)
@@ -124,23 +112,23 @@ class Distributed(OnProcesses):
         fetched, computed = ours(worker, header.began_s), ours(worker, header.ended_s)
         moments = (fetched, computed, arrived, begun, self.now_s)
         self.recorder.folded(self.server.version - 1, work, moments_s=moments)
-        self._members.free.append(worker)
+        self.members.free.append(worker)
 
     def _lose(self, worker: int, why: str) -> None:
         """Do without a worker from now on."""
-        if self._members.is_here(worker):
-            work = self._members.lose(worker, why)
+        if self.members.is_here(worker):
+            work = self.members.lose(worker, why)
             if work is not None:
                 self.recorder.lost(work)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what is in flight is remembered as to be handed out again."""
         arrays, facts = capture_server(self.server)
-        return arrays, {**facts, **self._members.capture(), "loss": self.loss}
+        return arrays, {**facts, **self.members.capture(), "loss": self.loss}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         reinstate_server(self.server, arrays, facts)
-        for work in self._members.reinstate(facts):
+        for work in self.members.reinstate(facts):
             self.recorder.lost(work)
         self.loss = facts["loss"]

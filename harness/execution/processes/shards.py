@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from harness.execution.data.minibatches import Minibatches
-from harness.execution.processes.executor import OnProcesses
+from harness.execution.processes.executor import Asynchronous
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
-from harness.execution.processes.membership import Membership, NoWorkersLeft
+from harness.execution.processes.membership import Membership
 from harness.execution.processes.messages import Arrival, send
 from harness.execution.processes.pace import Pace
 from harness.execution.processes.recorder import Piece
@@ -57,7 +57,7 @@ class _Progress:
     loss: float = 0.0
 
 
-class Sharded(OnProcesses):
+class Sharded(Asynchronous):
     """An executor on the workers and shards of a process group, as its first shard.
 
     Args:
@@ -81,23 +81,21 @@ class Sharded(OnProcesses):
         say: Callable[[str], None],
         admission: Admission | None = None,
     ) -> None:
-        self._minibatches, self._say = minibatches, say
-        self._shards, self._workers = config.shards, config.workers
+        self._say, self._shards, self._workers = say, config.shards, config.workers
         self._sharded = ShardedServer(config.algorithm.start(model), config.shards)
         own, *others = self._sharded.parts
         ranks = range(config.shards, config.shards + config.workers)
-        self._members = Membership(ranks, own, say)
-        super().__init__(self._sharded.whole, self._members.clock)
+        super().__init__(self._sharded.whole, Membership(ranks, own, say), minibatches)
         for shard, part in enumerate(others, 1):
             with _needed(shard):
                 self.clock.ask(self._workers + shard, shard)
-            self._members.mailbox.listen(self._workers + shard, shard, bodies(part))
+            self.members.mailbox.listen(self._workers + shard, shard, bodies(part))
         self._shard = Shard(config.algorithm, own, self._told_by_first, pace, config.shards)
         self._progress: dict[int, _Progress] = {}
         self._given_up: dict[int, dict[int, FrameHeader]] = {}
         self._scattered = False
         if admission is not None:
-            admission.open(self._members.enter, self._members.is_gone)
+            admission.open(self.members.enter, self.members.is_gone)
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `Executor`; afterwards nothing is ever in flight.
@@ -109,20 +107,14 @@ class Sharded(OnProcesses):
         del drain, handing_out
         self.recorder.go_on(self.now_s)
         self._scatter()
-        members, goal = self._members, self.server.version + folds
-        while self.server.version < goal:
-            while members.free and self.server.version + len(members.out) < goal:
-                self._hand_out(rate)
-            if not members.out:
-                raise NoWorkersLeft
-            self._go_on()
+        self.fold(folds, folds, rate)
         self.recorder.leave(self.now_s)
         self._gather()
         return self.recorder.segment(())
 
     def close(self) -> None:
         """Send workers and shards home."""
-        self._members.send_home()
+        self.members.send_home()
         for shard in range(1, self._shards):
             with suppress(RuntimeError):  # it is gone, and needed no more
                 send(FrameHeader(Kind.STOP), shard)
@@ -146,7 +138,7 @@ class Sharded(OnProcesses):
         for shard in missing:
             self._order(shard, FrameHeader(Kind.GATHER))
         while missing:
-            arrival = self._members.mailbox.get()
+            arrival = self.members.mailbox.get()
             shard, header = arrival.sender - self._workers, arrival.header
             if shard in missing and header and header.kind in (Kind.STATE, Kind.NUMBERS):
                 take_state(self._sharded.parts[shard], header, arrival.body)
@@ -164,17 +156,14 @@ class Sharded(OnProcesses):
 
     def _hand_out(self, rate: float) -> None:
         """Send a worker the number of a minibatch; the model it gets from the shards."""
-        data, version = self._minibatches, self.server.version
-        work = self._members.hand_out(version)
-        self._progress[work.worker] = _Progress()
-        header = FrameHeader(
-            Kind.TASK, work.step, 1, data.stage, data.before, version=version, rate=rate
-        )
-        self._members.tell(header, work.worker)
+        worker, header = self._given(Kind.TASK, rate)
+        self._progress[worker] = _Progress()
+        self.members.tell(header, worker)
 
-    def _go_on(self) -> None:
-        """Fold the next piece here, or take in what comes before."""
-        arrival = self._members.mailbox.get_before(self._shard.due_s)
+    def _go_on(self, rate: float) -> None:
+        """Fold the next piece here, or take in what comes before; a piece brings its rate."""
+        del rate
+        arrival = self.members.mailbox.get_before(self._shard.due_s)
         if arrival is None:
             self._shard.go_on()
         else:
@@ -191,7 +180,7 @@ class Sharded(OnProcesses):
         else:
             if "garbage" in trouble:
                 self._say(f"worker {worker} {trouble}")
-            self._shard.hear(worker, header, body, self._members.addresses[worker])
+            self._shard.hear(worker, header, body, self.members.addresses[worker])
 
     def _pushed(self, worker: int, header: FrameHeader) -> None:
         """A worker has sent all pieces."""
@@ -203,7 +192,7 @@ class Sharded(OnProcesses):
 
     def _is_at(self, worker: int, step: int) -> bool:
         """Whether a worker was given this minibatch, and its contribution is not complete."""
-        work = self._members.out.get(worker)
+        work = self.members.out.get(worker)
         return work is not None and work.step == step
 
     def _told_by_first(self, header: FrameHeader) -> None:
@@ -233,7 +222,7 @@ class Sharded(OnProcesses):
 
     def _dismiss(self, worker: int) -> None:
         """Let every shard give a worker up."""
-        self._members.leave(worker)
+        self.members.leave(worker)
         self._given_up[worker] = {}
         self._shard.drop(worker)
         for shard in range(1, self._shards):
@@ -247,11 +236,11 @@ class Sharded(OnProcesses):
                 self._lose(worker)
         elif found and found.moments_s and len(found.pieces) == self._shards:
             self._complete(worker)
-            self._members.free.append(worker)
+            self.members.free.append(worker)
 
     def _complete(self, worker: int) -> None:
         """A contribution is folded wherever it will be."""
-        work, found = self._members.out.pop(worker), self._progress.pop(worker)
+        work, found = self.members.out.pop(worker), self._progress.pop(worker)
         pieces = [found.pieces[shard] for shard in range(self._shards)]
         self.recorder.folded_in_pieces(
             self.server.version, work, pieces, found.moments_s, self.now_s
@@ -269,24 +258,24 @@ class Sharded(OnProcesses):
                 found.pieces[shard] = _piece(given_up[shard], LOST)
             self._complete(worker)
         self._progress.pop(worker, None)
-        if lost := self._members.lose(worker, what):
+        if lost := self.members.lose(worker, what):
             self.recorder.lost(lost)
 
     def _take_back(self, worker: int) -> None:
         """Give a worker that has come back work like the others."""
-        if self._members.take_back(worker):
+        if self.members.take_back(worker):
             del self._given_up[worker]
             self._shard.take_back(worker)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
         arrays, facts = self._sharded.capture()
-        return arrays, {**facts, **self._members.capture(), "loss": self.loss}
+        return arrays, {**facts, **self.members.capture(), "loss": self.loss}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         self._sharded.reinstate(arrays, facts)
-        self._members.reinstate(facts)
+        self.members.reinstate(facts)
         self.loss = facts["loss"]
 
 

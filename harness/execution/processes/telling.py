@@ -1,6 +1,18 @@
-"""What the processes of a group tell the user; imports nothing, so that errors are quick."""
+"""What the processes of a group tell the user; imports little, so that errors are quick."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
+
+if TYPE_CHECKING:
+    from harness.execution.runs.executed import Watch
+    from harness.store import Run
 
 GOES_ON = "the same command goes on from the last checkpoint"
 
@@ -8,3 +20,34 @@ GOES_ON = "the same command goes on from the last checkpoint"
 def say(line: str) -> None:
     """A line on the standard error: figures are on the standard output."""
     print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def shown(name: str) -> Iterator[Watch]:
+    """Show how far a run is.
+
+    Args:
+        name: what the user calls it.
+    """
+    from harness.execution.jobs.display import Display
+    from harness.execution.jobs.grid import Report
+
+    with Display({name: name}) as display:
+        yield lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)}))
+
+
+def concluded(found: Run, figures: Sequence[str], who: str) -> int:
+    """Print what a run came to; returns the exit code.
+
+    Args:
+        found: the run.
+        figures: of its summary, by name.
+        who: the run, in words.
+    """
+    for name in figures:
+        print(f"{name:32} {found.summary.get(name, 0):.6g}")
+    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    if found.status == "done":
+        return EXIT_DONE
+    say(found.ending(who))
+    return EXIT_RUN_FAILED

@@ -184,7 +184,7 @@ lose = module.{executor}._lose
 
 def losing(self, *told):
     lose(self, *told)
-    while Standing.BACK not in self._members._standing.values():
+    while Standing.BACK not in self.members._standing.values():
         time.sleep(0.01)
 
 

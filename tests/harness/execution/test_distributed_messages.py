@@ -67,7 +67,7 @@ class Talk:
     def says(self, worker: int, header: FrameHeader | None) -> None:
         """A message of a worker comes in, or its connection closes."""
         body, trouble = torch.ones(SIZE), "" if header else CLOSED
-        self.server._members.mailbox._arrivals.put(Arrival(worker, header, body, trouble))
+        self.server.members.mailbox._arrivals.put(Arrival(worker, header, body, trouble))
 
     def works(self, *done: tuple[int, int]) -> Any:
         """Workers hand in minibatches; the timeline of their folds."""
@@ -100,9 +100,9 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
     talk = Talk(config)
     talk.says(0, None)
     talk.works((1, 1), (2, 2), (1, 0))
-    assert talk.server._members.is_gone(0)
-    talk.server._members.enter(0, Peer(None, 1))
-    assert not talk.server._members.is_gone(0)  # so the door refuses a second one
+    assert talk.server.members.is_gone(0)
+    talk.server.members.enter(0, Peer(None, 1))
+    assert not talk.server.members.is_gone(0)  # so the door refuses a second one
     talk.says(0, FrameHeader(Kind.BACK))
     timeline = talk.works((2, 3), (1, 4), (0, 5))
     assert talk.told == GONE_AND_BACK
@@ -144,15 +144,15 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
     body = torch.zeros(SIZE)
     sharded._take_in(Arrival(0, None, body, CLOSED))
     sharded._shard.go_on()
-    assert not sharded._members.is_gone(0)  # the other shard has not given it up yet
+    assert not sharded.members.is_gone(0)  # the other shard has not given it up yet
     sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), body, ""))
-    assert sharded._members.is_gone(0)
-    sharded._members.enter(0, Peer(None, 2))
-    assert not sharded._members.is_gone(0)
+    assert sharded.members.is_gone(0)
+    sharded.members.enter(0, Peer(None, 2))
+    assert not sharded.members.is_gone(0)
     for _ in range(2):
         sharded._take_in(Arrival(0, FrameHeader(Kind.BACK), body, ""))
     assert told == GONE_AND_BACK_OF_SHARDS
-    assert list(sharded._members.free) == [1, 2, 0]
+    assert list(sharded.members.free) == [1, 2, 0]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("closed"), GarbageReceived("no message")])
@@ -193,8 +193,8 @@ def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_
         Sharded(*parts)
     monkeypatch.setattr(pace, "clock_offset", dead(2))
     sharded = Sharded(*parts)
-    sharded._go_on()
-    sharded._go_on()
+    sharded._go_on(0.1)
+    sharded._go_on(0.1)
     sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), torch.zeros(0), ""))
     assert told == GONE_AND_BACK_OF_SHARDS[:1]
 

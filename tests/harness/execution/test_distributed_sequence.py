@@ -15,7 +15,7 @@ from harness.execution.fidelity.compare import compared
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
 from harness.execution.processes.sequence_command import serve
-from harness.execution.processes.sequence_recorder import Told, load_told
+from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
 from harness.execution.training.run import TIMELINE
 from harness.execution.training.sequence import RECORD
 from harness.simulator import LOST, Timeline
@@ -32,23 +32,26 @@ CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
 OFTEN = """
 import math, os, sys
 import torch.distributed as dist
-from harness.execution.processes import sequence_command as distributed_sequence_command
-from harness.execution.processes import replica as distributed_sequence_replica
-from harness.execution.training import loop as sequence_training
+from harness.execution.processes import replica, sequence_command
+from harness.execution.training import loop
 from harness.train import main
-sequence_training.CHECKPOINT_EVERY_S, sequence_training.CHECKPOINT_SHARE = 0.0, math.inf
-distributed_sequence_replica.SIGN_EVERY_S = 0.05
+replica.SIGN_EVERY_S = 0.05
 words = sys.argv[1:]
+class Often(sequence_command.Replicas):
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
+sequence_command.Replicas = Often
 def dies(*told, **asked):
     os._exit(9)
 {special}
 os._exit(main(words))
 """
-"""The program, with checkpoints after every step and frequent signs of life."""
+"""The program, with a checkpoint after every step of sequence training, and many signs of life."""
 SPECIAL = {
     "joined": "dist.barrier = dies",
     "of another seed": "words += ['--seed', '5']",
-    "loading": "distributed_sequence_command.load_run = dies",
+    "loading": "sequence_command.load_run = dies",
 }
 """When or how one process is another: it dies then, or it is."""
 RUN = """
@@ -103,8 +106,8 @@ def the_run(store: Path) -> Run:
     return stored_run(told.parent)
 
 
-def record(run: Run) -> tuple[Timeline, Told]:
-    timeline, (told, _) = load_timeline(run.dir / TIMELINE), load_told(run.dir / RECORD)
+def record(run: Run) -> tuple[Timeline, DecodeLog]:
+    timeline, (told, _) = load_timeline(run.dir / TIMELINE), load_decode_log(run.dir / RECORD)
     assert sorted(row.utterance for row in told.rows) == list(range(UTTERANCES))
     reads = timeline.contributions.first_step.tolist()
     assert sorted(reads) == list(range(len(reads)))
@@ -249,10 +252,10 @@ def _folded(timeline: Timeline) -> list[tuple[int, int]]:
 def test_what_cannot_be_is_one_line_and_nobody_waits(tmp_path: Path, more: str, line: str) -> None:
     asked = parser().parse_args([str(asked_for(tmp_path, 0.01, more=more))])
     with pytest.raises(UserError, match=line):
-        serve(asked, 3, silent, "")
+        serve(asked, 3)
 
 
 def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
     asked = parser().parse_args([str(asked_for(tmp_path, 0.01)), "--restarts", "2"])
     with pytest.raises(UserError, match="--restarts 2: nobody comes back"):
-        serve(asked, 5, silent, "")
+        serve(asked, 5)

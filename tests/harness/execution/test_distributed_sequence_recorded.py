@@ -21,7 +21,7 @@ from harness.execution.fidelity.compare import Comparison, again, awake, behavio
 from harness.execution.fidelity.recorded_sequence import RecordedSequence
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.replica import Handed, Replica
-from harness.execution.processes.sequence_recorder import Row, Told, load_told
+from harness.execution.processes.sequence_recorder import DecodeLog, Row, load_decode_log
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
@@ -40,11 +40,13 @@ WAYS = {
 @pytest.fixture
 def simulated(
     corpus: Corpus, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[SequenceConfig, torch.Tensor], tuple[SequenceTraining, Timeline, Told]]:
+) -> Callable[[SequenceConfig, torch.Tensor], tuple[SequenceTraining, Timeline, DecodeLog]]:
     """Trains on a simulated cluster, and notes what its decoders said."""
 
-    def run(config: SequenceConfig, start: torch.Tensor) -> tuple[SequenceTraining, Timeline, Told]:
-        told, tell = Told(), Simulation.tell
+    def run(
+        config: SequenceConfig, start: torch.Tensor
+    ) -> tuple[SequenceTraining, Timeline, DecodeLog]:
+        told, tell = DecodeLog(), Simulation.tell
         order = orders(config.seed, len(corpus.split("train")), config.replicas, config.passes)
 
         def noted(self, worker, kept):
@@ -111,7 +113,7 @@ def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
 
 
 def beside(
-    config: SequenceConfig, corpus: Corpus, recorded: Timeline, told: Told,
+    config: SequenceConfig, corpus: Corpus, recorded: Timeline, told: DecodeLog,
     cluster: Cluster | None = None,
 ) -> Comparison:  # fmt: skip
     predicted = again(config, corpus.split("train"), recorded, told, cluster)
@@ -239,17 +241,20 @@ def test_what_a_replica_had_is_handed_on_or_counted() -> None:
 
 
 def test_what_was_told_survives_being_written(tmp_path: Path) -> None:
-    told, start = Told([Row(0, 1, 2, 3, 4, 5), Row(6, 7, 8, 9, 10, 11)], [40], 17), torch.rand(3)
+    told, start = (
+        DecodeLog([Row(0, 1, 2, 3, 4, 5), Row(6, 7, 8, 9, 10, 11)], [40], 17),
+        torch.rand(3),
+    )
     save_file({**told.arrays(), "start": start.numpy()}, tmp_path / RECORD)
-    again, model = load_told(tmp_path / RECORD)
+    again, model = load_decode_log(tmp_path / RECORD)
     assert again == told
     assert torch.equal(model, start)
-    assert Told.of(Told().arrays()) == Told()
+    assert DecodeLog.of(DecodeLog().arrays()) == DecodeLog()
 
 
 def test_a_run_without_such_a_file_or_with_another_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no told\.safetensors; allowed: a run on real"):
-        load_told(tmp_path / RECORD)
+        load_decode_log(tmp_path / RECORD)
     (tmp_path / RECORD).write_bytes(b"something else")
     with pytest.raises(UserError, match="cannot be read as what decoders said"):
-        load_told(tmp_path / RECORD)
+        load_decode_log(tmp_path / RECORD)
