@@ -1,4 +1,4 @@
-"""What carries an all-reduce between workers in rounds: gloo, NCCL or MPI.
+"""The back end of all-reduces between workers in rounds: gloo, NCCL or MPI.
 
 Everything else, models at the begin and the end and what workers tell, goes over gloo in any case.
 """

@@ -56,7 +56,7 @@ class Asynchronous(OnProcesses, ABC):
         super().__init__(server, members.clock)
         self.members, self._minibatches = members, minibatches
 
-    def fold(self, folds: int, handed_out: int, rate: float) -> None:
+    def _fold_all(self, folds: int, handed_out: int, rate: float) -> None:
         """Fold so many contributions, and hand out so many from now on.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Where the processes of a run meet: a store that the first one serves, and what it leaves there.
+"""How the processes of a run meet: at a key-value store that rank 0 serves.
 
-The store listens at ``MASTER_ADDR`` and nowhere else; under torchrun it is torchrun's own. The
-server says in it that a run begins, and which, so that nobody waits in a collective for a peer
-that has died meanwhile, and that no two processes work on different runs without knowing.
+The store listens at ``MASTER_ADDR`` and nowhere else; under torchrun it is torchrun's own. In it
+the server announces the run that begins. So nobody waits in a collective for a peer that has died
+meanwhile, and no two processes work on different runs without knowing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from harness.errors import UserError
 from harness.execution.processes.messages import DEAD_AFTER_S, SERVER_RANK
 
 OPEN = "lagbench/open"
-"""Key that is there once the first group is whole: who comes now comes late."""
+"""Key that exists once the first group is complete: a process that starts now comes late."""
 DONE = "done"
-"""Said in place of a run's identity where there is nothing to do."""
+"""Announced in place of a run's identity when there is nothing to do."""
 LONG = timedelta(days=1000)
-"""A server may make a corpus or pretrain, and its end is noticed by that of its store."""
+"""How long processes wait for a server that makes a corpus or pretrains; if it dies, its store
+ends, which ends the wait."""
 HEARD_WITHIN = timedelta(seconds=10)
+"""How long a server that has nothing to do waits for all to hear so."""
 SERVED_WITHIN = timedelta(minutes=5)
 """How long a process that was started before the server waits for the store."""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LISTENING = "LAGBENCH_STORE_FD"
-"""A socket that whoever started the server has bound for the store: its file descriptor."""
+"""The file descriptor of a socket that was bound for the store before the server started."""
 
 
 def join() -> tuple[int, int]:
@@ -80,7 +82,7 @@ def connected(within: timedelta = SERVED_WITHIN) -> TCPStore:
 
 
 def whole(name: str) -> int:
-    """What the environment says, as a whole number.
+    """An environment variable as a whole number.
 
     Raises:
         UserError: it is none.
@@ -93,7 +95,7 @@ def whole(name: str) -> int:
 
 
 def begin(run: str) -> None:
-    """Say that a run begins, to those in `begun`; the server does.
+    """Announce a run to the processes that wait in `begun`; called by the server.
 
     Args:
         run: its identity.
@@ -102,7 +104,7 @@ def begin(run: str) -> None:
 
 
 def dismiss(ranks: int) -> None:
-    """Say that there is nothing to do, and let those who listen hear it before the store ends.
+    """Announce that there is nothing to do, and wait a little for all to hear it.
 
     Args:
         ranks: how many processes there are.
@@ -114,7 +116,7 @@ def dismiss(ranks: int) -> None:
 
 
 def begun() -> str:
-    """Wait until the server says which run begins.
+    """Wait until the server announces a run; returns its identity.
 
     Raises:
         RuntimeError: the server is gone.
@@ -128,10 +130,10 @@ def begun() -> str:
 
 
 def agree(at_work: str, own: str, file: Path) -> None:
-    """Whether this process would work on the run that the server has begun.
+    """Check that this process would work on the run that the server has announced.
 
     Raises:
-        UserError: it would not.
+        UserError: it would work on another.
     """
     if at_work != own:
         raise UserError(

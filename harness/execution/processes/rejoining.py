@@ -1,10 +1,10 @@
 """How a worker that died comes back to an asynchronous run.
 
-A process group admits nobody later, so who comes back enters a small one of its own, with the
-shards of the server. They meet at the store of the first group, which the server's process has:
-the worker takes a ticket and leaves its number, the first shard answers, and if it may come in,
-all shards and the worker form the group of that ticket. Under torchrun nobody comes back: it
-ends all processes when one dies.
+A process group takes nobody in once it is formed. So a worker that comes back forms a small group
+of its own with the shards of the server. They meet at the store of the first group, which the
+server's process has: the worker takes a ticket and leaves its number, the first shard answers, and
+if the worker is admitted, it and all shards form the group of that ticket. Under torchrun nobody
+comes back: it ends all processes when one dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from harness.execution.processes.messages import DEAD_AFTER_S, Peer, ServerGone
 TICKETS = "lagbench/tickets"
 YES = "come in"
 NOTICED_S = 2.0
-"""A worker may be back before its death is noticed; so long the answer waits."""
+"""How long an answer waits: a worker may be back before its death is noticed."""
 
 
 def comes_late() -> bool:
@@ -67,9 +67,7 @@ def come_back(rank: int, shards: int) -> list[Peer]:
         store = connected()
         ticket = int(store.add(TICKETS, 1))
         store.set(_key(ticket, "worker"), str(rank - shards))
-        store.wait([_key(ticket, "answer")], LONG)
-        answer = store.get(_key(ticket, "answer")).decode()
-        if answer != YES:
+        if (answer := _told(store, ticket, "answer")) != YES:
             raise UserError(answer)
         group = _group(store, ticket, shards, shards)
     except RuntimeError as error:
@@ -78,7 +76,7 @@ def come_back(rank: int, shards: int) -> list[Peer]:
 
 
 class Admission:
-    """Where a shard lets workers in that come back.
+    """How a shard takes in workers that come back.
 
     Args:
         shard: which shard.
@@ -93,33 +91,33 @@ class Admission:
 
     def open(
         self,
-        enters: Callable[[int, Peer], None],
-        is_absent: Callable[[int], bool] = lambda worker: True,
+        enter: Callable[[int, Peer], None],
+        is_gone: Callable[[int], bool] = lambda worker: True,
     ) -> None:
-        """Let workers in from now on; both are called on threads of their own.
+        """Admit workers from now on; both are called on threads of their own.
 
         Args:
-            enters: takes in a worker, at its new address.
-            is_absent: asked by the first shard whether a number is that of a worker who is gone.
+            enter: takes in a worker, at its new address.
+            is_gone: asked by the first shard whether a number is that of a worker who is gone.
         """
-        threading.Thread(target=self._watch, args=(enters, is_absent), daemon=True).start()
+        self._enter, self._is_gone = enter, is_gone
+        threading.Thread(target=self._watch, daemon=True).start()
 
-    def _watch(self, enters: Callable[[int, Peer], None], is_absent: Callable[[int], bool]) -> None:
+    def _watch(self) -> None:
+        """Take one ticket after the other; each worker enters on a thread of its own."""
         with suppress(RuntimeError):  # the store is gone, and with it the run
             for ticket in count(1):
-                self._store.wait([_key(ticket, "worker")], LONG)
-                worker = _number(self._store.get(_key(ticket, "worker")))
+                worker = _number(_told(self._store, ticket, "worker"))
                 if self._shard == 0:
-                    self._store.set(_key(ticket, "answer"), self._answer(worker, ticket, is_absent))
-                self._store.wait([_key(ticket, "answer")], LONG)
-                if self._store.get(_key(ticket, "answer")).decode() == YES:
+                    self._store.set(_key(ticket, "answer"), self._answer(worker, ticket))
+                if _told(self._store, ticket, "answer") == YES:
                     self._latest[worker] = ticket
-                    entering = ticket, worker, enters
-                    threading.Thread(target=self._let_in, args=entering, daemon=True).start()
+                    threading.Thread(target=self._admit, args=(worker, ticket), daemon=True).start()
 
-    def _answer(self, worker: int, ticket: int, is_absent: Callable[[int], bool]) -> str:
+    def _answer(self, worker: int, ticket: int) -> str:
+        """The first shard's answer: yes, or why not."""
         end = time.monotonic() + NOTICED_S
-        while not self._admits(worker, ticket, is_absent):
+        while not self._admits(worker, ticket):
             if time.monotonic() > end:
                 return (
                     f"RANK: worker {worker} is not allowed; allowed: one of a worker that is gone"
@@ -127,23 +125,24 @@ class Admission:
             time.sleep(0.05)
         return YES
 
-    def _admits(self, worker: int, ticket: int, is_absent: Callable[[int], bool]) -> bool:
-        """Whether a worker may come in now; whoever knocked before it may not any more."""
+    def _admits(self, worker: int, ticket: int) -> bool:
+        """Whether a worker may enter now; its earlier tickets are then worth nothing."""
         with self._deciding:
-            admitted = worker not in self._entering and is_absent(worker)
+            admitted = worker not in self._entering and self._is_gone(worker)
             if admitted:
                 self._latest[worker] = ticket
             return admitted
 
-    def _let_in(self, ticket: int, worker: int, enters: Callable[[int, Peer], None]) -> None:
-        with suppress(RuntimeError, GarbageReceived):  # it died at the door
+    def _admit(self, worker: int, ticket: int) -> None:
+        """Form the group of a ticket, and let its worker enter."""
+        with suppress(RuntimeError, GarbageReceived):  # it died on the way in
             group = _group(connected(), ticket, self._shard, self._shards)
             with self._deciding:
-                if self._latest[worker] != ticket:  # it has died, and knocked again
+                if self._latest[worker] != ticket:  # it has died, and come with another
                     return
                 self._entering.add(worker)
             try:
-                enters(worker, Peer(group, self._shards))
+                self._enter(worker, Peer(group, self._shards))
             finally:
                 self._entering.discard(worker)
 
@@ -153,8 +152,14 @@ def admission_to(shard: int, shards: int) -> Admission | None:
     return None if under_torchrun() else Admission(shard, shards)
 
 
-def _number(told: bytes) -> int:
-    """A worker's number; -1, which is nobody's, for what is none."""
+def _told(store: TCPStore, ticket: int, what: str) -> str:
+    """What is said with a ticket; waits for it."""
+    store.wait([_key(ticket, what)], LONG)
+    return store.get(_key(ticket, what)).decode()
+
+
+def _number(told: str) -> int:
+    """The worker's number, or -1 if what came is none."""
     try:
         return int(told)
     except ValueError:

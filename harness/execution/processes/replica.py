@@ -1,4 +1,4 @@
-"""A replica of sequence training as its server knows it: two processes, and what they have.
+"""A replica of sequence training as its server knows it: two processes and their work.
 
 Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r.
 """
@@ -21,7 +21,7 @@ from harness.identity import identity
 from harness.simulator.costs import costs_of
 
 SIGN_EVERY_S = 60.0
-"""How often a server that is not ready yet says so: well within the patience of a message."""
+"""How often a server that is not ready says so: well before receivers give up."""
 
 
 def trainer_rank(replica: int) -> int:
@@ -42,12 +42,12 @@ def pace_of(config: SequenceConfig, paced: bool) -> Pace:
 
 
 def sign_of(config: SequenceConfig, *, paced: bool) -> int:
-    """What a server and its replicas compare, so that all execute the same: 48 bits."""
+    """48 bits that server and replicas compare, so that all execute the same configuration."""
     return int(identity({**config.to_dict(), "paced": paced})[:12], 16)
 
 
 class Handed(NamedTuple):
-    """A training utterance that a decoder was given, with which model, read when."""
+    """A training utterance that a decoder was given, the model's version, and when it was read."""
 
     utterance: int
     version: int
@@ -101,9 +101,9 @@ class Replica:
 
 @contextmanager
 def kept_waiting(replicas: int) -> Generator[None]:
-    """Give everybody a sign of life now and then, which needs no answer.
+    """Send all processes a sign of life now and then, which needs no answer.
 
-    While a server trains the run it starts from, replicas wait for its first message.
+    Replicas wait for the server's first message while it trains the run that it starts from.
     """
     ended = threading.Event()
 

@@ -1,8 +1,8 @@
 """Sequence training on real processes: what a replica's trainer and its decoder do.
 
-Between the two is a bounded queue: so many decoded utterances may wait for a slot, then the decoder
-waits. Each has a model of its own from the server: the decoder one for each utterance (or once an
-interval), the trainer one for each minibatch.
+Between the two is a queue of bounded length: when it is full, the decoder waits. Each reads the
+model from the server for itself: the decoder for each utterance (or once an interval), the trainer
+for each minibatch.
 """
 
 from __future__ import annotations

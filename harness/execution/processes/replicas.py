@@ -4,8 +4,8 @@ A decoder asks for one utterance after another and gets it with the newest model
 goes to its trainer. A trainer says which utterances enter its slots, reads, and sends gradients,
 which are folded in the order they come.
 
-A replica is both processes: if one dies, so does the other. What was handed out and has not entered
-a minibatch goes to other replicas; frames in its slots and in its contribution are lost, counted.
+A replica is both processes: if one dies, the other ends. Its utterances that have not entered a
+minibatch go to other replicas. Frames in its slots and in its contribution are lost, and counted.
 """
 
 from __future__ import annotations

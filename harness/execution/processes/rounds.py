@@ -1,10 +1,9 @@
 """Rounds of model averaging on real processes: workers descend, then all-reduce their results.
 
-Rank 0 computes nothing: it says how many rounds to train at which rate, and holds the model
-between, for evaluations and checkpoints. The workers average among themselves, and each takes
-the outer step for itself, from the same mean, so that nobody has to send a model but after the
-last of the rounds asked for. A round needs everybody: when a worker dies the run stops, and
-goes on from its last checkpoint.
+Rank 0 computes nothing: it asks for a number of rounds at one rate, and holds the model in
+between for evaluations and checkpoints. The workers average among themselves. Each takes the outer
+step itself, from the same mean; so a model is sent only after the last of the rounds asked for. A
+round needs all workers: when one dies, the run stops, and goes on from its last checkpoint.
 """
 
 from __future__ import annotations

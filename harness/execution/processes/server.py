@@ -66,7 +66,7 @@ class Distributed(Asynchronous):
         """
         most = folds if drain or handing_out is None else handing_out
         self.recorder.go_on(self.now_s)
-        self.fold(folds, most, rate)
+        self._fold_all(folds, most, rate)
         self.recorder.leave(self.now_s)
         return self.recorder.segment(self.members.out.values())
 

@@ -1,17 +1,17 @@
 """The asynchronous server in shards on real processes.
 
 Ranks from 0 are the shards, the others workers. The first shard is also the executor: it hands
-out minibatches and says when a contribution is complete, but models and pieces go between
+out minibatches and decides when a contribution is complete. Models and pieces go between
 workers and shards directly. A worker asks all shards at once for their slices, computes, and
 sends each its piece, one after the other, beginning with shard (worker mod shards), as the
 simulator has it. Every shard folds in the order of arrival, and reads find what they find.
 
-At the end of every stretch of folds nothing is in flight, so the slices that are then gathered
-are of one instant, and a checkpoint of the first shard is one of all.
+When `advance` returns, nothing is in flight. So the slices that it has gathered are of one
+instant, and a checkpoint of the first shard is one of all.
 
-A worker that dies is dropped by every shard. What no shard has of its contribution is lost and
-handed out again; what some have and others never will is folded by those that have it, and the
-record says which.
+A worker that dies is dropped by every shard. A contribution of which no shard has folded a piece
+is lost, and its minibatch handed out again. One of which some shards have is kept: the record says
+which of them folded their piece.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Sharded(Asynchronous):
         del drain, handing_out
         self.recorder.go_on(self.now_s)
         self._scatter()
-        self.fold(folds, folds, rate)
+        self._fold_all(folds, folds, rate)
         self.recorder.leave(self.now_s)
         self._gather()
         return self.recorder.segment(())
@@ -281,7 +281,7 @@ class Sharded(Asynchronous):
 
 @contextmanager
 def _needed(shard: int) -> Iterator[None]:
-    """Whatever goes wrong while talking to a shard means that it is gone."""
+    """A shard with which talking fails is gone."""
     try:
         yield
     except (RuntimeError, GarbageReceived) as error:

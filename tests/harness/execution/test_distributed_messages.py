@@ -102,7 +102,7 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
     talk.works((1, 1), (2, 2), (1, 0))
     assert talk.server.members.is_gone(0)
     talk.server.members.enter(0, Peer(None, 1))
-    assert not talk.server.members.is_gone(0)  # so the door refuses a second one
+    assert not talk.server.members.is_gone(0)  # so a second one is not admitted
     talk.says(0, FrameHeader(Kind.BACK))
     timeline = talk.works((2, 3), (1, 4), (0, 5))
     assert talk.told == GONE_AND_BACK

@@ -90,7 +90,7 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in(
     assert not entered
 
 
-def test_what_is_no_number_at_the_door_is_refused_and_the_next_one_is_let_in(
+def test_what_is_no_number_is_not_admitted_and_the_next_worker_is(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
@@ -102,7 +102,7 @@ def test_what_is_no_number_at_the_door_is_refused_and_the_next_one_is_let_in(
     assert entered.empty()
 
 
-def test_who_comes_back_while_it_is_taken_in_waits_at_the_door_and_is_not_let_in_twice(
+def test_a_worker_that_comes_back_while_it_enters_waits_and_is_not_admitted_twice(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
