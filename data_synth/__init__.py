@@ -10,6 +10,7 @@ from data_synth import parametric, presets, spoken
 from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, fsdd_connected, samromur
+from data_synth.storage import load, save
 from harness.errors import UserError, unknown
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
@@ -62,7 +63,7 @@ def load_corpus(
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
     if name not in CORPORA and Path(name).is_dir():
-        return replace(Corpus.load(Path(name)), name=name)
+        return replace(load(Path(name)), name=name)
     if name not in CORPORA:
         raise unknown("--corpus", name, [*CORPORA, "the folder of a saved corpus"])
     if skip and name not in CAN_SKIP:
@@ -88,8 +89,8 @@ def make_corpus(
     if out.exists():
         raise UserError(f"--out {out}: exists already; a corpus is made in a new folder")
     corpus = load_corpus(name, scale=scale, seed=seed, skip=skip, progress=progress)
-    corpus.save(out)
-    return Corpus.load(out)
+    save(corpus, out)
+    return load(out)
 
 
 def fetch_corpus(

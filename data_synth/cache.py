@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth.corpus import Corpus
-from data_synth.storage import new_folder
+from data_synth.storage import load, new_folder
 
 PACKAGE = Path(__file__).parent
 
@@ -51,4 +51,4 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
     """
     if not (folder / "corpus.json").exists():
         new_folder(folder, make)
-    return Corpus.load(folder)
+    return load(folder)

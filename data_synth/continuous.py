@@ -38,6 +38,7 @@ MAKERS = (
     "invented.py",
     "articulation.py",
     "features.py",
+    "corpus.py",
     "storage.py",
 )
 # States, int64 [n], frames in each, int64 [n], and displacements, float64 [n, dims].

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +50,11 @@ class Utterances:
         """The same utterances, every start moved by ``frames`` rows."""
         return replace(self, start=self.start + frames)
 
+    def plain(self) -> dict[str, list[Any]]:
+        """The columns, as JSON knows them."""
+        columns = {name: getattr(self, name).tolist() for name in COLUMNS}
+        return {**columns, "words": [list(words) for words in self.words]}
+
     @property
     def total_frames(self) -> int:
         """Frames of all these utterances together."""
@@ -58,6 +65,50 @@ def join(tables: list[Utterances]) -> Utterances:
     """The utterances of several tables, one after another; starts are left as they are."""
     columns = {name: np.concatenate([getattr(t, name) for t in tables]) for name in COLUMNS}
     return Utterances(**columns, words=tuple(words for t in tables for words in t.words))
+
+
+@dataclass(frozen=True)
+class Card:
+    """All of a corpus but its frames and utterances; see ``Corpus`` for the fields."""
+
+    name: str
+    lexicon: dict[str, tuple[int, ...]]
+    silence: tuple[int, ...] = ()
+    context: int = 5
+    frame_shift_s: float = 0.01
+    tests: tuple[str, ...] = ("clean", "noise")
+    pronunciations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tree: Tree | None = None
+    lm_text: tuple[tuple[str, ...], ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """All but the text, as JSON knows it; what a corpus lacks is left out."""
+        given = {key: value for key, value in asdict(self).items() if key != "lm_text"}
+        return {k: v for k, v in given.items() if v or k not in ("pronunciations", "tree")}
+
+
+def digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
+    """The fingerprint of a corpus; equal content has the same, on disk or in memory.
+
+    Args:
+        card: what the corpus is.
+        utterances: the whole table.
+        features: SHA-256 (hex) of all frames, little-endian float32.
+        targets: SHA-256 (hex) of all targets, little-endian int32.
+
+    Returns:
+        SHA-256, hex.
+    """
+    content: dict[str, Any] = {
+        "card": card.plain(),
+        "features": features,
+        "targets": targets,
+        "utterances": utterances.plain(),
+    }
+    if card.lm_text:
+        lines = "\n".join(" ".join(words) for words in card.lm_text)
+        content["lm_text"] = hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +168,28 @@ class Corpus:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over content and metadata; stored with a saved corpus, so cheap."""
-        from data_synth.storage import fingerprint
+        return self.stored_fingerprint or self.computed_fingerprint()
 
-        return self.stored_fingerprint or fingerprint(self)
+    def computed_fingerprint(self) -> str:
+        """The fingerprint of what the arrays hold now, whatever is stored."""
+        features = hashlib.sha256(np.ascontiguousarray(self.features, np.float32).data)
+        targets = hashlib.sha256(np.ascontiguousarray(self.targets, np.int32).data)
+        return digest(self.card, self.utterances, features.hexdigest(), targets.hexdigest())
+
+    @property
+    def card(self) -> Card:
+        """All but the frames and utterances."""
+        return Card(
+            self.name,
+            dict(self.lexicon),
+            self.silence,
+            self.context,
+            self.frame_shift_s,
+            self.tests,
+            dict(self.pronunciations),
+            self.tree,
+            self.lm_text,
+        )
 
     def split(self, name: str) -> Utterances:
         """The utterances of ``"train"``, ``"dev"`` or a test set.
@@ -135,23 +205,6 @@ class Corpus:
     def frames_of(self, name: str) -> int:
         """How many frames a split has."""
         return self.split(name).total_frames
-
-    def save(self, folder: Path) -> None:
-        """Writes the corpus to a folder that does not exist yet, all or nothing."""
-        from data_synth.storage import save
-
-        save(self, folder)
-
-    @staticmethod
-    def load(folder: Path) -> Corpus:
-        """Opens a saved corpus; frames stay on disk until they are read.
-
-        Raises:
-            UserError: the folder does not hold a whole corpus.
-        """
-        from data_synth.storage import load
-
-        return load(folder)
 
 
 def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

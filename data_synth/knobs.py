@@ -14,8 +14,7 @@ from typing import Any
 
 from data_synth import presets
 from data_synth.continuous import Condition, Maker, Recipe, chunks
-from data_synth.corpus import Corpus
-from data_synth.storage import write_chunks
+from data_synth.storage import load, write_chunks
 from data_synth.validate import Effort, Validation, validate
 
 # What is turned, and to what: nearly off, and about double.
@@ -37,7 +36,7 @@ def judged(recipe: Recipe, effort: Effort) -> Validation:
     with tempfile.TemporaryDirectory() as place:
         maker = Maker(recipe)
         write_chunks(Path(place), maker.card(), chunks(maker))
-        return validate(Corpus.load(Path(place)), effort, progress=lambda line: None)
+        return validate(load(Path(place)), effort, progress=lambda line: None)
 
 
 def table(

@@ -33,7 +33,14 @@ from data_synth.invented import (
 from data_synth.storage import Card, Chunk, write_chunks
 from harness.seeds import stream
 
-MAKERS = ("parametric.py", "invented.py", "articulation.py", "features.py", "storage.py")
+MAKERS = (
+    "parametric.py",
+    "invented.py",
+    "articulation.py",
+    "features.py",
+    "corpus.py",
+    "storage.py",
+)
 
 PRESETS: dict[str, Recipe] = {
     "smoke": Recipe(),

@@ -16,8 +16,8 @@ import numpy as np
 from data_synth.corpus import Corpus, Utterances
 from data_synth.features import FRONT_ENDS, normalised, normalised_by_speaker, with_deltas
 from data_synth.targets import Effort, Speech, from_transcripts
-from data_synth.tree import variants
 from data_synth.waves import read_flac, read_wav
+from harness.acoustics.lexicon import variants
 from harness.errors import UserError, unknown
 
 NORMALISATIONS = ("utterance", "speaker")

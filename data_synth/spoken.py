@@ -34,7 +34,7 @@ RATE_HZ = 16_000
 STATES = 3
 SHIFT, HALF_WINDOW = 160, 200  # samples from frame to frame, and to a frame's middle
 TRIES = 20
-MAKERS = ("spoken.py", "voices.py", "text.py", "features.py", "waves.py", "storage.py")
+MAKERS = ("spoken.py", "voices.py", "text.py", "features.py", "waves.py", "corpus.py", "storage.py")
 LANGUAGES = {
     "spoken-english": (
         "en-us",

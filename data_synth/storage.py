@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,33 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_synth.corpus import COLUMNS, Corpus, Utterances, join
-from data_synth.tree import Tree, tree_from
+from data_synth.corpus import COLUMNS, Card, Corpus, Utterances, digest, join
+from data_synth.tree import tree_from
 from harness.errors import UserError
 
 FORMAT = 1
 HEADER_BYTES = 128
 LM_TEXT = "lm_text.parquet"
-
-
-@dataclass(frozen=True)
-class Card:
-    """All of a corpus but its frames and utterances; see ``Corpus`` for the fields."""
-
-    name: str
-    lexicon: dict[str, tuple[int, ...]]
-    silence: tuple[int, ...] = ()
-    context: int = 5
-    frame_shift_s: float = 0.01
-    tests: tuple[str, ...] = ("clean", "noise")
-    pronunciations: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    tree: Tree | None = None
-    lm_text: tuple[tuple[str, ...], ...] = ()
-
-    def plain(self) -> dict[str, Any]:
-        """All but the text, as JSON knows it; what a corpus lacks is left out."""
-        given = {key: value for key, value in asdict(self).items() if key != "lm_text"}
-        return {k: v for k, v in given.items() if v or k not in ("pronunciations", "tree")}
 
 
 @dataclass(frozen=True)
@@ -57,41 +37,6 @@ class Chunk:
     features: np.ndarray
     targets: np.ndarray
     utterances: Utterances
-
-
-def card_of(corpus: Corpus) -> Card:
-    """The card of a corpus."""
-    return Card(
-        corpus.name,
-        dict(corpus.lexicon),
-        corpus.silence,
-        corpus.context,
-        corpus.frame_shift_s,
-        corpus.tests,
-        dict(corpus.pronunciations),
-        corpus.tree,
-        corpus.lm_text,
-    )
-
-
-def fingerprint(corpus: Corpus) -> str:
-    """SHA-256 (hex) of a corpus; the same for equal content, on disk or in memory."""
-    features = hashlib.sha256(np.ascontiguousarray(corpus.features, np.float32).data)
-    targets = hashlib.sha256(np.ascontiguousarray(corpus.targets, np.int32).data)
-    return _digest(card_of(corpus), corpus.utterances, features.hexdigest(), targets.hexdigest())
-
-
-def _digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
-    content = {
-        "card": card.plain(),
-        "features": features,
-        "targets": targets,
-        "utterances": _table(utterances).to_pydict(),
-    }
-    if card.lm_text:
-        lines = "\n".join(" ".join(words) for words in card.lm_text)
-        content["lm_text"] = hashlib.sha256(lines.encode()).hexdigest()
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _table(utterances: Utterances) -> pa.Table:
@@ -152,10 +97,10 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
         dim = chunk.features.shape[1]
     utterances = join(tables)
     pq.write_table(_table(utterances), folder / "utterances.parquet")
-    digest = _digest(card, utterances, features.close((dim,)), targets.close(()))
+    known_as = digest(card, utterances, features.close((dim,)), targets.close(()))
     if card.lm_text:
         pq.write_table(pa.table({"words": _sentences(card.lm_text)}), folder / LM_TEXT)
-    known = {"format": FORMAT, "fingerprint": digest, "lm_sentences": len(card.lm_text)}
+    known = {"format": FORMAT, "fingerprint": known_as, "lm_sentences": len(card.lm_text)}
     text = json.dumps({**known, **card.plain()}, indent=1)
     (folder / "corpus.json").write_text(text + "\n")
 
@@ -183,7 +128,7 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 def write(corpus: Corpus, folder: Path) -> None:
     """Writes a corpus that is in memory into an existing, empty folder."""
     chunk = Chunk(corpus.features, corpus.targets, corpus.utterances)
-    write_chunks(folder, card_of(corpus), [chunk])
+    write_chunks(folder, corpus.card, [chunk])
 
 
 def save(corpus: Corpus, folder: Path) -> None:

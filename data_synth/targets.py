@@ -23,9 +23,10 @@ from data_synth.align import equal_parts
 from data_synth.corpus import Corpus, Utterances, join, splice_index
 from data_synth.mixtures import Mixtures, refit
 from data_synth.sentences import Aligner, Alignment
-from data_synth.tree import SILENCE, Tree, expanded, untied, variants
+from data_synth.tree import SILENCE, Tree, expanded, untied
 from data_synth.tying import grow, pooled, questions, statistics_of
 from harness.acoustics.lattice import Recognised
+from harness.acoustics.lexicon import variants
 from harness.errors import UserError
 
 Pronunciations = Mapping[str, tuple[str, ...]]

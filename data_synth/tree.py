@@ -74,17 +74,3 @@ def untied(phones: Mapping[str, int], first: int = 0) -> Tree:
 def expanded(pronunciations: Mapping[str, Sequence[str]], tree: Tree) -> dict[str, tuple[int, ...]]:
     """The lexicon of targets that follows from a pronunciation lexicon and a tree."""
     return {entry: tree.targets(phones) for entry, phones in pronunciations.items()}
-
-
-def word_of(entry: str) -> str:
-    """The word of a lexicon entry: ``"either(2)"``, a second pronunciation, is ``"either"``."""
-    stem, bracket, number = entry.removesuffix(")").rpartition("(")
-    return stem if bracket and stem and entry.endswith(")") and number.isdigit() else entry
-
-
-def variants(pronunciations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Word -> its lexicon entries, in the lexicon's order."""
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in pronunciations:
-        found[word_of(entry)] = (*found.get(word_of(entry), ()), entry)
-    return found

@@ -43,6 +43,7 @@ MAKERS = (
     "features.py",
     "align.py",
     "waves.py",
+    "corpus.py",
     "storage.py",
     "../harness/acoustics/hmm.py",
 )

@@ -37,6 +37,7 @@ MAKERS = (
     "features.py",
     "align.py",
     "waves.py",
+    "corpus.py",
     "storage.py",
 )
 PARTS = 3  # of a digit, each with the states of a phone: models of whole words

@@ -24,7 +24,8 @@ from data_synth.corpus import Corpus
 from data_synth.features import with_deltas
 from data_synth.recorded import Recipe, Recording, Tally, normalise, read_lines, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of
-from data_synth.tree import SILENCE, Tree, expanded, variants
+from data_synth.tree import SILENCE, Tree, expanded
+from harness.acoustics.lexicon import variants
 from harness.errors import UserError
 
 SILENCE_PHONES = ("SIL", "sil")

@@ -41,6 +41,7 @@ MAKERS = (
     "features.py",
     "align.py",
     "waves.py",
+    "corpus.py",
     "storage.py",
 )
 RECIPE = Recipe(effort=Effort(rounds=12, tied_rounds=6, leaves=400), skip=False)

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from harness.acoustics.language_model import BEGIN, END, LanguageModel, Ngram
+from harness.acoustics.lexicon import Lexicon
 from harness.errors import UserError
 
 NO_WORD = -1
@@ -76,52 +77,6 @@ class Graph:
     def penalised(self, insertion: float) -> Graph:
         """The same graph with ``insertion`` nats taken from every word's weight."""
         return replace(self, weight=self.weight - insertion * (self.label != NO_WORD))
-
-
-@dataclass(frozen=True, eq=False)
-class Lexicon:
-    """How words are said, and what may stand between them.
-
-    Args:
-        words: word -> its pronunciations, each a left-to-right sequence of targets; they
-            share the word's probability equally.
-        silence: the targets of the silence that may stand between words and at both ends.
-        silence_prob: how likely silence is at each of these places.
-        stay: probability [K] that a target's state is followed by itself, in (0, 1); if
-            left out, staying and advancing weigh nothing.
-    """
-
-    words: Mapping[str, Sequence[Sequence[int]]]
-    silence: Sequence[int] = ()
-    silence_prob: float = 0.5
-    stay: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.silence_prob < 1:
-            raise UserError(f"silence_prob: {self.silence_prob}; allowed: between 0 and 1")
-        empty = [w for w, said in self.words.items() if not said or not all(map(len, said))]
-        if empty:
-            raise UserError(f"lexicon: word {empty[0]!r} has a pronunciation without targets")
-
-    @classmethod
-    def of(
-        cls,
-        entries: Mapping[str, Sequence[int]],
-        silence: Sequence[int] = (),
-        stay: np.ndarray | None = None,
-    ) -> Lexicon:
-        """From a corpus's lexicon, where ``"word(2)"`` is another way to say ``"word"``."""
-        from data_synth.tree import variants  # corpora are validated by decoding: a circle
-
-        said = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
-        return cls(said, silence, stay=stay)
-
-    def staying(self, target: int) -> tuple[float, float]:
-        """Log weights of staying in and of leaving a state of ``target``."""
-        if self.stay is None:
-            return 0.0, 0.0
-        p = float(self.stay[target])
-        return math.log(p), math.log1p(-p)
 
 
 def decoding_graph(model: LanguageModel, lexicon: Lexicon) -> Graph:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.acoustics import language_model
 from harness.acoustics.decoder import EVERYTHING, decode
 from harness.acoustics.forward_backward import Shares, occupancies
-from harness.acoustics.graph import Graph, Lexicon, decoding_graph, transcript_graph
-from harness.acoustics.hmm import stay_probabilities
+from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
 from harness.acoustics.language_model import LanguageModel
-
-if TYPE_CHECKING:
-    from data_synth.corpus import Corpus
+from harness.acoustics.lexicon import Lexicon
 
 REMEMBERED = 16_384
 """Transcripts whose graphs are kept."""
@@ -91,24 +86,3 @@ class References:
     ) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K] of all paths of a reference; -inf and zeros if none has T frames."""
         return occupancies(self.graph(reference), scores, shares)
-
-
-@lru_cache(maxsize=2)
-def references_of(corpus: Corpus) -> References:
-    """Paper 3's graphs for a corpus: a unigram over its lexicon, transitions from its alignment.
-
-    Made once for all runs of a process on a corpus: their graphs of transcripts are the same.
-
-    The unigram is estimated from the corpus's text, or from its training transcripts if it
-    has none.
-    """
-    # Corpora are validated by decoding, so these would import each other.
-    from data_synth.corpus import frame_edges
-    from data_synth.tree import word_of
-
-    train = corpus.split("train")
-    words = {word_of(entry) for entry in corpus.lexicon}
-    model = language_model.train(corpus.lm_text or train.words, 1, vocabulary=words)
-    row, first, _ = frame_edges(train)
-    stay = stay_probabilities(corpus.targets[row], np.flatnonzero(row == first), corpus.n_targets)
-    return References(model, Lexicon.of(corpus.lexicon, corpus.silence, stay))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from harness.acoustics.decoder import Beam, decode
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Recognised
 from harness.acoustics.scoring import ErrorCounts, Sentence, character_errors, word_errors
-
-if TYPE_CHECKING:
-    from data_synth.corpus import Corpus, Utterances
 
 SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 INSERTIONS = (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0)
@@ -58,8 +55,8 @@ class Tuned:
 
 
 def tune(
-    corpus: Corpus,
-    scores_of: Callable[[Utterances], Iterable[np.ndarray]],
+    said: Sequence[Sentence],
+    scores: Iterable[np.ndarray],
     graph: Graph,
     *,
     scales: Sequence[float] = SCALES,
@@ -69,12 +66,11 @@ def tune(
 ) -> Tuned:
     """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
 
-    Only the split ``dev`` is ever asked for; test sets cannot leak in. Of equally good
-    settings the first given is kept.
+    Of equally good settings the first given is kept.
 
     Args:
-        corpus: whose development set decides.
-        scores_of: gives ``[T, K]`` log p(s | x_t) - log prior(s) of each utterance.
+        said: words of each utterance of the development set, or of a part of it.
+        scores: ``[T, K]`` log p(s | x_t) - log prior(s) of each.
         graph: what to search.
         scales: values of κ to try.
         insertions: penalties to try, in nats a word; less than 0 favours more words.
@@ -84,8 +80,7 @@ def tune(
     Raises:
         ValueError: there is no scale to try.
     """
-    dev = corpus.split("dev")
-    trials = _Trials(graph, dev.words, list(scores_of(dev)), UNITS[unit], beam)
+    trials = _Trials(graph, said, list(scores), UNITS[unit], beam)
     tried = trials.of([(scale, 0.0) for scale in scales])
     scale = min(tried, key=lambda t: t.rate).scale
     tried += trials.of([(scale, insertion) for insertion in insertions if insertion != 0.0])

@@ -70,7 +70,7 @@ def _configure_validate(verb: argparse.ArgumentParser) -> None:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from data_synth.corpus import Corpus
+    from data_synth.storage import load
     from data_synth.validate import Effort, validate
 
     for name in ("frames", "epochs", "units", "layers"):
@@ -82,7 +82,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         units=arguments.units,
         layers=arguments.layers,
     )
-    found = validate(Corpus.load(arguments.folder), effort, arguments.seed, print)
+    found = validate(load(arguments.folder), effort, arguments.seed, print)
     print(f"{found.targets} targets, {found.frames} training frames")
     rows = {"chance": found.chance, "linear": found.linear, "shallow": found.shallow}
     for name, error in {**rows, "deep": found.deep}.items():
@@ -136,13 +136,13 @@ def _effort(arguments: argparse.Namespace) -> Effort:
 
 
 def _align(arguments: argparse.Namespace) -> int:
-    from data_synth.corpus import Corpus
+    from data_synth.storage import load, save
     from data_synth.targets import of_corpus
 
     _refuse_existing(arguments.out)
     effort = _effort(arguments)
-    corpus = of_corpus(Corpus.load(arguments.folder), effort, print, arguments.skip_bad)
-    corpus.save(arguments.out)
+    corpus = of_corpus(load(arguments.folder), effort, print, arguments.skip_bad)
+    save(corpus, arguments.out)
     _describe(arguments.out, corpus)
     return 0
 
@@ -169,6 +169,7 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
 def _import(arguments: argparse.Namespace) -> int:
     from data_synth.public.kaldi_dir import Folder, Import, read
     from data_synth.recorded import NORMALISATIONS, Recipe
+    from data_synth.storage import save
 
     _refuse_existing(arguments.out)
     if arguments.normalise not in NORMALISATIONS:
@@ -183,7 +184,7 @@ def _import(arguments: argparse.Namespace) -> int:
     lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"
     arpa = _checked_arpa(arguments.lm)
     corpus = read(folders, lexicon, options, print)
-    corpus.save(arguments.out)
+    save(corpus, arguments.out)
     if arpa is not None:
         (arguments.out / "lm.arpa").write_bytes(arpa)
     _describe(arguments.out, corpus)

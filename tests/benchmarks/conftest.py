@@ -14,8 +14,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.seeds import stream
 
 SAID = 12

@@ -9,9 +9,8 @@ import pytest
 
 from data_synth import continuous as c
 from data_synth import presets
-from data_synth.corpus import Corpus
 from data_synth.knobs import table
-from data_synth.storage import write_chunks
+from data_synth.storage import load, write_chunks
 from data_synth.text import Manner
 from data_synth.tree import SILENCE
 from data_synth.validate import Effort
@@ -40,7 +39,7 @@ def corpus(folder, recipe=TINY, utterances=200):
     folder.mkdir()
     maker = c.Maker(recipe)
     write_chunks(folder, maker.card(), c.chunks(maker, utterances))
-    return Corpus.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")

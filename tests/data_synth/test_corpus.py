@@ -8,7 +8,7 @@ import pytest
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances, frame_edges, join, splice_index
-from data_synth.storage import Chunk, card_of, fingerprint, load, new_folder, write_chunks
+from data_synth.storage import Chunk, load, new_folder, save, write_chunks
 from harness.errors import UserError
 from harness.seeds import stream
 
@@ -83,16 +83,16 @@ def test_an_unknown_split_is_named_with_those_that_exist():
 
 def test_a_saved_corpus_comes_back_whole(tmp_path):
     corpus = small_corpus()
-    corpus.save(tmp_path / "c")
-    back = Corpus.load(tmp_path / "c")
+    save(corpus, tmp_path / "c")
+    back = load(tmp_path / "c")
     assert isinstance(back.features, np.memmap)
     assert (back.features == corpus.features).all()
     assert (back.targets == corpus.targets).all()
     assert back.utterances.words == corpus.utterances.words
     assert back.utterances.start.tolist() == corpus.utterances.start.tolist()
     assert back.utterances.start.dtype == np.int64
-    assert card_of(back) == card_of(corpus)
-    assert back.fingerprint == corpus.fingerprint == fingerprint(back)
+    assert back.card == corpus.card
+    assert back.fingerprint == corpus.fingerprint == back.computed_fingerprint()
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
@@ -120,21 +120,21 @@ def test_the_bytes_on_disk_do_not_depend_on_the_chunks(tmp_path):
         pieces.append(Chunk(corpus.features[start:end], corpus.targets[start:end], table))
     for name, chunks in (("whole", whole), ("pieces", pieces)):
         (tmp_path / name).mkdir()
-        write_chunks(tmp_path / name, card_of(corpus), chunks)
+        write_chunks(tmp_path / name, corpus.card, chunks)
     for file in ("features.npy", "targets.npy", "utterances.parquet", "corpus.json"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "pieces" / file).read_bytes()
 
 
 def test_a_corpus_is_not_saved_over_another(tmp_path):
-    small_corpus().save(tmp_path / "c")
+    save(small_corpus(), tmp_path / "c")
     with pytest.raises(UserError, match="exists already"):
-        small_corpus().save(tmp_path / "c")
+        save(small_corpus(), tmp_path / "c")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match=r"c: cannot write here"):
-        small_corpus().save(tmp_path / "file" / "c")
+        save(small_corpus(), tmp_path / "file" / "c")
 
 
 def test_a_disk_that_fills_up_is_named_and_nothing_is_kept(tmp_path):
@@ -161,7 +161,7 @@ def test_whoever_finishes_first_keeps_the_folder(tmp_path):
 )
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
 def test_a_damaged_corpus_is_refused_in_one_line(tmp_path, file, damage):
-    small_corpus().save(tmp_path / "c")
+    save(small_corpus(), tmp_path / "c")
     path = tmp_path / "c" / file
     if damage == "missing":
         path.unlink()
@@ -174,7 +174,7 @@ def test_a_damaged_corpus_is_refused_in_one_line(tmp_path, file, damage):
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path):
-    small_corpus().save(tmp_path / "c")
+    save(small_corpus(), tmp_path / "c")
     np.save(tmp_path / "c" / "targets.npy", np.zeros(14, np.int32))
     with pytest.raises(UserError, match=r"features\.npy has 15 frames, targets.npy 14"):
         load(tmp_path / "c")
@@ -182,7 +182,7 @@ def test_arrays_of_different_lengths_are_refused(tmp_path):
 
 def test_a_folder_stands_where_the_name_of_a_corpus_may(tmp_path):
     corpus = small_corpus()
-    corpus.save(tmp_path / "mine")
+    save(corpus, tmp_path / "mine")
     found = load_corpus(str(tmp_path / "mine"), scale="smoke")
     assert found.fingerprint == corpus.fingerprint
     assert found.name == str(tmp_path / "mine")

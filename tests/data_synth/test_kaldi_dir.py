@@ -7,9 +7,9 @@ import kaldiio
 import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus
 from data_synth.public import kaldi_dir as k
 from data_synth.recorded import Recipe
+from data_synth.storage import load
 from data_synth.targets import Effort
 from harness.cli import main
 from harness.errors import UserError
@@ -234,7 +234,7 @@ def test_a_directory_is_imported_by_command_with_its_own_splits(folder, tmp_path
     arguments += ["--dev", str(tmp_path / "eval"), "--test", str(tmp_path / "eval")]
     arguments += ["--lm", str(tmp_path / "lm.txt"), "--rounds", "2", "--leaves", "0"]
     assert main([*arguments, "--normalise", "speaker"]) == 0
-    made = Corpus.load(out)
+    made = load(out)
     assert made.tests == ("eval",)
     assert [len(made.split(s)) for s in ("train", "dev", "eval")] == [20, 6, 6]
     assert (out / "lm.arpa").read_text() == arpa

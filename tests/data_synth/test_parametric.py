@@ -9,8 +9,7 @@ import pytest
 
 import data_synth
 from data_synth import parametric as p
-from data_synth.corpus import Corpus
-from data_synth.storage import write_chunks
+from data_synth.storage import load, write_chunks
 from harness.acoustics.hmm import align
 from harness.errors import UserError
 
@@ -20,7 +19,7 @@ TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
 def corpus(folder, recipe=TINY, utterances=500):
     folder.mkdir()
     write_chunks(folder, p.Maker(recipe).card(), p.chunks(recipe, utterances))
-    return Corpus.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def test_another_process_makes_the_same_bytes(tiny, tmp_path):
     )
     (tmp_path / "c").mkdir()
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "c")], check=True)
-    assert Corpus.load(tmp_path / "c").fingerprint == tiny.fingerprint
+    assert load(tmp_path / "c").fingerprint == tiny.fingerprint
 
 
 def test_another_seed_makes_another_corpus(tiny, tmp_path):

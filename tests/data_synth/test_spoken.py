@@ -9,8 +9,9 @@ import pytest
 
 from data_synth import spoken as s
 from data_synth.text import Manner
-from data_synth.tree import SILENCE, word_of
+from data_synth.tree import SILENCE
 from data_synth.voices import Speaker
+from harness.acoustics.lexicon import word_of
 from harness.seeds import stream
 
 pytest.importorskip("espeakng_loader")

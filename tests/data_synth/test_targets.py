@@ -8,7 +8,7 @@ import pytest
 from data_synth import continuous as c
 from data_synth.corpus import Utterances
 from data_synth.sentences import Aligner
-from data_synth.storage import write_chunks
+from data_synth.storage import load, write_chunks
 from data_synth.targets import (
     MARGIN,
     SMOOTHED,
@@ -52,9 +52,8 @@ def clear(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clear")
     maker = c.Maker(CLEAR)
     write_chunks(folder, maker.card(), c.chunks(maker))
-    from data_synth.corpus import Corpus
 
-    return Corpus.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from data_synth import parametric
-from data_synth.corpus import Corpus
+from data_synth.storage import load
 from harness.cli import main
 
 TINY = parametric.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
@@ -19,7 +19,7 @@ def tiny(tmp_path, monkeypatch):
 def test_a_corpus_is_made_described_and_validated(tiny, capsys):
     out = tiny / "c"
     assert main(["corpus", "make", "parametric", "--out", str(out)]) == 0
-    made = Corpus.load(out)
+    made = load(out)
     assert f"fingerprint {made.fingerprint}" in capsys.readouterr().out
     quick = ["--frames", "500", "--epochs", "1", "--units", "8", "--layers", "2"]
     assert main(["corpus", "validate", str(out), *quick]) == 0

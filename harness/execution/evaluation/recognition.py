@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +10,8 @@ import numpy as np
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
 from harness.acoustics.decoder import Beam
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
+from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import isolated_word_errors, word_errors
 from harness.acoustics.tuning import recognise, tune
 
@@ -95,5 +95,4 @@ class Sentences:
     def _tuned(self, scores_of: ScoresOf) -> float:
         dev = self.corpus.split("dev")
         few = dev.take(np.arange(0, len(dev), max(1, len(dev) // TUNED_ON)))
-        thinned = replace(self.corpus, utterances=few)
-        return tune(thinned, scores_of, self.graph, insertions=(), beam=BEAM).best.scale
+        return tune(few.words, scores_of(few), self.graph, insertions=(), beam=BEAM).best.scale

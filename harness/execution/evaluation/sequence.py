@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from harness.acoustics.decoder import Beam
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.numerator import references_of
 from harness.acoustics.scoring import ErrorCounts, word_errors
 from harness.acoustics.tuning import recognise, tune
 from harness.execution.data.decoding import Seen, Tally, log_posteriors
 from harness.execution.data.frames import Frames
+from harness.execution.data.references import references_of
 
 BEAM = Beam(12.0)
 
@@ -112,10 +112,8 @@ class SequenceEvaluator:
         utterances.
         """
         graph = _test_graph(self.corpus, order)
-        thinned = replace(self.corpus, utterances=self._held_out)
-        scale = (self.criterion.criterion.kappa,)
-        scores_of = partial(self._scores, model)
-        best = tune(thinned, scores_of, graph, scales=scale, beam=BEAM).best
+        dev, scale = self._held_out, (self.criterion.criterion.kappa,)
+        best = tune(dev.words, self._scores(model, dev), graph, scales=scale, beam=BEAM).best
         found: dict[str, Tested] = {}
         for test in self.corpus.tests:
             part, wrong = self.corpus.split(test), 0

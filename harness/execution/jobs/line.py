@@ -15,9 +15,9 @@ from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.numerator import references_of
 from harness.execution.data.corpora import corpus_of
 from harness.execution.data.frames import Frames
+from harness.execution.data.references import references_of
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig

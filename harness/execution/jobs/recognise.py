@@ -18,12 +18,14 @@ from safetensors.torch import load_file
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
+from data_synth.storage import load
 from harness.acoustics import language_model
 from harness.acoustics.arpa import read_arpa
 from harness.acoustics.decoder import Beam
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
 from harness.acoustics.hmm import chain_scores, chains
 from harness.acoustics.language_model import LanguageModel
+from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import Sentence, character_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
@@ -65,7 +67,7 @@ class Place:
             UserError: no such corpus, or it cannot be made.
         """
         if self.folder is not None:
-            return Corpus.load(self.folder)
+            return load(self.folder)
         return load_corpus(self.name, scale=self.scale, seed=self.seed, skip=self.skip)
 
 
@@ -179,8 +181,8 @@ class Transcriber:
             dev, decoding = self.corpus.split("dev"), self.decoding
             few = dev.take(np.arange(0, len(dev), max(1, len(dev) // decoding.dev)))
             self.tuned = tune(
-                replace(self.corpus, utterances=few),
-                scores_of,
+                few.words,
+                scores_of(few),
                 self._graph,
                 scales=decoding.scales,
                 insertions=decoding.insertions,

@@ -14,9 +14,9 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.numerator import references_of
 from harness.execution.data.decoding import Decoder, Halves
 from harness.execution.data.frames import Frames
+from harness.execution.data.references import references_of
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.sequence import SequenceConfig
 

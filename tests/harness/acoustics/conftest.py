@@ -9,8 +9,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from harness.acoustics.graph import Graph, Lexicon, decoding_graph
+from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.language_model import BEGIN, END, LanguageModel, train
+from harness.acoustics.lexicon import Lexicon
 from harness.seeds import stream
 
 TEXT = [tuple(line.split()) for line in ("a b", "a", "b c a", "c", "a b c", "b b", "", "c a b")]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from harness.acoustics.batched_mmi import BatchedCriterion
-from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
 from harness.seeds import stream

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.errors import UserError
 from harness.seeds import stream
 

@@ -7,9 +7,10 @@ import pytest
 
 from harness.acoustics.decoder import EVERYTHING, lattice
 from harness.acoustics.forward_backward import occupancies
-from harness.acoustics.graph import Lexicon, decoding_graph, transcript_graph
+from harness.acoustics.graph import decoding_graph, transcript_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lattice import posteriors
+from harness.acoustics.lexicon import Lexicon
 from harness.seeds import stream
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from harness.acoustics.decoder import EVERYTHING, decode, lattice
 from harness.acoustics.forward_backward import occupancies
-from harness.acoustics.graph import Lexicon, decoding_graph, transcript_graph
+from harness.acoustics.graph import decoding_graph, transcript_graph
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.errors import UserError
 
 
@@ -59,11 +60,6 @@ def test_the_insertion_penalty_is_paid_for_every_word(task):
         best = max(p.weight for p in task.paths if len(p.words) == number)
         assert len(found.words) == number
         assert found.score == pytest.approx(best - penalty * number, abs=1e-11)
-
-
-def test_entries_with_a_number_are_pronunciations_of_one_word():
-    lexicon = Lexicon.of({"either": (1, 2), "either(2)": (3,), "or": (4,)})
-    assert lexicon.words == {"either": ((1, 2), (3,)), "or": ((4,),)}
 
 
 def test_words_without_pronunciation_are_left_out():

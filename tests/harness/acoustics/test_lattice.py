@@ -7,9 +7,10 @@ import pytest
 
 from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
 from harness.acoustics.forward_backward import occupancies
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lattice import best_path, oracle_errors, posteriors, pruned
+from harness.acoustics.lexicon import Lexicon
 from harness.seeds import stream
 
 

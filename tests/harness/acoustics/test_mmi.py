@@ -10,8 +10,8 @@ import torch
 from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.decoder import EVERYTHING, Beam
 from harness.acoustics.dnn import Dnn
-from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _Said, _weighed
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout, random_parameters

@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from data_synth import continuous as c
-from data_synth.corpus import Corpus
-from data_synth.storage import write_chunks
+from data_synth.storage import load, write_chunks
 from data_synth.text import Manner
 from harness.acoustics.arpa import write_arpa
 from harness.acoustics.language_model import train
@@ -48,7 +47,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(folder):
-    return Corpus.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.graph import Lexicon, decoding_graph
+from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
+from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import word_errors
 from harness.acoustics.tuning import SCALES, recognise
 from harness.execution.evaluation import recognition

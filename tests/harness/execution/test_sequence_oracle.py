@@ -13,10 +13,10 @@ from torch.nn.functional import linear, log_softmax
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.numerator import references_of
 from harness.acoustics.stack import Layout
 from harness.execution.data.decoding import Decoder, Halves, log_posteriors
 from harness.execution.data.frames import Frames
+from harness.execution.data.references import references_of
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.training.initial import MODEL
