@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.errors import EXIT_DONE
+
 __all__ = ["configure", "run"]
 
 
@@ -14,7 +16,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rebuild the report."""
-    from reports.command import report_command
+    """Rebuild the report.
 
-    return report_command(arguments.folder)
+    Raises:
+        UserError: the folder holds no results.
+    """
+    from reports import build
+
+    build(arguments.folder)
+    print(arguments.folder / "report.pdf")
+    return EXIT_DONE

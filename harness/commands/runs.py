@@ -1,23 +1,97 @@
-"""`lagbench runs`: what a store holds."""
+"""`lagbench runs`: what a store holds, or every store in a folder."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from harness.errors import EXIT_DONE, UserError
+from harness.identity import SHORT
+from harness.store import Run, Store
+from reports import differences
+
 __all__ = ["configure", "run"]
+
+OUT = Path("reports/out")  # where reproductions write unless told otherwise
+STYLES = {"diverged": "bold red", "failed": "bold red", "unfinished": "yellow"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    default = Path("reports/out")
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=default, help="a store, or a folder that holds some"
+        "folder", nargs="?", type=Path, default=OUT, help="a store, or a folder that holds some"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the runs."""
-    from reports.command import runs_command
+    """List the runs of every store in or below a folder.
 
-    return runs_command(arguments.folder)
+    A table on a terminal; elsewhere one tab-separated line a run: hash, status,
+    summary, what sets it apart, store.
+
+    Raises:
+        UserError: the folder does not exist or holds no store.
+    """
+    for store in find_stores(arguments.folder):
+        rows = listed(store.runs())
+        if sys.stdout.isatty():
+            _show(store, rows)
+        else:
+            for row in rows:
+                print(*row, store.path, sep="\t")
+    return EXIT_DONE
+
+
+def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
+    """Hash, status, summary and what sets it apart, runs of one kind together."""
+    rows: list[tuple[str, str, str, str]] = []
+    for group in differences.alike([run.config for run in runs]):
+        kind = [runs[index] for index in group]
+        _, apart = differences.split([run.config for run in kind])
+        rows += [
+            (run.hash[:SHORT], run.status, summary(run), pairs(own))
+            for run, own in zip(kind, apart, strict=True)
+        ]
+    return rows
+
+
+def find_stores(folder: Path) -> list[Store]:
+    """The folder itself if it is a store, else those named ``runs`` below it.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [folder] if next(folder.glob("*/config.json"), None) else []
+    found = found or sorted(path for path in folder.rglob("runs") if path.is_dir())
+    if not found:
+        raise UserError(
+            f"runs: no store in {str(folder)!r}; allowed: an output folder or its runs/"
+        )
+    return [Store(path) for path in found]
+
+
+def summary(run: Run) -> str:
+    """Why a run ended as it did, if it says so, and the numbers of its summary, in one line."""
+    numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
+    told = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
+    return "; ".join(filter(None, (run.note, told)))
+
+
+def pairs(items: dict[str, str]) -> str:
+    """``key value`` pairs in one line."""
+    return ", ".join(f"{key} {value}" for key, value in items.items())
+
+
+def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{store.path}: {len(rows)} runs", title_justify="left", box=None)
+    for head in ("run", "status", "summary", "what sets it apart"):
+        table.add_column(head, no_wrap=head in ("run", "status"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1], ""))
+    Console().print(table)

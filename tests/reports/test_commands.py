@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pytest
 
+from harness.commands import report, runs
 from harness.errors import UserError
 from harness.store import Store
-from reports.command import report_command, runs_command
+
+
+def report_command(folder):
+    return report.run(Namespace(folder=folder))
+
+
+def runs_command(folder):
+    return runs.run(Namespace(folder=folder))
 
 
 def test_report_rebuilds_without_training_and_names_the_file(out, capsys):
@@ -32,11 +42,11 @@ def test_a_damaged_results_file_is_one_clear_line_and_leaves_the_old_report(out)
 def test_runs_are_plain_lines_where_there_is_no_terminal(built, capsys):
     assert runs_command(built) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    runs = Store(built / "runs").runs()
-    assert sorted(line[0] for line in lines) == [run.hash[:12] for run in runs]
+    stored = Store(built / "runs").runs()
+    assert sorted(line[0] for line in lines) == [run.hash[:12] for run in stored]
     assert {line[1] for line in lines} == {"done", "diverged", "unfinished"}
     assert all(len(line) == 5 for line in lines)
-    bad = [(run, line) for run in runs for line in lines if run.note and line[0] == run.hash[:12]]
+    bad = [(run, line) for run in stored for line in lines if run.note and line[0] == run.hash[:12]]
     assert bad
     assert all(line[2].startswith(run.note) for run, line in bad)
 
