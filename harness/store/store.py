@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from filelock import FileLock
+
 from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
-from harness.store.lock import Lock
 from harness.store.read import Run, read_run
 from harness.store.write import RunWriter
 
@@ -43,14 +44,15 @@ class Store:
         """
         folder = self.path / identity(config)
         atomic.writable_folder(folder, "store")
-        lock = Lock(folder / schema.LOCK)
+        lock = FileLock(folder / schema.LOCK, thread_local=False)
+        lock.acquire()
         try:
             return self._opened(folder, config, lock)
         except BaseException:
             lock.release()
             raise
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lock: Lock) -> RunWriter:
+    def _opened(self, folder: Path, config: Mapping[str, object], lock: FileLock) -> RunWriter:
         if (folder / schema.RUN).exists():
             run = read_run(folder)
             if run.status != "failed":

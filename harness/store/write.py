@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
+from filelock import FileLock
+
 from harness.identity import identity, plain
 from harness.store import atomic, schema
 from harness.store.columns import MetricRow, columns_of, read_columns, rows_of, write_columns
-from harness.store.lock import Lock
 from harness.store.schema import Outcome
 
 
@@ -31,7 +32,7 @@ class RunWriter:
         checkpoint: ``dir/"checkpoint"``, made by the trainer when it needs it.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object], lock: Lock) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], lock: FileLock) -> None:
         self.config: dict[str, object] = plain(config)
         self.hash = identity(config)
         self.dir = folder
