@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.blocks import fit_for_blocks, step_and_average
-from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.turns import Turns, one_by_one
+from harness.network import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
 

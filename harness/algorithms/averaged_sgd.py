@@ -12,8 +12,9 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.blocks import step_and_average
-from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.turns import Turns, one_by_one
+from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,19 @@ An algorithm is two functions and a server state that goes in and comes out. It 
 tensors, how stale they are and the rate its schedule asks for; never time, ranks or
 transports. So one object runs on a simulated cluster and on a real one.
 
-Shape letters: W contributions at once, P parameters, B frames, D inputs.
+Shape letters: W contributions at once, P parameters, B frames.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 from torch import Tensor
 
-
-class Minibatch(NamedTuple):
-    """The frames of W minibatches of B frames: ``x [W, B, D]``, ``targets [W, B]`` (int64)."""
-
-    x: Tensor
-    targets: Tensor
+from harness.network import Minibatch, Network
 
 
 @dataclass
@@ -47,10 +42,6 @@ class Server:
         return {"iterate": self.model, **self.vectors}
 
 
-Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""``gradient(stack [W, P], x [W, B, D], targets [W, B], out [W, P]) -> summed losses [W]``."""
-
-
 @dataclass
 class Memory:
     """What workers remember from one contribution to their next.
@@ -64,46 +55,6 @@ class Memory:
 
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     new_pass: bool = True
-
-
-class Views(Protocol):
-    """Where layers lie in a stack, as `harness.acoustics.stack.Layout` says it."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Units of each level, input first."""
-        ...
-
-    def views(self, stack: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        """``weight [W, n, m]`` and ``bias [W, n]`` of each layer in a ``[W, P]`` stack."""
-        ...
-
-
-class Network(Protocol):
-    """What algorithms need of a network, as `harness.acoustics.dnn.Dnn` offers it."""
-
-    @property
-    def layout(self) -> Views:
-        """Where its layers lie."""
-        ...
-
-    @property
-    def gradient(self) -> Gradient:
-        """The gradient of the summed loss."""
-        ...
-
-    def backward(
-        self,
-        stack: Tensor,
-        x: Tensor,
-        targets: Tensor,
-        visit: Callable[[int, Tensor, Tensor], None],
-    ) -> Tensor:
-        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``.
-
-        What is shown may be kept: it is not overwritten.
-        """
-        ...
 
 
 class Algorithm(ABC):

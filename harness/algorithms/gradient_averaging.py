@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Restart, recalled, remember
-from harness.algorithms.ng_layer import NaturalGradient
+from harness.natural_gradient import NaturalGradient
+from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)

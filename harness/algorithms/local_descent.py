@@ -14,14 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Minibatch, Network
-from harness.algorithms.ng_joint import join, may_join, part, step_
-from harness.algorithms.ng_layer import (
-    NaturalGradient,
-    Sides,
-    state_from_tensors,
-    state_tensors,
-)
+from harness.algorithms.contract import Memory
+from harness.natural_gradient import NaturalGradient
+from harness.natural_gradient.joint import join, may_join, part, step_
+from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
+from harness.network import Minibatch, Network
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""

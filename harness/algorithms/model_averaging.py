@@ -15,10 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Restart, descend, recalled, remember
-from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
+from harness.natural_gradient import NaturalGradient
+from harness.network import Minibatch, Network
 
 BEFORE = "before"
 """The server's vector that holds the model of the version before."""

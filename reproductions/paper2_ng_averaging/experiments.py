@@ -11,9 +11,6 @@ from harness.acoustics.initial import WideRandom
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.ng_change import PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.schedules import Exponential, Halving
 from harness.execution.jobs.all_reduce import AllReduceConfig
@@ -21,6 +18,7 @@ from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from reproductions.paper import Subject, levels
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,

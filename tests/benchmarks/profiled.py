@@ -29,7 +29,7 @@ from reproductions.paper import Subject
 
 SIZE, COPIED = 1024, 64_000_000
 ROWS = 25
-NATURAL = ("ng_layer.py", "_factors")
+NATURAL = ("layer.py", "_factors")
 PARTS = {
     "gradients": (("dnn.py", "backward_from"), NATURAL),
     "natural gradient": (NATURAL, None),

@@ -17,8 +17,8 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.contract import Minibatch
 from harness.execution.replay.stale import StaleReplay
+from harness.network import Minibatch
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.simulator.protocols.averaging import Averaging
 

@@ -13,12 +13,10 @@ from torch import nn
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.local_descent import descend
-from harness.algorithms.ng_change import PerSample
-from harness.algorithms.ng_estimate import FIRST_CALLS, Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
-from harness.algorithms.ng_sgd import NGSGD
+from harness.natural_gradient import NGSGD, NaturalGradient, PerSample, Preconditioner
+from harness.natural_gradient.estimate import FIRST_CALLS
+from harness.network import Minibatch
 
 PERIOD = 4
 OPTIONS = NaturalGradient(Preconditioner(30, PERIOD), Preconditioner(60, PERIOD), PerSample(0.1))

@@ -21,14 +21,12 @@ from data_synth.corpus import Corpus
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.ng_change import PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
 from harness.execution.data.frames import Frames
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.file import load_run
 from harness.execution.training.initial import MODEL, initial_parameters
 from harness.execution.training.run import TIMELINE, train
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline

@@ -9,10 +9,10 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.execution.replay.stale import StaleReplay
+from harness.network import Minibatch
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging

@@ -13,10 +13,10 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.errors import UserError
 from harness.execution.replay.stale import StaleReplay
+from harness.network import Minibatch
 from harness.simulator import (
     Contributions,
     Folds,

@@ -22,10 +22,9 @@ from harness.acoustics.language_model import train
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.local_descent import PLAIN, descend
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
+from harness.natural_gradient import NaturalGradient, Preconditioner
+from harness.network import Minibatch
 from tests.portable.flips import flip_bases_of_environment
 
 DRAWS = np.random.Generator(np.random.Philox(0)).standard_normal((4, 200, 200))

@@ -51,6 +51,7 @@ TESTS = (
     "tests/harness/simulator/test_golden_timelines.py",
     "tests/harness/simulator/test_laws.py",
     "tests/harness/algorithms",
+    "tests/harness/natural_gradient",
     "tests/theory",
     "tests/equivalence",
     "tests/harness/acoustics/test_dnn.py",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
+from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.seeds import stream
 
 FLOAT64 = torch.float64

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus, frame_edges
-from harness.algorithms.contract import Minibatch
+from harness.network import Minibatch
 from harness.seeds import stream
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from harness.algorithms.contract import Minibatch
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.partition import Partition
+from harness.network import Minibatch
 
 Key = tuple[int, int]
 """A contribution's name: (worker, first_step)."""

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Minibatch
 from harness.execution.data.minibatches import Key
+from harness.network import Minibatch
 from harness.simulator import Contributions, Decodes, Timeline
 
 Arrays = dict[str, np.ndarray]

@@ -19,7 +19,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Minibatch, Server
+from harness.algorithms.contract import Server
 from harness.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
@@ -34,6 +34,7 @@ from harness.execution.training.recorded import between
 from harness.execution.training.run import TIMELINE, carry_out, identified
 from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
+from harness.network import Minibatch
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, RunWriter, Store

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.errors import UserError
 from harness.execution.replay.shards import ShardedServer
 from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, recalled, remembered
+from harness.network import Network
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Minibatch, Network, Server
+from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.state import Arrays, Facts, recalled, remembered
+from harness.network import Minibatch, Network
 from harness.simulator import LOST, Timeline
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Minibatch, Server
+from harness.algorithms.contract import Server
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.utterances import parts
@@ -25,6 +25,7 @@ from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
+from harness.network import Minibatch
 from harness.seeds import stream
 from harness.simulator import Timeline, compute_seconds, copy_seconds
 

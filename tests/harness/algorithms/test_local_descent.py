@@ -5,14 +5,13 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Memory, Minibatch
+from harness.algorithms.contract import Memory
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.local_descent import PLAIN, descend
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.ng_change import PerComponent, PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
-from tests.harness.algorithms.invariants import invariants
+from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.network import Minibatch
+from tests.harness.natural_gradient.invariants import invariants
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

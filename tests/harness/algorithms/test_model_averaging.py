@@ -5,8 +5,9 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Memory, Minibatch
+from harness.algorithms.contract import Memory
 from harness.algorithms.model_averaging import ModelAveraging
+from harness.network import Minibatch
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

@@ -5,9 +5,10 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Memory, Minibatch, Server
+from harness.algorithms.contract import Memory, Server
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.outer_step import MOMENTUM, BlockMomentum, Mean, OuterNesterov
+from harness.network import Minibatch
 
 
 def vector(*values: float) -> torch.Tensor:

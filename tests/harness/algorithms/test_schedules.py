@@ -7,9 +7,9 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Constant, Exponential, Halving, Hand, Pace, Search
+from harness.network import Minibatch
 
 
 def test_hand_keeps_the_rate_while_the_held_out_loss_falls():

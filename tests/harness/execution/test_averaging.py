@@ -19,8 +19,6 @@ from harness.algorithms.model_averaging import (
     NaturalGradient,
     OuterNesterov,
 )
-from harness.algorithms.ng_change import PerSample
-from harness.algorithms.ng_estimate import Preconditioner
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.errors import UserError
 from harness.execution.data.partition import Partition
@@ -31,6 +29,7 @@ from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
+from harness.natural_gradient import PerSample, Preconditioner
 from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.algorithms.contract import Minibatch, Server
+from harness.algorithms.contract import Server
 from harness.execution.replay.sequence import SequenceReplay
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
+from harness.network import Minibatch
 from harness.simulator import Contributions, Folds, Timeline, Untold
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
 

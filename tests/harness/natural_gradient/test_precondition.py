@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.algorithms.natural_gradient import WARMING_PASSES, Factor, formed, precondition
-from harness.algorithms.ng_estimate import FIRST_CALLS, Moment, Preconditioner, Rows
 from harness.errors import UserError
+from harness.natural_gradient import Preconditioner
+from harness.natural_gradient.estimate import FIRST_CALLS, Moment, Rows
+from harness.natural_gradient.precondition import WARMING_PASSES, Factor, formed, precondition
 from harness.seeds import stream
 
 FLOAT64 = torch.float64

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.algorithms.natural_gradient import Factor, formed
-from harness.algorithms.ng_change import scale_
-from harness.algorithms.ng_estimate import Rows
+from harness.natural_gradient.change import scale_
+from harness.natural_gradient.estimate import Rows
+from harness.natural_gradient.precondition import Factor, formed
 
 
 def product_(

@@ -6,13 +6,12 @@ from torch import Tensor
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.local_descent import descend
-from harness.algorithms.ng_change import PerComponent, PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_joint import FEW, join, may_join, part, step_
-from harness.algorithms.ng_layer import NaturalGradient, state_tensors
-from tests.harness.algorithms.invariants import invariants
+from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.natural_gradient.joint import FEW, join, may_join, part, step_
+from harness.natural_gradient.layer import state_tensors
+from harness.network import Minibatch
+from tests.harness.natural_gradient.invariants import invariants
 
 FLOAT64, CPU = torch.float64, torch.device("cpu")
 LAYOUT = Layout((9, 12, 12, 12, 7))

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
-from harness.algorithms.ng_update import updated
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
+from harness.natural_gradient.update import updated
 
 WARMING_PASSES = 3
 """Updates on the first minibatch, before the first call counts."""

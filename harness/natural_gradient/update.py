@@ -2,7 +2,7 @@
 
 Povey, Zhang and Khudanpur (arXiv 1410.7455): one step of subspace
 iteration on ``T = η XᵀX / N + (1 - η) F``, from products of k by D and k by k only. Rows and
-W have the caller's precision, everything k by k is float64. Shape letters as in `ng_estimate`.
+W have the caller's precision, everything k by k is float64. Shape letters as in `estimate`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import exp
 import torch
 from torch import Tensor
 
-from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows, moment_of
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, moment_of
 
 
 def updated(

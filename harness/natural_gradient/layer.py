@@ -17,17 +17,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Minibatch, Network
-from harness.algorithms.natural_gradient import Factor, precondition, untouched
-from harness.algorithms.ng_change import (
+from harness.natural_gradient.change import (
     PerComponent,
     PerSample,
     Rate,
     limited_,
     per_sample_share,
 )
-from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
-from harness.algorithms.ng_product import add_product_, product_
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
+from harness.natural_gradient.precondition import Factor, precondition, untouched
+from harness.natural_gradient.product import add_product_, product_
+from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Natural-gradient SGD for any PyTorch model: a `torch.optim` optimizer with hooks.
 
-Every `torch.nn.Linear` has both of its sides preconditioned as in `ng_layer`; every other
+Every `torch.nn.Linear` has both of its sides preconditioned as in `layer`; every other
 parameter takes a plain SGD step. Nothing else of this project is needed.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from harness.algorithms.natural_gradient import Factor
-from harness.algorithms.ng_change import (
+from harness.errors import UserError, unknown
+from harness.natural_gradient.change import (
     PerComponent,
     PerSample,
     Rate,
@@ -22,10 +22,10 @@ from harness.algorithms.ng_change import (
     per_sample_share,
     scale_,
 )
-from harness.algorithms.ng_estimate import Preconditioner, Rows
-from harness.algorithms.ng_layer import NaturalGradient, Sides, one_side
-from harness.algorithms.ng_product import project_
-from harness.errors import UserError, unknown
+from harness.natural_gradient.estimate import Preconditioner, Rows
+from harness.natural_gradient.layer import NaturalGradient, Sides, one_side
+from harness.natural_gradient.precondition import Factor
+from harness.natural_gradient.product import project_
 
 Reduction = Literal["mean", "sum"]
 

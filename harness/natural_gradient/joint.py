@@ -2,7 +2,7 @@
 
 Where rows are few, a step costs its calls and not its arithmetic. The sides of G layers that
 have the same width then stand one behind another on the replica axis, ``[G R, N, D]``, and
-are preconditioned by one call. The mathematics is that of `ng_layer`, layer by layer.
+are preconditioned by one call. The mathematics is that of `layer`, layer by layer.
 
 Shape letters: R replicas, N rows of a minibatch, D columns of a row, L layers.
 """
@@ -16,12 +16,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Minibatch, Network
-from harness.algorithms.natural_gradient import Factor, formed, precondition
-from harness.algorithms.ng_change import PerComponent, PerSample, Rate, per_sample_share
-from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
-from harness.algorithms.ng_layer import NaturalGradient, Sides
-from harness.algorithms.ng_product import forming_is_cheaper
+from harness.natural_gradient.change import PerComponent, PerSample, Rate, per_sample_share
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
+from harness.natural_gradient.layer import NaturalGradient, Sides
+from harness.natural_gradient.precondition import Factor, formed, precondition
+from harness.natural_gradient.product import forming_is_cheaper
+from harness.network import Minibatch, Network
 
 FEW = 2**18
 """Elements of a layer's rows, ``R N D``, up to which calls cost more than copying the rows."""

@@ -14,12 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
-from harness.algorithms.ng_change import PerComponent, PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
-from harness.algorithms.ng_sgd import NGSGD
 from harness.errors import UserError
+from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.network import Minibatch
 
 FLOAT64 = torch.float64
 LAYOUT = Layout((7, 12, 9, 5))
@@ -246,7 +243,7 @@ def test_the_documented_change_is_three_lines_and_names_what_exists():
 
 def test_the_optimizer_loads_nothing_of_the_simulator():
     code = (
-        "import sys, harness.algorithms.ng_sgd\n"
+        "import sys, harness.natural_gradient\n"
         "rooms = ('simulator', 'acoustics', 'execution', 'store', 'judge')\n"
         "print([name for name in sys.modules if name.startswith('harness.') "
         "and name.split('.')[1] in rooms])"

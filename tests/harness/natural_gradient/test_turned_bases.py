@@ -7,12 +7,10 @@ import torch
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
 from harness.algorithms.local_descent import descend
-from harness.algorithms.ng_change import PerSample
-from harness.algorithms.ng_estimate import Preconditioner
-from harness.algorithms.ng_layer import NaturalGradient
-from tests.harness.algorithms.invariants import invariants
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.network import Minibatch
+from tests.harness.natural_gradient.invariants import invariants
 from tests.portable.flips import flip_bases
 
 LAYOUT = Layout((9, 12, 12, 7))

@@ -7,17 +7,12 @@ from torch import Tensor
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.algorithms.contract import Minibatch
-from harness.algorithms.natural_gradient import precondition
-from harness.algorithms.ng_change import PerComponent, PerSample
-from harness.algorithms.ng_estimate import Moment, Preconditioner, Rows
-from harness.algorithms.ng_layer import (
-    NaturalGradient,
-    Sides,
-    state_from_tensors,
-    state_tensors,
-)
 from harness.errors import UserError
+from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.natural_gradient.estimate import Moment, Rows
+from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
+from harness.natural_gradient.precondition import precondition
+from harness.network import Minibatch
 from harness.seeds import stream
 
 FLOAT64 = torch.float64
@@ -81,11 +76,11 @@ def test_direction_is_the_product_of_both_preconditioned_sides(sizes, count):
 
 
 def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
-    from harness.algorithms import ng_product
+    from harness.natural_gradient import product
 
     directions = []
     for forms in (True, False):
-        monkeypatch.setattr(ng_product, "_forms", lambda *_, forms=forms: forms)
+        monkeypatch.setattr(product, "_forms", lambda *_, forms=forms: forms)
         sides, x, delta = warm(BOTH, 12, 9, 40)
         directions.append(one_layer(BOTH, sides, x, delta))
     scale = directions[0].abs().max()

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from harness.algorithms.ng_estimate import Moment
-from harness.algorithms.ng_layer import Sides
+from harness.natural_gradient.estimate import Moment
+from harness.natural_gradient.layer import Sides
 
 
 def invariants(state: Sequence[Sides]) -> Iterator[Tensor]:

@@ -1,0 +1,18 @@
+"""Natural-gradient SGD: an optimizer for any PyTorch model, and the same over a stack of replicas.
+
+    from harness.natural_gradient import NGSGD
+
+    optimizer = NGSGD(model, lr=0.1)
+
+``docs/natural_gradient.md`` has the options and the method (Povey, Zhang and Khudanpur,
+arXiv 1410.7455). Nothing else of the harness is loaded.
+"""
+
+from __future__ import annotations
+
+from harness.natural_gradient.change import PerComponent, PerSample
+from harness.natural_gradient.estimate import Preconditioner
+from harness.natural_gradient.layer import NaturalGradient
+from harness.natural_gradient.sgd import NGSGD
+
+__all__ = ["NGSGD", "NaturalGradient", "PerComponent", "PerSample", "Preconditioner"]

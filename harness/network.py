@@ -1,0 +1,62 @@
+"""What those who train a network need of it, whatever it is.
+
+Shape letters: W replicas at once, P parameters, B frames, D inputs, m and n units of two levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Minibatch(NamedTuple):
+    """The frames of W minibatches of B frames: ``x [W, B, D]``, ``targets [W, B]`` (int64)."""
+
+    x: Tensor
+    targets: Tensor
+
+
+Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""``gradient(stack [W, P], x [W, B, D], targets [W, B], out [W, P]) -> summed losses [W]``."""
+
+
+class Views(Protocol):
+    """Where layers lie in a stack, as `harness.acoustics.stack.Layout` says it."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Units of each level, input first."""
+        ...
+
+    def views(self, stack: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """``weight [W, n, m]`` and ``bias [W, n]`` of each layer in a ``[W, P]`` stack."""
+        ...
+
+
+class Network(Protocol):
+    """What algorithms need of a network, as `harness.acoustics.dnn.Dnn` offers it."""
+
+    @property
+    def layout(self) -> Views:
+        """Where its layers lie."""
+        ...
+
+    @property
+    def gradient(self) -> Gradient:
+        """The gradient of the summed loss."""
+        ...
+
+    def backward(
+        self,
+        stack: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        visit: Callable[[int, Tensor, Tensor], None],
+    ) -> Tensor:
+        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``.
+
+        What is shown may be kept: it is not overwritten.
+        """
+        ...
