@@ -26,6 +26,13 @@ class Tree:
     Attributes:
         roots: phone -> for each of its states the first node, or ~target if it has no question.
         nodes: the questions.
+
+    Example:
+        The one state of "a" has target 1 after "b" and else 2; that of "b" has target 3:
+
+        >>> tree = Tree({"a": (0,), "b": (~3,)}, (("left", ("b",), ~1, ~2),))
+        >>> tree.targets(("b", "a", "a"))
+        (3, 1, 2)
     """
 
     roots: Mapping[str, tuple[int, ...]]

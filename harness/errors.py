@@ -25,6 +25,10 @@ def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
         what: what was being named, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
         value: what the user wrote.
         allowed: every name that would have been accepted.
+
+    Example:
+        >>> str(unknown("--scale", "lptop", ("smoke", "laptop")))
+        "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
     names = sorted(allowed)
     near = get_close_matches(value, names, n=1)

@@ -7,7 +7,12 @@ _SMALL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """A quantity with a decimal prefix, e.g. ``format_quantity(6e9, "B/s") == "6 GB/s"``."""
+    """A quantity with a decimal prefix.
+
+    Example:
+        >>> format_quantity(6e9, "B/s")
+        '6 GB/s'
+    """
     for size, prefix in _STEPS:
         if abs(value) >= size:
             return f"{value / size:.4g} {prefix}{unit}"
@@ -15,7 +20,12 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration, e.g. ``0.0586 -> "58.6 ms"`` and ``7200 -> "2 h"``; zero is ``"0 s"``."""
+    """A duration in the largest unit that it fills.
+
+    Example:
+        >>> format_seconds(0.0586), format_seconds(7200), format_seconds(0)
+        ('58.6 ms', '2 h', '0 s')
+    """
     if abs(seconds) >= 3600.0:
         return f"{seconds / 3600.0:.4g} h"
     if abs(seconds) >= 60.0:

@@ -126,6 +126,11 @@ def train(
     Raises:
         ValueError: there is no text, the order is not positive, the smoothing is unknown or
             a word is one of the marks.
+
+    Example:
+        >>> model = train([("yes", "no"), ("no",)], order=1, smoothing="witten-bell")
+        >>> model.words
+        ('no', 'yes')
     """
     if order < 1 or smoothing not in SMOOTHINGS:
         raise ValueError(f"order {order}, smoothing {smoothing!r}; allowed: ≥ 1, {SMOOTHINGS}")

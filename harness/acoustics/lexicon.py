@@ -16,13 +16,23 @@ from harness.errors import UserError
 
 
 def word_of(entry: str) -> str:
-    """The word of a lexicon entry: ``"either(2)"``, a second pronunciation, is ``"either"``."""
+    """The word of a lexicon entry, which may be a second or third pronunciation of it.
+
+    Example:
+        >>> word_of("either"), word_of("either(2)"), word_of("f(x)")
+        ('either', 'either', 'f(x)')
+    """
     stem, bracket, number = entry.removesuffix(")").rpartition("(")
     return stem if bracket and stem and entry.endswith(")") and number.isdigit() else entry
 
 
 def variants(pronunciations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Word -> its lexicon entries, in the lexicon's order."""
+    """Word -> its lexicon entries, in the lexicon's order.
+
+    Example:
+        >>> variants({"a": (1,), "the": (2,), "the(2)": (3,)})
+        {'a': ('a',), 'the': ('the', 'the(2)')}
+    """
     found: dict[str, tuple[str, ...]] = {}
     for entry in pronunciations:
         found[word_of(entry)] = (*found.get(word_of(entry), ()), entry)

@@ -46,7 +46,12 @@ class ErrorCounts:
 
 
 def edits(reference: Sentence, hypothesis: Sentence) -> Edits:
-    """Levenshtein's distance by kinds; of equally few edits, those with most substitutions."""
+    """Levenshtein's distance by kinds; of equally few edits, those with most substitutions.
+
+    Example:
+        >>> edits(["the", "cat", "sat"], ["the", "mat", "sat", "down"])
+        Edits(substitutions=1, insertions=1, deletions=0)
+    """
     number: dict[str, int] = {}
     said, heard = (
         np.array([number.setdefault(word, len(number)) for word in sentence], np.int64)
@@ -64,6 +69,10 @@ def word_errors(references: Iterable[Sentence], hypotheses: Iterable[Sentence]) 
 
     Raises:
         ValueError: there are not as many of the one as of the other.
+
+    Example:
+        >>> word_errors([["yes", "no"], ["no"]], [["yes"], ["no"]]).rate == 1 / 3
+        True
     """
     pairs = list(zip(references, hypotheses, strict=True))
     counts = np.array([edits(r, h) for r, h in pairs], np.int64).reshape(-1, 3)

@@ -86,6 +86,12 @@ def paired_difference_ci(a: Values, b: Values) -> Interval:
 
     Raises:
         ValueError: the lengths differ or are zero.
+
+    Example:
+        >>> a, b = [0.31, 0.35, 0.28], [0.30, 0.34, 0.27]  # what they share is large
+        >>> difference = paired_difference_ci(a, b)
+        >>> round(difference.estimate, 6), round(difference.low, 6), round(difference.high, 6)
+        (0.01, 0.01, 0.01)
     """
     x, y = _pairs(a, b)
     with np.errstate(invalid="ignore"):  # inf - inf is nan, which mean_ci handles

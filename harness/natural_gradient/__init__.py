@@ -1,8 +1,12 @@
 """Natural-gradient SGD: an optimizer for any PyTorch model, and the same over a stack of replicas.
 
-    from harness.natural_gradient import NGSGD
-
-    optimizer = NGSGD(model, lr=0.1)
+Example:
+    >>> import torch
+    >>> from harness.natural_gradient import NGSGD
+    >>> model = torch.nn.Linear(3, 2)
+    >>> optimizer = NGSGD(model, lr=0.1)
+    >>> model(torch.ones(4, 3)).square().mean().backward()
+    >>> optimizer.step()
 
 ``docs/natural_gradient.md`` has the options and the method (Povey, Zhang and Khudanpur,
 arXiv 1410.7455). Nothing else of the harness is loaded.

@@ -66,8 +66,17 @@ class Simulation:
         spans: whether timelines record who is busy with what.
 
     Example:
-        >>> simulation = Simulation(load_cluster("k20m.toml"), "parameter_server", workload, 4)
-        >>> segment = simulation.advance(folds=1000)
+        Two workers, minibatches of a tenth of a second, and copies that cost nothing:
+
+        >>> from harness.simulator import Device, WorkerGroup
+        >>> cards = {"card": Device(achieved_flops_per_s=1e9)}
+        >>> cluster = Cluster("two cards", cards, (WorkerGroup(2, "card"),))
+        >>> workload = Workload(minibatch_frames=100, flops_per_frame=1e6, parameter_bytes=0)
+        >>> segment = Simulation(cluster, "parameter_server", workload).advance(folds=4)
+        >>> segment.folds.time_s.tolist()
+        [0.1, 0.1, 0.2, 0.2]
+        >>> segment.staleness().tolist()
+        [0, 1, 0, 1]
     """
 
     def __init__(

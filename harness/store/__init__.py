@@ -12,8 +12,14 @@ One folder per run, named by the hash of its full configuration::
 equal bytes wherever they were computed.
 
 Example:
-    >>> store = Store("out/runs")                                     # doctest: +SKIP
-    >>> run = store.obtain({"seed": 0}, lambda writer: train(writer))  # doctest: +SKIP
+    >>> def train(writer):
+    ...     for fold in (1, 2):
+    ...         writer.log("loss", 1 / fold, fold=fold, time_s=0.1 * fold, epoch=0.0)
+    ...     writer.finish(summary={"loss": 0.5})
+    >>> store = Store("runs")
+    >>> run = store.obtain({"seed": 0}, train)  # trains now, and never again
+    >>> run.status, run.summary, run.metrics["value"].tolist()
+    ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
 from harness.store.read import Run
