@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from harness.kernels.compiling import kernel
 
 
-@njit(cache=True)
-def smear_and_wobble(aims, noise, smear, wobble, pole):
+@kernel
+def smear_and_wobble(
+    aims: np.ndarray, noise: np.ndarray, smear: float, wobble: float, pole: float
+) -> np.ndarray:
     """Articulators: aims smoothed by two one-pole filters each way, plus AR(1) noise.
 
     Args:
@@ -41,8 +44,16 @@ def smear_and_wobble(aims, noise, smear, wobble, pole):
     return path
 
 
-@njit(cache=True)
-def sound(path, turn, shift, mouth, bias, spectrum, colour):
+@kernel
+def sound(
+    path: np.ndarray,
+    turn: np.ndarray,
+    shift: np.ndarray,
+    mouth: np.ndarray,
+    bias: np.ndarray,
+    spectrum: np.ndarray,
+    colour: np.ndarray,
+) -> np.ndarray:
     """Log band energies of an articulatory path: V tanh(W (A x + a) + b) + loudness + colour.
 
     Args:
@@ -79,8 +90,10 @@ def sound(path, turn, shift, mouth, bias, spectrum, colour):
     return out
 
 
-@njit(cache=True)
-def cepstra(speech, background, noise, cosines):
+@kernel
+def cepstra(
+    speech: np.ndarray, background: np.ndarray, noise: np.ndarray, cosines: np.ndarray
+) -> np.ndarray:
     """Cosine transform of log(e^speech + e^background) + noise: float64 [frames, cepstra].
 
     Args:

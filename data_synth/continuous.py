@@ -244,7 +244,7 @@ class Maker:
             split=np.full(len(made), split),
             start=np.cumsum(frames) - frames,
             frames=frames,
-            words=tuple(tuple(self.words[w] for w in said) for said in words),
+            words=tuple(tuple(self.words[int(w)] for w in said) for said in words),
         )
         return Chunk(np.concatenate(features), np.concatenate(targets), table)
 

@@ -44,7 +44,7 @@ class Utterances:
         """The utterances at ``index`` (integers or a boolean mask), in that order."""
         rows = np.arange(len(self))[index]
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return Utterances(**columns, words=tuple(self.words[i] for i in rows))
+        return Utterances(**columns, words=tuple(self.words[int(i)] for i in rows))
 
     def shifted(self, frames: int) -> Utterances:
         """The same utterances, every start moved by ``frames`` rows."""
@@ -77,7 +77,7 @@ class Card:
     context: int = 5
     frame_shift_s: float = 0.01
     tests: tuple[str, ...] = ("clean", "noise")
-    pronunciations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pronunciations: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     tree: Tree | None = None
     lm_text: tuple[tuple[str, ...], ...] = ()
 
@@ -145,7 +145,9 @@ class Corpus:
     context: int = 5
     frame_shift_s: float = 0.01
     tests: tuple[str, ...] = ("clean", "noise")
-    pronunciations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pronunciations: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
     tree: Tree | None = None
     lm_text: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from data_synth import presets
 from data_synth.continuous import Condition, Maker, Recipe, chunks
@@ -66,5 +66,7 @@ def _turned(base: Recipe, turns: Mapping[str, Any]) -> Iterator[tuple[str, str, 
             yield f"`{knob}`", said, replace(base, **{knob: value})
 
 
-def _plain(value: Any) -> str:
-    return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(str, cast(tuple[object, ...], value)))
+    return str(value)

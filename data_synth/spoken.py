@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
-from scipy.signal import fftconvolve, resample_poly
+from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
+    fftconvolve,  # pyright: ignore[reportUnknownVariableType]
+    resample_poly,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus
@@ -127,7 +131,8 @@ def timed(said: Spoken, words: tuple[str, ...], speaker: int) -> Timed | None:
     if len(spoken) != len(words) or not all(spoken):
         return None
     common = np.gcd(RATE_HZ, said.rate_hz)
-    signal = resample_poly(said.samples.astype(float), RATE_HZ // common, said.rate_hz // common)
+    up, down = RATE_HZ // common, said.rate_hz // common
+    signal = cast(np.ndarray, resample_poly(said.samples.astype(float), up, down))
     return Timed(words, tuple(map(tuple, spoken)), speaker, signal, tuple(spans))
 
 
@@ -145,7 +150,9 @@ def hiss(rng: np.random.Generator, samples: int) -> np.ndarray:
     return np.fft.irfft(bins / np.sqrt(1.0 + np.arange(len(bins))), samples)
 
 
-def frame_targets(spans: tuple[tuple[float, str], ...], frames: int, tree: dict) -> np.ndarray:
+def frame_targets(
+    spans: tuple[tuple[float, str], ...], frames: int, tree: Mapping[str, tuple[int, ...]]
+) -> np.ndarray:
     """The target of every frame: its phone's third in which the frame's middle lies.
 
     Args:
@@ -197,7 +204,7 @@ class Maker:
         rng = stream(self.recipe.seed, "spoken room", index)
         (short, long), (least, most) = self.recipe.echo_s, self.recipe.noise_snr_db
         echo = room(rng, short + (long - short) * rng.random())
-        sound = fftconvolve(clean.signal, echo)[: len(clean.signal)]
+        sound = np.asarray(fftconvolve(clean.signal, echo))[: len(clean.signal)]
         level = least + (most - least) * rng.random()
         return dataclasses.replace(clean, signal=with_noise(sound, hiss(rng, len(sound)), level))
 

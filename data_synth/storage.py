@@ -1,3 +1,7 @@
+# pyarrow says no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
 """A corpus on disk: two arrays to map into memory, a table of utterances, a card.
 
 ``features.npy``, ``targets.npy``, ``utterances.parquet``, ``corpus.json``, and

@@ -75,7 +75,7 @@ class Speech:
     def rows(self, utterances: Utterances) -> np.ndarray:
         """Frames of some utterances, one after another."""
         ends = utterances.start + utterances.frames
-        index = [np.arange(a, b) for a, b in zip(utterances.start, ends, strict=True)]
+        index = [np.arange(int(a), int(b)) for a, b in zip(utterances.start, ends, strict=True)]
         return self.features[np.concatenate([np.zeros(0, np.int64), *index])]
 
 
@@ -105,7 +105,10 @@ def speech_span(loudness: np.ndarray) -> tuple[int, int]:
 
 
 def flat_targets(
-    speech: Speech, utterances: Utterances, lexicon: Mapping, silence: tuple[int, ...]
+    speech: Speech,
+    utterances: Utterances,
+    lexicon: Mapping[str, tuple[int, ...]],
+    silence: tuple[int, ...],
 ) -> np.ndarray:
     """Equal parts of the loud stretch for the first pronunciations, silence at both ends.
 

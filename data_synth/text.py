@@ -47,7 +47,7 @@ class Bigram:
     @property
     def weights(self) -> np.ndarray:
         """Of a word's favourites: float64 [favourites]."""
-        weights = 1.0 / np.arange(1, self.next.shape[1] + 1)
+        weights = 1.0 / np.arange(1, int(self.next.shape[1]) + 1)
         return weights / weights.sum()
 
     def successors(self, word: int) -> np.ndarray:

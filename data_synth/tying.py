@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import linkage
+from scipy.cluster.hierarchy import (  # pyright: ignore[reportMissingTypeStubs]
+    linkage,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from data_synth.tree import SILENCE, Tree
 
@@ -78,8 +80,9 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
 def _clusters(points: np.ndarray) -> list[list[int]]:
     """Every cluster that Ward's pairwise merging makes, but for single points and the whole."""
     members = [[i] for i in range(len(points))]
-    for left, right in linkage(points, "ward")[:, :2].astype(int):
-        members.append(members[left] + members[right])
+    merges = np.asarray(linkage(points, "ward"), np.float64)  # [phones - 1, 4]
+    for left, right in merges[:, :2].astype(int):
+        members.append(members[int(left)] + members[int(right)])
     return members[len(points) : -1]
 
 
@@ -91,6 +94,16 @@ class _Leaf:
     gain: float = 0.0
     split: tuple[str, tuple[str, ...]] = ("", ())
     hangs: tuple[tuple[str, int], int, str] = (("", 0), -1, "")
+
+
+@dataclass
+class _Question:
+    """A node of the tree that grows; `Tree` says what yes and no hold."""
+
+    side: str
+    phones: tuple[str, ...]
+    yes: int = 0
+    no: int = 0
 
 
 def _answers(context: Context, side: str, phones: tuple[str, ...]) -> bool:
@@ -137,7 +150,7 @@ def grow(
     Returns:
         The tree; silence has the first targets.
     """
-    nodes: list[list] = []
+    nodes: list[_Question] = []
     heads = [(phone, s) for phone in states for s in range(states[phone])]
     roots: dict[tuple[str, int], int] = {}
     open_: list[_Leaf] = []
@@ -152,13 +165,13 @@ def grow(
         if leaf.gain <= 0:
             break
         side, phones = leaf.split
-        nodes.append([side, phones, 0, 0])
+        nodes.append(_Question(side, phones))
         _hang(leaf, len(nodes) - 1, roots, nodes)
         open_[at : at + 1] = _halves(leaf, len(nodes) - 1, asked, least_frames)
     for target, leaf in enumerate(open_):
         _hang(leaf, ~target, roots, nodes)
     tied = {phone: tuple(roots[phone, s] for s in range(states[phone])) for phone in states}
-    return Tree(tied, tuple((n[0], n[1], n[2], n[3]) for n in nodes))
+    return Tree(tied, tuple((n.side, n.phones, n.yes, n.no) for n in nodes))
 
 
 def _halves(
@@ -174,13 +187,17 @@ def _halves(
     return halves
 
 
-def _hang(leaf: _Leaf, what: int, roots: dict[tuple[str, int], int], nodes: list[list]) -> None:
+def _hang(
+    leaf: _Leaf, what: int, roots: dict[tuple[str, int], int], nodes: list[_Question]
+) -> None:
     """Puts a node or a target where the leaf hangs."""
     head, parent, branch = leaf.hangs
     if parent < 0:
         roots[head] = what
+    elif branch == "yes":
+        nodes[parent].yes = what
     else:
-        nodes[parent][2 if branch == "yes" else 3] = what
+        nodes[parent].no = what
 
 
 def statistics_of(

@@ -107,10 +107,12 @@ def trained(
     from harness.acoustics.denormals import denormals_flushed
 
     rows, targets = drawn(corpus, corpus.split(split), effort.train_frames, seed)
-    features = torch.from_numpy(np.array(corpus.features, np.float32))
+    features = torch.as_tensor(np.array(corpus.features, np.float32))
     inputs = features.shape[1] * rows.shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_key(seed, "validate weights", len(sizes)) % 2**63)
+    with torch.random.fork_rng(devices=list[int]()):  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(  # pyright: ignore[reportUnknownMemberType]
+            stream_key(seed, "validate weights", len(sizes)) % 2**63
+        )
         network = _network([inputs, *sizes, corpus.n_targets])
     optimiser = torch.optim.Adam(network.parameters(), RATE)
     steps = max(1, effort.epochs * -(-len(rows) // MINIBATCH))
@@ -121,10 +123,10 @@ def trained(
             for first in range(0, len(rows), MINIBATCH):
                 pick = order[first : first + MINIBATCH]
                 logits = network(features[rows[pick]].flatten(1))
-                loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets[pick]))
+                loss = torch.nn.functional.cross_entropy(logits, torch.as_tensor(targets[pick]))
                 optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
+                loss.backward()  # pyright: ignore[reportUnknownMemberType]
+                optimiser.step()  # pyright: ignore[reportUnknownMemberType]
                 slower.step()
 
     def posteriors(rows: np.ndarray) -> Any:

@@ -59,7 +59,7 @@ class _Engine:
     """espeak-ng as a library in this process."""
 
     def __init__(self) -> None:
-        import espeakng_loader  # pyright: ignore[reportMissingImports]  (an optional extra)
+        import espeakng_loader  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
         self.library = ctypes.CDLL(espeakng_loader.get_library_path())
         data = espeakng_loader.get_data_path().encode()

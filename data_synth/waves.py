@@ -50,7 +50,7 @@ def read_flac(path: Path, rate_hz: int) -> np.ndarray:
     Raises:
         UserError: the file is missing, not a flac, of another kind, or shorter than it says.
     """
-    import soundfile
+    import soundfile  # pyright: ignore[reportMissingTypeStubs]
 
     wanted = f"a flac file, one channel, {rate_hz} Hz, is expected"
     try:
@@ -86,9 +86,10 @@ def babble(
     """
     total = np.zeros(samples)
     for voice in rng.integers(len(voices), size=talkers):
-        start = int(rng.integers(len(voices[voice])))
-        looped = np.resize(np.roll(voices[voice], -start), samples)
-        total += looped / max(float(voices[voice].std()), 1.0)
+        own = voices[int(voice)]
+        start = int(rng.integers(len(own)))
+        looped = np.resize(np.roll(own, -start), samples)
+        total += looped / max(float(own.std()), 1.0)
     return total
 
 

@@ -44,8 +44,9 @@ class Parser(argparse.ArgumentParser):
     Half a word is a mistake too: an abbreviation may come to mean another option.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **settings})
+    def __init__(self, **settings: Any) -> None:  # whatever argparse takes
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(**settings)
 
     def error(self, message: str) -> NoReturn:
         """Refuse bad usage; `exit_code` prints the line."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def plain(value: object, where: str = "config") -> Any:
         TypeError: a key that is not a string, or a value that is not data.
     """
     if isinstance(value, np.generic):
-        value = value.item()
+        value = cast(object, value.item())
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -29,17 +29,19 @@ def plain(value: object, where: str = "config") -> Any:
             raise ValueError(f"{where}: {value} cannot be part of an identity")
         return value
     if isinstance(value, Mapping):
-        return {key: plain(value[key], f"{where}.{key}") for key in _keys(value, where)}
+        table = cast(Mapping[object, object], value)
+        return {key: plain(table[key], f"{where}.{key}") for key in _keys(table, where)}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [plain(each, f"{where}[{index}]") for index, each in enumerate(value)]
+        items = cast(Sequence[object], value)
+        return [plain(each, f"{where}[{index}]") for index, each in enumerate(items)]
     raise TypeError(f"{where}: {type(value).__name__} is not data that a configuration can hold")
 
 
-def _keys(value: Mapping[Any, object], where: str) -> list[str]:
+def _keys(value: Mapping[object, object], where: str) -> list[str]:
     for key in value:
         if not isinstance(key, str):
             raise TypeError(f"{where}: key {key!r} is not a string")
-    return sorted(value)
+    return sorted(cast(Mapping[str, object], value))
 
 
 def canonical(config: Mapping[str, object]) -> str:

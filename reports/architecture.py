@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """Paper 3's architecture as a drawing: what reads the parameters when, and how old they grow."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 LONG = 70  # characters of a printed value
 
@@ -54,9 +54,11 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
 def _inner(value: Any) -> Mapping[str, Any]:
     """What can be entered key by key: a table, or a list of tables by position."""
     if isinstance(value, Mapping):
-        return value
-    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-        return {str(position): each for position, each in enumerate(value, 1)}
+        return cast(Mapping[str, Any], value)
+    if isinstance(value, list):
+        items = cast(list[object], value)
+        if all(isinstance(each, Mapping) for each in items):
+            return {str(position): each for position, each in enumerate(items, 1)}
     return {}
 
 

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """Figures by what the exhibit asks for.
 
 An exhibit declares how it is drawn::

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """A timeline drawn lane by lane: who was busy with what, and what each fold took in."""
 
 from __future__ import annotations
@@ -121,13 +123,13 @@ def drawn(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
 def _spans(axes: Axes, view: Window) -> None:
     """Bars of every kind, and their legend above the axes."""
     scale, _ = view.scale()
-    spans, handles = view.timeline.spans, []
+    spans, handles = view.timeline.spans, list[Patch]()
     for index, kind in enumerate(view.timeline.kinds):
         colour, hatch = KNOWN.get(kind, (cycle(COLOURS, index + 2), "xxxx"))
         these = spans.where(spans.kind == index)
         if not len(these):
             continue
-        style = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+        style: dict[str, Any] = {"fc": colour, "hatch": hatch, "ec": "white", "lw": 0.5}
         axes.barh(
             [view.lane(worker) for worker in these.worker.tolist()],
             (these.end_s - these.start_s) * scale,

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """Messages between workers: a lane each, an arrow from when a message leaves to its arrival."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typst
 
@@ -19,11 +19,11 @@ def compiled(data: dict[str, Any], root: Path) -> bytes:
         data: what ``document`` gives; passed as JSON, so no character in it is markup.
         root: the folder that image paths in ``data`` start from.
     """
-    pdf = typst.compile(
-        TEMPLATE.read_bytes(), format="pdf", timestamp=TIMESTAMP, **_setting(data, root)
+    setting = _setting(data, root)
+    return cast(  # a list where a page is a file
+        bytes,
+        typst.compile(TEMPLATE.read_bytes(), format="pdf", timestamp=TIMESTAMP, **setting),
     )
-    assert isinstance(pdf, bytes)
-    return pdf
 
 
 def labelled(data: dict[str, Any], root: Path, label: str) -> list[str]:

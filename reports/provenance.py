@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from harness.identity import SHORT
 from harness.judge import Results
@@ -132,9 +132,12 @@ def _short(value: str) -> str:
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:
-    value = facts[key]
+    value: object = facts[key]
     if key == "wall_s":
         return wall_time(facts)
     if isinstance(value, dict):
-        return ", ".join(f"{name} {text}" for name, text in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        table = cast(dict[str, object], value)
+        return ", ".join(f"{name} {text}" for name, text in table.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, cast(list[object], value)))
+    return str(value)

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """Curves, bars and histograms from an exhibit's rows."""
 
 from __future__ import annotations
@@ -26,12 +28,9 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     """
     for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
-    for name, axis, change in (
-        ("x", axes.xaxis, axes.set_xscale),
-        ("y", axes.yaxis, axes.set_yscale),
-    ):
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         if scale := exhibit.draw.get(f"{name}_scale"):
-            change(scale)
+            axes.set(**{f"{name}scale": scale})
             axis.set_major_formatter(plain)  # powers of ten would be set as mathematics
         if ticks := exhibit.draw.get(f"{name}_ticks"):
             axis.set_ticks(ticks, [plain(tick) for tick in ticks])
@@ -142,8 +141,9 @@ def _ends(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
 def _legend(axes: Axes, rows: Sequence[Row]) -> None:
     handles, _ = axes.get_legend_handles_labels()
     if any(row.paper is not None for row in rows):
-        style = {"marker": "D", "mfc": "white", "mec": MUTED, "mew": 1.2, "ms": 6, "ls": ""}
-        handles = [*handles, Line2D([], [], label=PAPER_LABEL, **style)]
+        paper = Line2D([], [], label=PAPER_LABEL, marker="D", ls="")
+        paper.set(mfc="white", mec=MUTED, mew=1.2, ms=6)
+        handles = [*handles, paper]
     if len(handles) > MOST_INSIDE:
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     elif handles:

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """On-the-fly shuffling as a drawing: which utterance every slot of a minibatch comes from."""
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """How figures look: colours safe for colour-blind readers, and readable in grey."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,7 +64,7 @@ UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def styled() -> Generator[None]:
     """The house style, whatever a user's own matplotlib settings are."""
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -71,7 +73,7 @@ def styled() -> Iterator[None]:
 
 
 @contextmanager
-def canvas(height_in: float = HEIGHT_IN) -> Iterator[tuple[Figure, Axes]]:
+def canvas(height_in: float = HEIGHT_IN) -> Generator[tuple[Figure, Axes]]:
     """A figure with one pair of axes in the house style."""
     with styled():
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")

@@ -71,7 +71,7 @@ def shuffled(recipe: Recipe, split: str, speaker: str) -> Iterator[list[Key]]:
     # Clean and noise share their recordings, so they share their strings: named by the first.
     seed, who = recipe.recordings.seed, fsdd.SPEAKERS.index(speaker)
     rng = stream(seed, "fsdd strings", takes.start, who)
-    order = [keys[i] for i in rng.permutation(len(keys))]
+    order = [keys[int(i)] for i in rng.permutation(len(keys))]
     while order:
         length = int(rng.integers(recipe.digits[0], recipe.digits[1] + 1))
         yield order[:length]
@@ -129,7 +129,7 @@ def digit_loop(recipe: Recipe) -> tuple[tuple[str, ...], ...]:
     """Strings nobody says, all digits equally likely."""
     rng = stream(recipe.recordings.seed, "fsdd text")
     lengths = rng.integers(recipe.digits[0], recipe.digits[1] + 1, size=recipe.text)
-    return tuple(tuple(fsdd.DIGITS[d] for d in rng.integers(10, size=n)) for n in lengths)
+    return tuple(tuple(fsdd.DIGITS[int(d)] for d in rng.integers(10, size=int(n))) for n in lengths)
 
 
 def _aligned(recipe: Recipe, speech: Speech, progress: Callable[[str], None]) -> Corpus:

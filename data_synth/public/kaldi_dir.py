@@ -1,3 +1,5 @@
+# kaldiio says no types:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Any Kaldi data directory: ``feats.scp``, ``text``, ``utt2spk`` and a lexicon, read by kaldiio.
 
 Alignments are taken over where they are given: ``pdf.*.gz`` holds pdf numbers, ``ali.*.gz``
@@ -124,7 +126,7 @@ def _tree(pdfs: Mapping[tuple[str, int], set[int]]) -> Tree | None:
 
 def _load(where: str, folder: Path, what: str) -> np.ndarray:
     """One matrix of an ark; paths are relative to here, as Kaldi's, or to the directory."""
-    import kaldiio
+    import kaldiio  # pyright: ignore[reportMissingTypeStubs]
 
     file, _, _ = where.rpartition(":")
     place = where if Path(file or where).exists() else str(folder / where)
@@ -141,7 +143,7 @@ def read_alignments(folder: Path, transitions: Transitions | None) -> dict[str, 
     Raises:
         UserError: a broken archive, or transition numbers that nothing explains.
     """
-    import kaldiio
+    import kaldiio  # pyright: ignore[reportMissingTypeStubs]
 
     found: dict[str, np.ndarray] = {}
     paths = sorted(folder.glob("pdf.*.gz")) or sorted(folder.glob("ali.*.gz"))

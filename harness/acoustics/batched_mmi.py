@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.batched_sums import Chains, Loop, best_paths, chain, factors, sums
+from harness.acoustics.batched_sums import Chain, Chains, Loop, best_paths, chain, factors, sums
 from harness.acoustics.mmi import Outer, SequenceCriterion, Trouble
 from harness.acoustics.numerator import REMEMBERED, Alignment, Words
 
@@ -65,7 +65,12 @@ class BatchedCriterion:
         self.single, self.device = single, device
         self._loop = Loop(factors(single.graph), device)
         self._prior = torch.as_tensor(single.log_prior, device=device)
-        self._chain = lru_cache(REMEMBERED)(lambda w: chain(single.references.graph(w)))
+
+        @lru_cache(REMEMBERED)
+        def kept(words: Words) -> Chain:
+            return chain(single.references.graph(words))
+
+        self._chain = kept
 
     def outers(
         self,
@@ -129,8 +134,8 @@ class BatchedCriterion:
         out.rejected[chosen] = found.rejected.sum(1).cpu().numpy()
         cancelled = inside & ~found.alive & ~found.rejected
         out.cancelled[chosen] = cancelled.sum(1).cpu().numpy()
-        for i, any_kept in zip(chosen.tolist(), kept.any(1).tolist(), strict=True):
-            out.trouble[i] = None if any_kept else "nothing kept"
+        for i, any_kept in zip(chosen.tolist(), kept.any(1), strict=True):
+            out.trouble[i] = None if bool(any_kept) else "nothing kept"
 
     def _said(self, batch: _Batch, words: list[Words]) -> _Said:
         rules = self.single.criterion
@@ -216,5 +221,5 @@ def _empty(like: Tensor, lengths: np.ndarray) -> Outers:
 def _put(out: Outers, i: int, one: Outer) -> None:
     out.value[i], out.trouble[i] = one.value, one.trouble
     out.rejected[i], out.cancelled[i] = one.rejected, one.cancelled
-    out.gradient[i, : one.frames] = torch.from_numpy(one.gradient).to(out.gradient.device)
-    out.kept[i, : one.frames] = torch.from_numpy(one.kept).to(out.kept.device)
+    out.gradient[i, : one.frames] = torch.as_tensor(one.gradient, device=out.gradient.device)
+    out.kept[i, : one.frames] = torch.as_tensor(one.kept, device=out.kept.device)

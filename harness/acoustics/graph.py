@@ -154,9 +154,13 @@ class _Draft:
     lexicon: Lexicon
     words: tuple[str, ...]
     targets: list[int] = field(default_factory=list[int])
-    arcs: list[tuple[int, int, float, int]] = field(default_factory=list)
+    arcs: list[tuple[int, int, float, int]] = field(
+        default_factory=list[tuple[int, int, float, int]]
+    )
     leaves: dict[int, int] = field(default_factory=dict[int, int])
-    copies: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    copies: dict[tuple[str, int], list[int]] = field(
+        default_factory=dict[tuple[str, int], list[int]]
+    )
     junctions: int = 0
 
     def __post_init__(self) -> None:

@@ -184,7 +184,7 @@ def read_path(graph: Graph, arcs: np.ndarray, score: float) -> Recognised:
     # A path cut short inside a word ends that word where it ends itself.
     leaves = np.append(after[junctions], after[-1:])[np.searchsorted(junctions, begins)]
     return Recognised(
-        tuple(graph.words[i] for i in label[begins].tolist()),
+        tuple(graph.words[int(i)] for i in label[begins]),
         tuple((after[begins] - 1).tolist()),
         tuple(leaves.tolist()),
         graph.target[to[enters]],

@@ -58,7 +58,12 @@ class References:
         self.model, self.lexicon = model, lexicon
         self.loop = decoding_graph(model, lexicon)
         self._sayable = frozenset(self.loop.words)
-        self._graph = lru_cache(REMEMBERED)(lambda w: transcript_graph(w, model, lexicon))
+
+        @lru_cache(REMEMBERED)
+        def kept(words: Words) -> Graph:
+            return transcript_graph(words, model, lexicon)
+
+        self._graph = kept
 
     def unsayable(self, reference: Words) -> Words:
         """The words of a reference that the loop does not have."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Affine
 from harness.seeds import stream
 
 Kind = Literal["gaussian", "bernoulli"]
@@ -200,7 +201,7 @@ def pretrain(
     for depth, layer in enumerate(layers[:-1]):
         below = layers[:depth]
 
-        def visible(epoch: int, number: int, below: Sequence = below) -> Tensor:
+        def visible(epoch: int, number: int, below: Sequence[Affine] = below) -> Tensor:
             v = inputs(epoch, number).expand(len(seeds), -1, -1)
             for w, b in below:
                 v = hidden_mean(Machine(w, b, b), v)
@@ -274,7 +275,7 @@ def _collected(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> Machine:
 def _normal(seeds: Sequence[int], purpose: str, shape: tuple[int, int], like: Tensor) -> Tensor:
     """Standard normal draws ``[R, *shape]``: on the CPU, so that all devices get the same."""
     drawn = np.stack([stream(seed, purpose).normal(size=shape) for seed in seeds])
-    return torch.from_numpy(drawn).to(like)
+    return torch.as_tensor(drawn).to(like)
 
 
 def _uniform(
@@ -282,4 +283,4 @@ def _uniform(
 ) -> Tensor:
     streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
     drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
-    return torch.from_numpy(drawn).to(like)
+    return torch.as_tensor(drawn).to(like)

@@ -40,9 +40,9 @@ class Layout:
 
     def views(self, stack: Tensor) -> list[Affine]:
         """Per-layer views of a ``[R, P]`` stack; writing to them writes to the stack."""
-        layers, at = [], 0
+        layers, at = list[Affine](), 0
         for m, n in pairwise(self.sizes):
-            weight = stack[:, at : at + m * n].unflatten(1, (n, m))
+            weight = stack[:, at : at + m * n].view(len(stack), n, m)
             layers.append(Affine(weight, stack[:, at + m * n : at + m * n + n]))
             at += m * n + n
         return layers

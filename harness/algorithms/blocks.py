@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
+from llvmlite import ir  # pyright: ignore[reportMissingTypeStubs]
 from numba import types
 from numba.extending import intrinsic
 from torch import Tensor

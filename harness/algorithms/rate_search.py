@@ -36,4 +36,4 @@ def trial_losses(
         )
         losses += gradient(stack, *shared, out)
         stack.sub_(out.mul_(scale))
-    return losses.tolist()
+    return [float(loss) for loss in losses]

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.bench.comparison import Measured, read
 
@@ -71,9 +72,9 @@ def measure(root: Path, names: Sequence[str] = (), extra: Sequence[str] = ()) ->
             raise BenchmarkError(f"pytest ended with {done.returncode}")
         # With nothing but skipped benchmarks there is nothing to tell.
         text = told.read_text(encoding="utf-8") if told.is_file() else ""
-        each = json.loads(text)["benchmarks"] if text.strip() else []
-        measured = {one["fullname"]: read(one["extra_info"]) for one in each}
-        seconds = {one["fullname"]: float(one["stats"]["median"]) for one in each}
+        each: list[dict[str, Any]] = json.loads(text)["benchmarks"] if text.strip() else []
+        measured = {str(one["fullname"]): read(one["extra_info"]) for one in each}
+        seconds = {str(one["fullname"]): float(one["stats"]["median"]) for one in each}
         return Run(measured, tuple(skipped(ended.read_text(encoding="utf-8"))), seconds)
 
 

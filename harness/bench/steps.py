@@ -15,6 +15,7 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -65,11 +66,11 @@ class Setting:
 def speech_for(setting: Setting) -> Frames:
     """Random features and targets in utterances of equal length, on the device."""
     draw = torch.Generator(setting.device).manual_seed(0)
-    place = {"generator": draw, "device": setting.device}
-    start = torch.arange(setting.speech, device=setting.device) // UTTERANCE * UTTERANCE
+    on = setting.device
+    start = torch.arange(setting.speech, device=on) // UTTERANCE * UTTERANCE
     dim = setting.layers[0] // (2 * CONTEXT + 1)
-    features = torch.randn(setting.speech, dim, **place)
-    targets = torch.randint(setting.layers[-1], (setting.speech,), **place)
+    features = torch.randn(setting.speech, dim, generator=draw, device=on)
+    targets = torch.randint(setting.layers[-1], (setting.speech,), generator=draw, device=on)
     end = (start + UTTERANCE).clamp(max=setting.speech) - 1
     return Frames(features, targets, start, end, CONTEXT)
 
@@ -84,7 +85,7 @@ class SimulatedSteps:
 
     def __init__(self, setting: Setting, speech: Frames) -> None:
         self._frames, self._device = speech, setting.device
-        start = speech.first.unique().cpu().numpy()
+        start = np.unique(speech.first.cpu().numpy())
         length = (speech.last.cpu().numpy()[start] + 1) - start
         self._order = Order(0, 0, start, length, setting.minibatch, 1.0, CHUNK)
         workload = Workload.of_network(setting.layers, setting.minibatch)
@@ -103,7 +104,7 @@ class SimulatedSteps:
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
         """Frames from all over a chunk, spliced, as a run deals them; pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
-        return self._frames.gather(torch.from_numpy(self._order.rows_of(steps)).to(self._device))
+        return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
 
     def run(self, folds: int) -> None:
         """The next folds, one minibatch each."""
@@ -139,8 +140,9 @@ class BareSteps:
                 self._descent.zero_grad(set_to_none=False)
                 with torch.autocast(kind, torch.bfloat16) if narrow else nullcontext():
                     logits = self.net(x[0])
-                cross_entropy(logits.float(), targets[0], reduction="sum").backward()
-                self._descent.step()
+                loss = cross_entropy(logits.float(), targets[0], reduction="sum")
+                loss.backward()  # pyright: ignore[reportUnknownMemberType]
+                self._descent.step()  # pyright: ignore[reportUnknownMemberType]
 
 
 def initial(layout: Layout) -> Tensor:

@@ -122,7 +122,7 @@ def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     from harness.bench.baseline import load, same_processor, save
     from harness.bench.regressions import renewed
 
-    before, about = load(path) if arguments.only else ({}, {"renewals": []})
+    before, about = load(path) if arguments.only else ({}, {})
     if arguments.only and not same_processor(about):
         raise UserError(
             f"--only {arguments.only}: --baseline {path} is of another processor;"
@@ -133,7 +133,7 @@ def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     except ValueError as error:
         _say(f"bench: {error}")
         return EXIT_SLOWER
-    every, renewals = {**before, **found}, about["renewals"]
+    every, renewals = {**before, **found}, about.get("renewals", [])
     save(path, every, arguments.renew, arguments.runs, renewals)
     print(f"{path}: {len(found)} benchmarks renewed")
     return EXIT_DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["configure", "run"]
 
@@ -80,7 +80,8 @@ def lines(results: dict[str, Any]) -> list[str]:
     return [*said, f"left for the same command: {', '.join(left)}"] if left else said
 
 
-def _figures(name: str, value: Any) -> list[str]:
+def _figures(name: str, value: object) -> list[str]:
     if isinstance(value, dict):
-        return [line for key, each in value.items() for line in _figures(f"{name}, {key}", each)]
+        parts = cast(dict[str, object], value)
+        return [line for key, each in parts.items() for line in _figures(f"{name}, {key}", each)]
     return [f"{name:38} {value:.4g}" if isinstance(value, float) else f"{name:38} {value}"]

@@ -1,3 +1,5 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
 """``--plot``: a simulation on one page.
 
 On top who is busy with what, below how stale and how late contributions are, and what more
@@ -9,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from harness.commands.timing import Timing
 
 __all__ = ["draw", "few_lanes", "page"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MOST_LANES = 12
 MOST_ARROWS = 30
@@ -109,7 +115,7 @@ def _thinned(view: gantt.Window) -> gantt.Window:
     return replace(view, timeline=replace(view.timeline, contributions=rows.where(keep)))
 
 
-def _in_units(lag_s: Any) -> tuple[Any, str]:
+def _in_units(lag_s: Floats) -> tuple[Floats, str]:
     """Lags in a unit that suits them, and the label that says which."""
     middle = float(np.median(lag_s))
     scales = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -117,12 +123,12 @@ def _in_units(lag_s: Any) -> tuple[Any, str]:
     return lag_s / scale, f"lag ({unit})"
 
 
-def _histogram(axes: Axes, values: Any, label: str, whole: bool = False) -> None:
+def _histogram(axes: Axes, values: Floats | Ints, label: str, whole: bool = False) -> None:
     """The share of contributions by value; mean and 95th percentile are marked."""
     edges = _edges(values, whole)
     share = np.histogram(values, edges)[0] / len(values)
-    style = {"align": "edge", "color": COLOURS[0], "ec": "white", "lw": 0.4}
-    axes.bar(edges[:-1], share, np.diff(edges), **style)
+    width = np.diff(edges)
+    axes.bar(edges[:-1], share, width, align="edge", color=COLOURS[0], ec="white", lw=0.4)
     for value, dash, name in (
         (float(np.mean(values)), "-", "mean"),
         (float(np.percentile(values, 95)), (0, (4, 1.6)), "95th percentile"),
@@ -141,7 +147,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
 
 
-def _edges(values: Any, whole: bool) -> Any:
+def _edges(values: Floats | Ints, whole: bool) -> Floats:
     """Of at most some `BARS` equal bars, for whole numbers around one or several of them."""
     low, high = (float(edge) for edge in np.percentile(values, [0.5, 99.5]))
     if whole:
@@ -150,7 +156,8 @@ def _edges(values: Any, whole: bool) -> Any:
         width = np.ceil((high - low) / BARS)
     else:
         width = max((high - low) / BARS, 1e-3 * abs(high) / BARS, 1e-300)
-    return low + width * np.arange(int(np.ceil((high - low) / width - 1e-9)) + 1 + (high == low))
+    bars = int(np.ceil((high - low) / width - 1e-9)) + (high == low)
+    return np.asarray(low + width * np.arange(bars + 1), np.float64)
 
 
 def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
@@ -199,5 +206,11 @@ def _values(timing: Timing) -> str:
 
 def _legend(axes: Axes) -> None:
     """Above the axes, where nothing is drawn."""
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0}
-    axes.legend(**place, ncols=2, handlelength=1.8, columnspacing=1.0)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderpad=0,
+        ncols=2,
+        handlelength=1.8,
+        columnspacing=1.0,
+    )

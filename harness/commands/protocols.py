@@ -92,7 +92,8 @@ def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int:
     if epochs is None:
         return arguments.folds
     rules = protocol(arguments)
-    each = getattr(rules, "epoch_folds", lambda *_: 0)(cluster, workers)
+    folds = getattr(rules, "epoch_folds", None)
+    each: int = folds(cluster, workers) if folds else 0
     if each == 0:
         raise UserError(
             "--epochs: there are none; allowed: with --protocol averaging and a cluster file"

@@ -21,7 +21,7 @@ __all__ = ["System", "config_of", "configure", "run"]
 FIRST_SEED, CORPUS_SEED = 11, 11
 """Seeds 0 to 10 and corpora of seed 0 served development (decision 3)."""
 INITIALS = ("rbm", "random")
-FREE = {
+FREE: dict[str, object] = {
     "name": "one machine, not timed",
     "devices": {"any": {}},
     "workers": [{"count": 1, "device": "any"}],

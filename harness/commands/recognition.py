@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from data_synth.corpus import Corpus
 from harness.execution.jobs.recognise import ERRORS
@@ -181,7 +182,7 @@ def _unit(found: dict[str, Any]) -> str:
 
 def _row(system: str, test: str, own: dict[str, Any]) -> tuple[str, ...]:
     seeds = " ".join(f"{100 * one['rate']:.1f}" for one in own["words"]["of_seeds"])
-    frames = float(np.mean(own["frame_error"]))
+    frames = fmean(own["frame_error"])
     return (
         system,
         f"{test} ({own['words']['length']})",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import UserError
 
@@ -109,9 +109,11 @@ def _with_catalogue(table: dict[str, Any], steps: list[str | int]) -> dict[str, 
     return table
 
 
-def _enter(here: Any, step: str | int, key: str) -> Any:
-    if isinstance(step, int) and isinstance(here, list) and step < len(here):
-        return here[step]
+def _enter(here: object, step: str | int, key: str) -> object:
+    if isinstance(step, int) and isinstance(here, list):
+        items = cast(list[object], here)
+        if step < len(items):
+            return items[step]
     if isinstance(step, str) and isinstance(here, dict):
-        return here.setdefault(step, {})
+        return cast(dict[str, object], here).setdefault(step, {})
     raise UserError(f"--sweep: {key!r} leads nowhere in the cluster file: {step!r} is not there")

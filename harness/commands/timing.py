@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -119,7 +119,8 @@ def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator
     yield ""
 
 
-class _Column(NamedTuple):
+@dataclass(frozen=True)
+class _Column:
     """A column of the table; ``above`` stands once over neighbours that share it."""
 
     above: str

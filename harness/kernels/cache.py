@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
-# pyright: reportIncompatibleVariableOverride=false
+# pyright: reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 """Machine code of kernels, kept for the next process.
 
 One file (`files`) holds one kernel for one kind of arguments; its content is numba's. The name says

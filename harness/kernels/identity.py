@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportAttributeAccessIssue=false
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportUnknownArgumentType=false
 """What a kernel was made of, as a digest: its own code, and all of ours that it reaches.
 
 A kernel reaches what its code names: functions that it calls, constants that it reads, tuples'

@@ -1,3 +1,5 @@
+# torch.linalg says no types:
+# pyright: reportUnknownMemberType=false
 """How far one minibatch may move a network: the max-change of two generations of Kaldi.
 
 Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs.
@@ -6,6 +8,7 @@ Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -78,9 +81,9 @@ def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Te
     Returns:
         The norm of the change that is left, ``[R]``.
     """
-    squares = torch.linalg.vector_norm(weight, dim=(1, 2)).double().square_()
+    squares = cast(Tensor, torch.linalg.vector_norm(weight, dim=(1, 2))).double().square_()
     if bias is not None:
-        squares += torch.linalg.vector_norm(bias, dim=1).double().square_()
+        squares += cast(Tensor, torch.linalg.vector_norm(bias, dim=1)).double().square_()
     norm = squares.sqrt_() * rate
     share = torch.clamp(most / norm, max=1.0)
     if bool((share < 1.0).any()):

@@ -1,3 +1,5 @@
+# torch.linalg says no types:
+# pyright: reportUnknownMemberType=false
 """What online natural gradient knows of the rows one side of a layer sees.
 
 The second moment of rows x is modelled as ``F = Rᵀ diag(d) R + ρ I`` (Povey, Zhang and
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -66,7 +68,7 @@ class Preconditioner:
         column = torch.arange(width)
         rows = (column % max(rank, 1) == torch.arange(rank).unsqueeze(1)).double()
         rows += 0.1 * torch.eye(rank, width, dtype=torch.float64)
-        rows /= rows.norm(dim=1, keepdim=True)
+        rows /= cast(Tensor, rows.norm(dim=1, keepdim=True))
         energy = torch.full((replicas, rank), self.epsilon, dtype=torch.float64, device=device)
         floor = torch.full((replicas,), self.epsilon, dtype=torch.float64, device=device)
         orthonormal = rows.to(device).expand(replicas, -1, -1)
@@ -148,12 +150,13 @@ class Rows:
 
     def squares(self) -> tuple[Tensor, bool]:
         """The rows' squared lengths ``[R, N]``, float64, and whether float32 can hold them."""
-        lengths = torch.linalg.vector_norm(self.x, dim=2)
+        lengths = cast(Tensor, torch.linalg.vector_norm(self.x, dim=2))
         # Squares of float32 leave its range beyond about 1e±19; float64 squares of float32
         # do not, but cost seven times as much.
         ordinary = lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18
         if not ordinary:
-            lengths = torch.linalg.vector_norm(self.x, dim=2, dtype=torch.float64)
+            x = self.x
+            lengths = cast(Tensor, torch.linalg.vector_norm(x, dim=2, dtype=torch.float64))
         squares = lengths.double().square_()
         return (squares.add_(1.0) if self.appended else squares), ordinary
 

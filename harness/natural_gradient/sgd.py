@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,11 @@ class _Watched:
         del module
         if output.requires_grad:
             x = (args[0] if args else kwargs["input"]).detach()
-            output.register_hook(lambda delta: self.seen.append((x, delta.detach())))
+
+            def keep(delta: Tensor) -> None:
+                self.seen.append((x, delta.detach()))
+
+            output.register_hook(keep)  # pyright: ignore[reportUnknownMemberType]
 
     def rows(self) -> tuple[Rows, Rows]:
         """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
@@ -100,7 +104,8 @@ class NGSGD(torch.optim.Optimizer):
         reduction: Reduction = "mean",
     ) -> None:
         roots = [modules] if isinstance(modules, nn.Module) else list(modules)
-        if not roots or not all(isinstance(root, nn.Module) for root in roots):
+        given: list[object] = [*roots]  # a user may well pass parameters
+        if not given or not all(isinstance(root, nn.Module) for root in given):
             raise UserError("NGSGD: modules are what it needs to see; allowed: a model or modules")
         if reduction not in ("mean", "sum"):
             raise unknown("NGSGD: reduction", str(reduction), ("mean", "sum"))
@@ -194,7 +199,8 @@ class NGSGD(torch.optim.Optimizer):
         made = [self._direction(w, rates[w.module.weight]) for w in ready]
         change = self.options.max_change
         if made and isinstance(change, PerComponent):
-            norm = torch.stack([norm for _, _, norm in made]).norm(dim=0)
+            norms = torch.stack([norm for _, _, norm in made])
+            norm = cast(Tensor, norms.norm(dim=0))  # pyright: ignore[reportUnknownMemberType]
             share = torch.clamp(change.together / norm, max=1.0)
             for weight, bias, _ in made:
                 scale_(weight, bias, share)

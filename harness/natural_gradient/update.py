@@ -1,3 +1,5 @@
+# torch.linalg says no types:
+# pyright: reportUnknownMemberType=false
 """One update of a second moment by the rows of a minibatch.
 
 Povey, Zhang and Khudanpur (arXiv 1410.7455): one step of subspace
@@ -8,6 +10,7 @@ W have the caller's precision, everything k by k is float64. Shape letters as in
 from __future__ import annotations
 
 from math import exp
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -94,7 +97,7 @@ def _eigen(z: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``C^½ [R, k]`` and ``U [R, k, k]``.
     """
-    values, vectors = torch.linalg.eigh(z)
+    values, vectors = cast(tuple[Tensor, Tensor], torch.linalg.eigh(z))
     top = values.flip(1).clamp_min(0.0).sqrt()
     return top.maximum(floor[:, None]).maximum(1e-7 * top[:, :1]), vectors.flip(2)
 
@@ -114,7 +117,7 @@ def _orthonormal(rows: Tensor) -> Tensor:
     bad = ~(far <= 1e-3)
     if bool(bad.any()):
         finite = torch.nan_to_num(rows[bad].double(), nan=0.0, posinf=0.0, neginf=0.0)
-        q, triangle = torch.linalg.qr(finite.mT)
+        q, triangle = cast(tuple[Tensor, Tensor], torch.linalg.qr(finite.mT))
         sign = torch.where(triangle.diagonal(dim1=1, dim2=2) < 0.0, -1.0, 1.0)
         rows[bad] = (q * sign.unsqueeze(1)).mT.to(rows.dtype)
     return rows
