@@ -35,9 +35,8 @@ def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice
 
 
 def test_a_stability_map_is_not_asked_and_what_a_run_starts_from_is(subject):
-    found = default_runs(import_module(PAPERS["paper3"]).PAPER, subject, 100)
+    paper = import_module(PAPERS["paper3"]).PAPER
+    found = default_runs(paper, subject, 100)
     assert not [name for name in found if name.startswith("map ")]
     assert "large (its start)" in found  # which all others share here
-    assert list(default_runs(import_module(PAPERS["paper3"]).PAPER, subject, 100, ("one",))) == [
-        "one"
-    ]
+    assert list(default_runs(paper, subject, 100, ("one",))) == ["one"]
