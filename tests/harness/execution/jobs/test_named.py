@@ -10,7 +10,7 @@ from harness.identity import identity
 from harness.simulator import load_cluster
 from harness.store import Store
 
-CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+CLUSTERS = Path(__file__).parents[4] / "reproductions" / "clusters"
 
 
 def test_equal_configurations_run_once_under_all_their_names(tmp_path, monkeypatch):

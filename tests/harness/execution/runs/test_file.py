@@ -19,8 +19,8 @@ from harness.simulator.protocols.contract import Handing
 from harness.spec import build
 from tests.run_files import written
 
-EXAMPLES = Path(__file__).parents[3] / "docs" / "runs"
-CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+EXAMPLES = Path(__file__).parents[4] / "docs" / "runs"
+CLUSTERS = Path(__file__).parents[4] / "reproductions" / "clusters"
 RUN = f"""
 corpus = "parametric"
 hidden = [8]

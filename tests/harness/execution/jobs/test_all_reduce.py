@@ -10,7 +10,7 @@ from harness.execution.jobs.grid import execute
 from harness.identity import identity
 from harness.simulator import load_cluster
 
-CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+CLUSTERS = Path(__file__).parents[4] / "reproductions" / "clusters"
 SIZE = 8.0e6
 
 

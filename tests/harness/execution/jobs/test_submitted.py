@@ -16,7 +16,7 @@ from tests.processes import Started
 
 # This module has no name in a job's process: what it defines travels whole.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
+CLUSTER = Path(__file__).parents[4] / "reproductions" / "clusters" / "k20m-server.toml"
 FILL = f"""
 from dataclasses import replace
 from pathlib import Path
