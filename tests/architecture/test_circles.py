@@ -13,15 +13,6 @@ PACKAGES = ("harness", "data_synth", "reports", "reproductions")
 Graph = Mapping[str, set[str]]
 """What each file, or room, imports."""
 
-KNOWN = {
-    "files": {
-        ("data_synth.storage", "data_synth.corpus"),
-        ("harness.acoustics.graph", "data_synth"),
-    },
-    "rooms": {("harness.acoustics", "data_synth")},
-}
-"""Imports that close a circle and are still there; what removes one removes it here too."""
-
 
 def modules(root: Path) -> dict[str, Path]:
     """Every Python file of the packages below ``root``, by its module's name."""
@@ -94,27 +85,15 @@ def reachable(graph: Graph, start: str) -> set[str]:
     return found
 
 
-def without(graph: Graph, imports: set[tuple[str, str]]) -> Graph:
-    """The graph as if some imports were not there."""
-    return {node: {o for o in others if (node, o) not in imports} for node, others in graph.items()}
-
-
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, Graph]:
     files = files_of(ROOT)
     return {"files": files, "rooms": rooms_of(files)}
 
 
-@pytest.mark.parametrize("kind", KNOWN)
+@pytest.mark.parametrize("kind", ["files", "rooms"])
 def test_nothing_needs_what_needs_it(kind: str, graphs: dict[str, Graph]) -> None:
-    assert [sorted(circle) for circle in circles(without(graphs[kind], KNOWN[kind]))] == []
-
-
-@pytest.mark.parametrize("kind", KNOWN)
-def test_every_known_import_still_closes_a_circle(kind: str, graphs: dict[str, Graph]) -> None:
-    for known in KNOWN[kind]:
-        kept = circles(without(graphs[kind], KNOWN[kind] - {known}))
-        assert any(set(known) <= circle for circle in kept), f"{known} closes none any more"
+    assert [sorted(circle) for circle in circles(graphs[kind])] == []
 
 
 def test_circles_are_found_in_functions_in_types_and_through_packages(tmp_path: Path) -> None:
@@ -136,5 +115,3 @@ def test_circles_are_found_in_functions_in_types_and_through_packages(tmp_path: 
         frozenset({"harness.a", "harness.b"}),
         frozenset({"harness.c", "data_synth"}),
     }
-    cut = without(files, {("harness.a", "harness.b"), ("data_synth", "harness.c")})
-    assert circles(cut) == set()
