@@ -62,6 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
+    _check(asked)
+    if asked.processes is not None and "RANK" not in os.environ:
+        return _start(asked.processes, asked.restarts, words)
+    return _take_part(asked)
+
+
+def _check(asked: argparse.Namespace) -> None:
+    """Refuse options that cannot be, and say what device they ask for.
+
+    Raises:
+        UserError: so.
+    """
     if asked.seed is not None and asked.seed < 0:
         raise UserError(f"--seed {asked.seed}: allowed: a whole number from 0")
     if asked.backend != "gloo":
@@ -77,7 +89,10 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
             raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
         if not 0 <= asked.restarts <= 1000:
             raise UserError(f"--restarts {asked.restarts}: allowed: 0 to 1000")
-        return _start(asked.processes, asked.restarts, words)
+
+
+def _take_part(asked: argparse.Namespace) -> int:
+    """Be the process of a group that the environment describes."""
     # A store that ends is said in our own words; torch would print its stack as well.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch

@@ -183,6 +183,11 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
         return EXIT_DONE
     if at_work == SEQUENCE:
         return sequence_command.take_part(asked, rank)
+    return _train_on_frames(asked, rank, at_work, late=late)
+
+
+def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late: bool) -> int:
+    """Make the corpus, and train on frames in the run that the server has announced."""
     device = asked.device or device_of(asked.backend)
     own_device(device, asked.backend, rank)
     run = load_run(asked.file, seed=asked.seed, device=device)
