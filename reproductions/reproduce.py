@@ -56,7 +56,8 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     started, clock = datetime.now(UTC), time.monotonic()
     exhibits, claims = paper.chosen(request.only, subject.scale)
     makers = (*exhibits, *claims)
-    before = {run.hash for run in Store(request.out / "runs").runs() if run.status == "done"}
+    store = Store(request.out / "runs")
+    before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _executed(paper, subject, request, makers)
     facts = {
         "reference": dict(paper.reference),
