@@ -17,8 +17,6 @@ from harness.execution.data.corpora import corpus_of
 from harness.execution.evaluation.lags import Reads, reads
 from harness.execution.fidelity.replay import (
     config_of,
-    is_sequence,
-    sequence_config_of,
     stored_run,
 )
 from harness.execution.fidelity.whole import decoded
@@ -90,10 +88,9 @@ def compared(
     """
     run = stored_run(folder)
     timeline = load_timeline(run.dir / TIMELINE)
-    if is_sequence(run):
-        config, (told, _) = sequence_config_of(run), load_decode_log(run.dir / RECORD)
-    else:
-        config, told = config_of(run), DecodeLog()
+    config, told = config_of(run), DecodeLog()
+    if isinstance(config, SequenceConfig):
+        told, _ = load_decode_log(run.dir / RECORD)
     train = corpus_of(config, say).split("train")
     predicted = again(config, train, timeline, told, cluster)
     return Comparison(*(behaviour(each, reads(config)) for each in (timeline, predicted)))

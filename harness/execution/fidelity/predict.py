@@ -11,7 +11,7 @@ import numpy as np
 from data_synth.corpus import Utterances
 from harness.errors import UserError
 from harness.execution.evaluation.lags import reads
-from harness.execution.fidelity.replay import is_sequence, stored_run
+from harness.execution.fidelity.replay import config_of, stored_run
 from harness.execution.fidelity.whole import Whole, whole
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
@@ -127,7 +127,7 @@ def _finished(folder: Path, config: Config) -> Run:
         UserError: there is none, or it is of another.
     """
     run, sequence = stored_run(folder), isinstance(config, SequenceConfig)
-    if is_sequence(run) != sequence:
+    if isinstance(config_of(run), SequenceConfig) != sequence:
         found = "no sequence training" if sequence else "a sequence training"
         raise UserError(f"{folder}: {found}; allowed: a run of such a file")
     return run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,13 +18,13 @@ from harness.execution.data.corpora import corpus_of
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Progress
+from harness.execution.runs.file import spec_of
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.initial import MODEL
 from harness.execution.training.recorded import Recorded
 from harness.execution.training.run import EXECUTED, TIMELINE, train
-from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
-from harness.spec import KIND, build
+from harness.spec import build
 from harness.store import Run, Store
 
 
@@ -59,29 +59,15 @@ def stored_run(folder: Path) -> Run:
     return run
 
 
-def config_of(run: Run) -> RunConfig:
+def config_of(run: Run) -> RunConfig | SequenceConfig:
     """The configuration of a stored training run.
 
     Raises:
         UserError: it is no training run of this program.
     """
     table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
-    return build(RunConfig, table, f"{run.dir}/config.json")
-
-
-def is_sequence(run: Run) -> bool:
-    """Whether a stored run is a sequence training."""
-    return run.config.get(KIND) == SequenceConfig.__name__
-
-
-def sequence_config_of(run: Run) -> SequenceConfig:
-    """The configuration of a stored sequence training.
-
-    Raises:
-        UserError: it is none of this program.
-    """
-    table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
-    return build(SequenceConfig, table, f"{run.dir}/config.json")
+    where = f"{run.dir}/config.json"
+    return build(spec_of(table, where), table, where)
 
 
 def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
@@ -91,12 +77,13 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
         UserError: no such run, or its corpus or timeline is missing.
     """
     run = stored_run(folder)
-    execute = _sequence_again if is_sequence(run) else _again
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with TemporaryDirectory() as scratch:
-        ours = load_file(execute(run, Store(scratch), say).dir / MODEL)["model"]
-    torch.set_num_threads(threads)
+    try:
+        with TemporaryDirectory() as scratch:
+            ours = load_file(_again(run, Store(scratch), say).dir / MODEL)["model"]
+    finally:
+        torch.set_num_threads(threads)
     theirs = load_file(run.dir / MODEL)["model"]
     difference = (ours - theirs).abs().max().item()
     folds = len(load_timeline(run.dir / TIMELINE).folds)
@@ -104,20 +91,12 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
 
 
 def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
-    config, timeline = config_of(run), load_timeline(run.dir / TIMELINE)
-    made = partial(_recorded, timeline=timeline)
-    watch = partial(_tell, say)
-    return train(config, corpus_of(config, say), store, watch, made, {"by": "a record"})
-
-
-def _sequence_again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
-    config = sequence_config_of(run)
-    return replay(config, corpus_of(config, say), run, store, partial(_tell, say))
-
-
-def _recorded(*parts: object, timeline: Timeline) -> Recorded:
-    config, corpus, model, minibatches = cast(Any, parts)
-    return Recorded(config, corpus, model, minibatches, timeline)
+    config, watch = config_of(run), partial(_tell, say)
+    corpus = corpus_of(config, say)
+    if isinstance(config, SequenceConfig):
+        return replay(config, corpus, run, store, watch)
+    made = partial(Recorded, timeline=load_timeline(run.dir / TIMELINE))
+    return train(config, corpus, store, watch, made, {"by": "a record"})
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:

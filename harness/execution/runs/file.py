@@ -64,12 +64,21 @@ def kind_of(path: Path) -> type[RunConfig] | type[SequenceConfig]:
     Raises:
         UserError: it cannot be read, or names none.
     """
-    named = load_toml(path).get(KIND, RunConfig.__name__)
+    return spec_of(load_toml(path), str(path))
+
+
+def spec_of(table: Mapping[str, object], where: str) -> type[RunConfig] | type[SequenceConfig]:
+    """The class that a table describes, of a run file or of a stored run.
+
+    Raises:
+        UserError: it names none.
+    """
+    named = table.get(KIND, RunConfig.__name__)
     for spec in KINDS:
         if spec.__name__ == named:
             return spec
     allowed = ", ".join(spec.__name__ for spec in KINDS)
-    raise UserError(f"{path}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
+    raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
 
 
 def load_run(

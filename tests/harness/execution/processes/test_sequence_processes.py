@@ -13,7 +13,7 @@ from harness import cli
 from harness.errors import UserError
 from harness.execution.fidelity.compare import compared
 from harness.execution.fidelity.recorded_sequence import replay
-from harness.execution.fidelity.replay import corpus_of, replayed, sequence_config_of, stored_run
+from harness.execution.fidelity.replay import config_of, corpus_of, replayed, stored_run
 from harness.execution.processes.sequence_command import serve
 from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
 from harness.execution.training.run import TIMELINE
@@ -143,7 +143,7 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
     assert timeline.staleness().max() >= 1
     assert int(timeline.decodes.steps.sum()) == sum(row.entering for row in told.rows)
     each_fetches_once_in(FETCH_S, timeline)
-    config = sequence_config_of(run)
+    config = config_of(run)
     corpus = corpus_of(config, silent)
     second = replay(config, corpus, run, Store(tmp_path / "again"), silent)
     assert (
