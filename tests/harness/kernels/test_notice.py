@@ -15,7 +15,7 @@ import pytest
 from harness import train
 from harness.execution.jobs import grid
 from harness.execution.jobs.display import Display
-from harness.execution.processes import group, membership
+from harness.execution.processes import command, group, rejoining
 from harness.kernels import notice
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
@@ -85,9 +85,9 @@ def test_a_display_says_what_the_processes_of_its_grid_compile(monkeypatch, caps
 def test_of_a_group_of_processes_the_server_says_what_is_compiled(
     rank, monkeypatch, capsys, compiled
 ):
-    monkeypatch.setattr(membership, "comes_late", lambda: False)
+    monkeypatch.setattr(rejoining, "comes_late", lambda: False)
     monkeypatch.setattr(group, "join", lambda: (rank, 3))
-    monkeypatch.setattr(train, "_serve" if rank == 0 else "_work", compiled[0])
+    monkeypatch.setattr(command, "serve" if rank == 0 else "take_part", compiled[0])
     assert train.main(["run.toml"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ... ")[0] for line in said] == [
