@@ -143,7 +143,9 @@ class Tally:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         """Undo ``to_dict``."""
-        return cls(**{**values, "troubles": Counter(values["troubles"])})
+        known = dict(values)
+        troubles = Counter[str](known.pop("troubles"))
+        return cls(**known, troubles=troubles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,17 +200,18 @@ class Decoder:
         x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
         posteriors = log_posteriors(self.halves.net, model, x)
         found = self.criterion.outer(posteriors, self.train.words[utterance])
-        entering = self._entering(torch.from_numpy(found.kept))
-        outer = torch.from_numpy(found.gradient).to(model.dtype)
+        entering = self._entering(torch.as_tensor(found.kept))
+        outer = torch.as_tensor(found.gradient).to(model.dtype)
         return Decoded(x[entering], outer[entering], Seen.of(utterance, found))
 
     def together(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
         """As one batch, padded to the longest utterance."""
         stack, chosen = torch.stack(list(models)), np.asarray(utterances)
         lengths = self.train.frames[chosen]
-        within = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
-        rows = torch.from_numpy(self.train.start[chosen][:, None] + within).to(stack.device)
-        x = self.halves.inputs(self.frames.gather(rows).x.flatten(0, 1)).unflatten(0, rows.shape)
+        within = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+        rows = torch.as_tensor(self.train.start[chosen][:, None] + within).to(stack.device)
+        flat = self.halves.inputs(self.frames.gather(rows).x.flatten(0, 1))
+        x = flat.view(*rows.shape, *flat.shape[1:])
         posteriors = torch.log_softmax(self.halves.net.logits(stack, x).double(), 2)
         words = [self.train.words[u] for u in utterances]
         found = self._batched.outers(posteriors, lengths.tolist(), words)

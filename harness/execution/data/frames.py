@@ -36,10 +36,10 @@ class Frames:
         first, last = np.zeros_like(row), np.zeros_like(row)
         first[row], last[row] = start, end
         return cls(
-            torch.from_numpy(np.array(corpus.features)).to(device),
-            torch.from_numpy(corpus.targets.astype(np.int64)).to(device),
-            torch.from_numpy(first).to(device),
-            torch.from_numpy(last).to(device),
+            torch.as_tensor(np.array(corpus.features)).to(device),
+            torch.as_tensor(corpus.targets.astype(np.int64)).to(device),
+            torch.as_tensor(first).to(device),
+            torch.as_tensor(last).to(device),
             corpus.context,
         )
 
@@ -123,7 +123,7 @@ def _shuffled_rows(order: Order) -> np.ndarray:
     chosen = stream(order.seed, "utterance order", order.stage).permutation(subset)
     return np.concatenate(
         [
-            np.arange(a, a + n)
+            np.arange(int(a), int(a + n))
             for a, n in zip(order.start[chosen], order.frames[chosen], strict=True)
         ]
     )

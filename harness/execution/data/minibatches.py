@@ -38,4 +38,4 @@ class Minibatches:
     def of(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of the minibatches named by worker and by step since the run began."""
         rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
-        return self._frames.gather(torch.from_numpy(rows).to(self._frames.features.device))
+        return self._frames.gather(torch.as_tensor(rows).to(self._frames.features.device))

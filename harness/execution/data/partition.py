@@ -121,4 +121,4 @@ def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.nd
 def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
     """The row numbers of utterances, one after the other."""
     before = np.cumsum(frames) - frames
-    return np.arange(frames.sum()) + np.repeat(start - before, frames)
+    return np.arange(int(frames.sum())) + np.repeat(start - before, frames)

@@ -75,7 +75,9 @@ class Batcher:
     shuffled: bool
     decoded: dict[int, Kept] = field(default_factory=dict[int, Kept])
     entering: dict[int, deque[Entry]] = field(default_factory=dict[int, deque[Entry]])
-    current: dict[int, deque[Cursor] | list[Cursor | None]] = field(default_factory=dict)
+    current: dict[int, deque[Cursor] | list[Cursor | None]] = field(
+        default_factory=dict[int, deque[Cursor] | list[Cursor | None]]
+    )
     steps: dict[int, int] = field(default_factory=dict[int, int])
     chosen: dict[Key, list[Frame]] = field(default_factory=dict[Key, list[Frame]])
     last_step: int = -1
@@ -189,7 +191,7 @@ class Batcher:
     def reinstate(self, arrays: Arrays, facts: Facts, device: str) -> None:
         """Undo ``capture``."""
         every = {
-            u: Kept(u, *(torch.from_numpy(arrays[f"{u}/{n}"]).to(device) for n in ("x", "outer")))
+            u: Kept(u, *(torch.as_tensor(arrays[f"{u}/{n}"]).to(device) for n in ("x", "outer")))
             for u in facts["utterances"]
         }
         self.decoded = {u: every[u] for u in facts["decoded"]}

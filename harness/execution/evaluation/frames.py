@@ -80,10 +80,10 @@ class FrameEvaluator:
     @torch.no_grad()
     def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
         """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
-        rows = torch.from_numpy(frame_edges(part)[0])
-        prior = torch.from_numpy(self._log_prior).to(model.device)
+        rows = torch.as_tensor(frame_edges(part)[0])
+        prior = torch.as_tensor(self._log_prior).to(model.device)
         scores = torch.empty(len(rows), len(prior), dtype=torch.float64, device=model.device)
-        blocks = scores.split(BLOCK)
+        blocks = torch.split(scores, BLOCK)
         outputs = _outputs(self.net, model, self.frames, rows)
         for block, (logits, _) in zip(blocks, outputs, strict=True):
             torch.sub(torch.log_softmax(logits[0].double(), 1), prior, out=block)
@@ -101,13 +101,13 @@ def rows_of(corpus: Corpus, split: str, at_most: int | None = None) -> Tensor:
     """Row numbers of a split's frames; evenly thinned to about ``at_most``."""
     rows = frame_edges(corpus.split(split))[0]
     stride = 1 if at_most is None else max(1, len(rows) // at_most)
-    return torch.from_numpy(rows[::stride].copy())
+    return torch.as_tensor(rows[::stride].copy())
 
 
 def _outputs(
     net: Dnn, model: Tensor, frames: Frames, rows: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     stack = model.unsqueeze(0)
-    for block in rows.to(model.device).split(BLOCK):
+    for block in torch.split(rows.to(model.device), BLOCK):
         x, targets = frames.gather(block.unsqueeze(0))
         yield net.logits(stack, x), targets[0]

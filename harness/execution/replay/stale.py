@@ -133,7 +133,7 @@ class StaleReplay:
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Undo `capture`."""
         for name, tensor in self._tensors().items():
-            tensor.copy_(torch.from_numpy(arrays[name]))
+            tensor.copy_(torch.as_tensor(arrays[name]))
         self.server.version, self.server.numbers = facts["version"], facts["numbers"]
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
@@ -254,7 +254,7 @@ def _stack(model: Tensor, slots: int) -> Tensor:
     """Zeros ``[slots, P]``; NumPy asks for pages of 2 MiB, which a processor finds faster."""
     if model.device.type != "cpu":
         return model.new_zeros(slots, model.numel())
-    return torch.from_numpy(np.zeros((slots, model.numel()), model.numpy().dtype))
+    return torch.as_tensor(np.zeros((slots, model.numel()), model.numpy().dtype))
 
 
 def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[tuple[Key, int]]]:

@@ -42,7 +42,9 @@ def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
 
 def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
     """Undo ``capture_timeline``."""
-    tables = {name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()}
+    tables: dict[str, Any] = {  # by name, each of a class of its own
+        name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
+    }
     return Timeline(kinds=tuple(facts["kinds"]), **tables)
 
 
@@ -64,7 +66,7 @@ def remembered(prefix: str, memory: Memory) -> Arrays:
 def recalled(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
     """Undo ``remembered``."""
     named = part(arrays, prefix)
-    return Memory({k: torch.from_numpy(a).to(device) for k, a in named.items()}, new_pass)
+    return Memory({k: torch.as_tensor(a).to(device) for k, a in named.items()}, new_pass)
 
 
 def capture_server(server: Server) -> tuple[Arrays, Facts]:
@@ -76,7 +78,7 @@ def capture_server(server: Server) -> tuple[Arrays, Facts]:
 def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
     """Undo ``capture_server``."""
     for name, tensor in vectors_of(server).items():
-        tensor.copy_(torch.from_numpy(arrays[name]))
+        tensor.copy_(torch.as_tensor(arrays[name]))
     server.version, server.numbers = facts["version"], facts["numbers"]
 
 
