@@ -32,7 +32,7 @@ SCALES = ("smoke", "laptop", "gpu", "paper")
 
 
 def _silent(line: str) -> None:
-    """Progress that nobody asked for."""
+    """Progress that is not shown."""
 
 
 def load_corpus(

@@ -149,7 +149,7 @@ class Maker:
         )
 
     def lm_sentence(self, index: int) -> tuple[str, ...]:
-        """A sentence nobody says, for a language model."""
+        """A sentence for the language model's text; it is in no split."""
         numbers = self.text.sentence(stream(self.recipe.seed, "text", index))
         return tuple(self.words[w] for w in numbers)
 

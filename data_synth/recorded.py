@@ -1,7 +1,7 @@
 """From recordings and transcripts to a corpus, whatever language they are in.
 
 Every recording is read, turned into features and checked. A bad one (damaged, too short,
-without transcript, with a word nobody knows how to say) is refused in one line, or left
+without transcript, with a word without pronunciation) is refused in one line, or left
 out and counted where that is asked for. Targets follow from the transcripts (``targets``).
 """
 

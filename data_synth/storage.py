@@ -84,7 +84,7 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
     """Writes a corpus piece by piece, holding one chunk in memory at a time.
 
     Args:
-        folder: an existing folder, which nobody else reads yet.
+        folder: an existing folder that no other process reads yet.
         card: what the corpus is.
         chunks: its frames, in order; the result does not depend on how they are cut.
     """
@@ -112,7 +112,7 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
 def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Makes a folder all or nothing: filled under a hidden name, then renamed.
 
-    If somebody else finished the same folder first, theirs stays and ours goes.
+    If another process finished the same folder first, its folder stays and ours is removed.
 
     Raises:
         UserError: the place cannot be written.

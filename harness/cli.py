@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `lagbench` with the given arguments, by default the process's own.
 
-    In the latter case somebody waits at a terminal, and is told what is compiled.
+    In the latter case a user waits at a terminal, and is told what is being compiled.
 
     Returns:
         The exit code: 0 done, 2 bad usage or input, 3 a run failed, 130 interrupted.

@@ -123,7 +123,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
     from harness import forked
 
     context = forked.context(NEEDED)
-    # Bound here and handed on, the port is nobody else's before the server listens.
+    # Bound here and handed on: no other process can take the port before the server listens.
     with socket.create_server(("127.0.0.1", 0)) as listening:
         group = {
             "MASTER_ADDR": "127.0.0.1",

@@ -126,7 +126,7 @@ def pronunciations() -> dict[str, tuple[str, ...]]:
 
 
 def digit_loop(recipe: Recipe) -> tuple[tuple[str, ...], ...]:
-    """Strings nobody says, all digits equally likely."""
+    """Strings for the language model, which no recording says; all digits are equally likely."""
     rng = stream(recipe.recordings.seed, "fsdd text")
     lengths = rng.integers(recipe.digits[0], recipe.digits[1] + 1, size=recipe.text)
     return tuple(tuple(fsdd.DIGITS[int(d)] for d in rng.integers(10, size=int(n))) for n in lengths)

@@ -191,7 +191,7 @@ def utterance(
     """What the text tables say of an utterance.
 
     Raises:
-        UserError: it lacks a speaker or transcript, or has a word nobody knows how to say.
+        UserError: it lacks a speaker or transcript, or has a word without pronunciation.
     """
     what = f"{folder.path}: utterance {key}"
     for name, lacking in (("utt2spk", "no speaker"), ("text", "no transcript")):

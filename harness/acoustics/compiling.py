@@ -1,9 +1,9 @@
-"""Compiling kernels so that whoever loads them computes the bits of whoever compiled them.
+"""Compiling kernels: whether a process compiles or loads one, it computes the same bits.
 
-A sum that may be taken in any order is as good as its machine code. A process that compiles a
-function calls the code made for it by itself; one that loads the caller calls the copy that was
-optimised with the caller, whose sums may run in another order. So what a kernel calls becomes
-part of it.
+With ``fastmath`` the machine code decides in which order a sum is taken. A process that compiles
+a function and its caller would call the function's own code; a process that loads the caller
+would use the copy that was optimised into it, whose sums may run in another order. So every
+function that a kernel calls is compiled into it.
 """
 
 from __future__ import annotations

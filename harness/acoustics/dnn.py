@@ -129,7 +129,7 @@ class Dnn:
         for i in range(len(layers) - 1, -1, -1):
             back = _product(delta, layers[i].weight) if i else delta
             below = self._differentiate_(back, levels[i]) if i else delta
-            visit(i, levels[i], delta)  # may change the layer: nobody looks at it again
+            visit(i, levels[i], delta)  # may change the layer, which is not used again
             delta = below
         return loss
 

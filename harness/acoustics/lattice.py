@@ -113,7 +113,7 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
     alpha, beta = log_sums(lattice)
     state = lattice.node < lattice.graph.states
     target = lattice.graph.target[lattice.node[state]]
-    with np.errstate(over="ignore"):  # a diverged network's; whoever uses γ asks if it is finite
+    with np.errstate(over="ignore"):  # of a diverged network; callers check that γ is finite
         share = np.exp(alpha[state] + beta[state] - beta[0])
     cell = (lattice.layer[state].astype(np.int64) - 1) * n_targets + target
     gamma = np.bincount(cell, share, lattice.frames * n_targets)

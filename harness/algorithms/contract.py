@@ -46,7 +46,7 @@ class Server:
 class Memory:
     """What workers remember from one contribution to their next.
 
-    Whoever keeps something here contributes for all workers at once, in their order.
+    An algorithm that keeps something here contributes for all workers at once, in their order.
 
     Args:
         tensors: by name; the executor keeps and restores them and looks no further.
@@ -58,7 +58,7 @@ class Memory:
 
 
 class Algorithm(ABC):
-    """What an executor needs of an algorithm; whoever derives from it can be named in a run file.
+    """What an executor needs of an algorithm; any subclass can be named in a run file.
 
     Attributes:
         rounds: whether a fold takes the contributions of all workers, not of one.

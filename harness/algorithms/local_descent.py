@@ -1,4 +1,4 @@
-"""What a worker does on its own between two folds, and what it remembers of it.
+"""Local descent: a worker's steps between two folds, and its memory of them.
 
 Rates here are of the **mean** gradient of a minibatch, as in paper 2; a schedule's rate is
 used as it is: who wants it in proportion to the number of workers multiplies it.

@@ -69,7 +69,7 @@ class ModelAveraging(Algorithm):
     def fold(
         self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
     ) -> None:
-        """The model goes to the mean of ``contributions [W, P]``, as the outer step goes there.
+        """Move the model to the mean of ``contributions [W, P]``, by the outer step.
 
         Raises:
             ValueError: a contribution began more than one version ago.

@@ -1,4 +1,4 @@
-"""What a server makes of the way from its model to the mean of its workers' models.
+"""Outer steps: how a server moves its model towards the mean of its workers' models.
 
 Each step's state is in the server's momenta. Shape letter: P parameters.
 """

@@ -1,4 +1,4 @@
-"""Staying fast: what benchmarks measured, beside a committed baseline.
+"""Regressions of speed: what benchmarks measured, beside a committed baseline.
 
 A benchmark in ``tests/benchmarks`` leaves quantities in pytest-benchmark's ``extra_info``; their
 names say how they are read:

@@ -1,4 +1,4 @@
-"""Is anything slower than it was? Pure functions of what was measured and what is expected."""
+"""A run of the benchmarks beside the baseline: pure functions of measured and expected."""
 
 from __future__ import annotations
 

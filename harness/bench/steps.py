@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def flops(self) -> float:
-        """Of the products of a minibatch's gradient: 6 a weight and frame, less the inputs' own."""
+        """Of a minibatch's gradient: 6 a weight and frame, without the gradient of the inputs."""
         weights = [m * n for m, n in pairwise(self.layers)]
         return self.minibatch * (6.0 * sum(weights) - 2.0 * weights[0])
 
@@ -102,7 +102,7 @@ class SimulatedSteps:
         )
 
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
-        """Frames from all over a chunk, spliced, as a run deals them; pass after pass."""
+        """Spliced frames from a whole chunk, in the order of a run; pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
         return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
 
@@ -151,7 +151,7 @@ def initial(layout: Layout) -> Tensor:
 
 
 def pair(setting: Setting) -> tuple[SimulatedSteps, BareSteps]:
-    """Both, on the same frames."""
+    """The simulated and the bare steps, on the same frames."""
     ours = SimulatedSteps(setting, speech_for(setting))
     return ours, BareSteps(setting, [ours.minibatch_of([(0, step)]) for step in range(READY)])
 
@@ -179,7 +179,7 @@ def in_turns(
 
 
 def over(one: Sequence[float], other: Sequence[float]) -> float:
-    """How many times as long the one takes: the median of the rounds."""
+    """How many times as long the first takes as the second: the median over rounds."""
     return median(a / b for a, b in zip(one, other, strict=True))
 
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
-    """Complain about what cannot be done."""
+    """Refuse options that cannot be carried out."""
     from importlib.util import find_spec
 
     if not benchmarks.is_dir():

@@ -130,7 +130,7 @@ def _straggling(costs: Costs) -> float:
 
 
 def _away_s(cluster: Cluster, costs: Costs) -> float:
-    """Time of a cycle, computing apart, in which nobody is in the way of anybody."""
+    """Seconds of a cycle that are neither computing nor waiting for another worker."""
     own = 2.0 * costs.copy_s if cluster.link.sharing == "none" else 0.0
     return own + 2.0 * costs.latency_s
 

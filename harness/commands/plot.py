@@ -78,7 +78,7 @@ def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
 
 
 def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
-    """The first so many workers and, unless these are all, of the folds only theirs."""
+    """The first ``lanes`` workers, and of the server only the folds of their contributions."""
     rows, spans = timeline.folded(), timeline.spans
     kept = rows.where(rows.worker < lanes)
     if len(kept) == 0:
@@ -148,7 +148,7 @@ def _short(value: float) -> str:
 
 
 def _edges(values: Floats | Ints, whole: bool) -> Floats:
-    """Of at most some `BARS` equal bars, for whole numbers around one or several of them."""
+    """Edges of at most about `BARS` equal bars; each holds one or several whole numbers."""
     low, high = (float(edge) for edge in np.percentile(values, [0.5, 99.5]))
     if whole:
         spare = 2.5 if high - low < 4.0 else 0.5  # a single value is a bar and not a wall

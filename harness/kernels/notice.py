@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
-"""Saying what is compiled, so that nobody wonders why a first command takes its time."""
+"""Telling the user what is being compiled, which makes a first command slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Say = Callable[[str, float | None], None]
 """Told of a kernel by name: None as its compilation begins, then how many seconds it took."""
 
 _told: tuple[int, Say] | None = None
-"""The process in which somebody waits, not one that it has forked, and how it tells them."""
+"""The process that tells its user (its forks do not), and how it does."""
 
 
 def announce(say: Say | None = None) -> None:

@@ -1,7 +1,7 @@
 """Natural-gradient steps of all layers at once: sides of equal width as one batch.
 
-Where rows are few, a step costs its calls and not its arithmetic. The sides of G layers that
-have the same width then stand one behind another on the replica axis, ``[G R, N, D]``, and
+Where rows are few, calls take most of a step's time. The sides of G layers that have the same
+width then stand one behind another on the replica axis, ``[G R, N, D]``, and
 are preconditioned by one call. The mathematics is that of `layer`, layer by layer.
 
 Shape letters: R replicas, N rows of a minibatch, D columns of a row, L layers.

@@ -224,7 +224,7 @@ class NaturalGradient:
         """The next state of a layer, and what the product of its two sides is made of."""
         rows, ends = Rows(x, appended=True), Rows(delta)
         if self.inputs is None and self.outputs is None and self.max_change is None:
-            nothing = rows.x.new_zeros(0)  # nobody asks how long the rows are
+            nothing = rows.x.new_zeros(0)  # the rows' lengths are not used
             fi, fo = untouched(rows, nothing), untouched(ends, nothing)
             return sides, Factors(rows, ends, fi, fo, fi.gain)
         inputs, fi = one_side(self.inputs, sides.inputs, rows)

@@ -140,7 +140,7 @@ def _binomial_above(k: NDArray[Any], trials: NDArray[Any], chance: float) -> Flo
 
 
 def lockstep(workers: int, think_s: float, service_s: float) -> Steady:
-    """D/D/1//N: X = min(N/(Z + s), 1/s); nobody waits until the server is saturated."""
+    """D/D/1//N: X = min(N/(Z + s), 1/s); no worker waits until the server is saturated."""
     rate = min(workers / (think_s + service_s), 1.0 / service_s)
     return _closed(workers, think_s, service_s, rate * service_s)
 

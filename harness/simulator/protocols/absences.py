@@ -1,7 +1,7 @@
-"""Who is there: workers that die and return, are preempted or join late, between rounds.
+"""Which workers are present: some die and return, are preempted, or join late.
 
-For protocols in which workers wait for each other. A worker that is not there takes part in no
-round, and holds none up; it takes part again in the first round that begins when it is back.
+For protocols in which workers wait for each other. An absent worker takes part in no round and
+delays none. It takes part again in the first round that begins after its return.
 """
 
 from __future__ import annotations
@@ -103,9 +103,12 @@ def next_strike_s(absences: Absences) -> float:
 
 @kernel
 def strike(absences: Absences, processes: Faults, now_s: float) -> int:
-    """The fault of this instant happens, of several the first named; who dies, or `NOBODY`.
+    """Let the fault of this instant happen; of several, the one that the file names first.
 
-    A worker that is away, be it until this very instant, is not struck.
+    A worker that is absent, even if it returns at this instant, is not struck.
+
+    Returns:
+        The worker that dies, or `NOBODY`.
     """
     process = who = 0
     while absences.next_s[process, who] > now_s:

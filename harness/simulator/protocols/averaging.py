@@ -1,25 +1,25 @@
-"""Model averaging: rounds of minibatches on everyone's own, then all-reduces of the parameters.
+"""Model averaging: rounds of local minibatches, then all-reduces of the parameters.
 
 Every worker computes ``every`` minibatches and hands in its parameters; when each has the
 average of all, the fold is complete. Handing in costs a copy to host memory where buffers are
-pageable, the all-reduce, and the copy back. A worker alone has nobody to wait for: it pays
-for its minibatches and epochs only.
+pageable, the all-reduce, and the copy back. A single worker pays for its minibatches and
+epochs only.
 
-With a barrier all read the new version at the instant of the fold and go on. Overlapped, a
-worker goes on at once, from the newest version that is complete, while its parameters travel;
-there is one all-reduce at a time, so the next one starts after the fold of the last, and a
+With a barrier, all workers read the new version at the instant of the fold and go on. With
+overlap, a worker goes on at once from the newest complete version while its parameters travel.
+All-reduces do not overlap each other: one starts after the fold of the one before, so a
 contribution is one fold stale. Of events at one instant a fold comes before reads.
 
-Minibatches are counted by each worker for itself: all share the data, each has a part of its
-own. An epoch ends with a shorter round if ``every`` does not divide a worker's minibatches.
+Each worker counts its own minibatches, which come from its own partition. An epoch ends with a
+shorter round if ``every`` does not divide a worker's minibatches.
 What a contribution's computation costs is settled when it is read; what the all-reduce costs,
 when its last contribution has been read and the fold before it is complete.
 
-A round waits for those who are there. Who dies before the fold is complete takes its contribution
-along; the others notice at once, and average anew among themselves those parameters that have been
-handed in. Who is preempted sees its round to the end. Who comes back, or joins late, takes part
-from the next fold on; where nobody is left, a round begins when somebody comes. Of events at one
-instant, folds come before faults, faults before returns, returns before reads.
+A round waits for the workers that are present. The contribution of a worker that dies before the
+fold is complete is lost: the others notice at once, and repeat the all-reduce with the parameters
+that they have handed in. A preempted worker finishes its round. A worker that returns, or joins
+late, takes part from the next fold on. If no worker is left, the next round begins when one comes.
+Of events at one instant, folds come before faults, faults before returns, returns before reads.
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ class Averaging(Spec, TimingProtocol):
         )
 
     def _begin(self, state: State, costs: Costs, limits: Limits) -> bool:
-        """All who are there read and begin a round; false if there is none for them.
+        """All present workers read and begin a round; false if none may begin.
 
-        With nobody there, what comes next is not a fold but somebody's return.
+        With no worker present, the next event is a return and not a fold.
         """
         clock = state.clock[0]
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
@@ -289,7 +289,7 @@ def _fold(state: State, costs: Costs) -> None:
 
 
 def _give_up(clock: Any) -> None:
-    """Nobody is left in the rounds that have begun: they are as if never handed out."""
+    """Take back the rounds that have begun: no worker is left in them."""
     clock["dispatched"] -= clock["begun"] + clock["later_begun"]
     clock["begun"] = clock["later_begun"] = 0
 

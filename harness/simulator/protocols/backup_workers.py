@@ -3,12 +3,15 @@
 All workers compute a gradient at the same version. The server takes the first N − b that
 arrive, one after the other, and makes one fold of them; it drops the gradients of the b slowest
 (Chen et al., "Revisiting distributed synchronous SGD", 2016). A dropped contribution is recorded
-as lost. All that are taken, and whoever is dropped once the server has enough, read when the
-fold is complete, in order of arrival; who is dropped before the server has enough reads at once,
-because it may still be among the first.
+as lost.
 
-A round waits for no more than can come: where fewer than N − b are there, for all of those. Who
-dies loses what it has not handed in; who comes back, or joins late, reads as somebody dropped does.
+When a worker reads again depends on its contribution. If it was taken, or dropped after the
+server had enough, the worker reads when the fold is complete, in order of arrival. If it was
+dropped before the server had enough, the worker reads at once: it may still be among the first.
+
+A round waits only for workers that are present: where there are fewer than N − b, for all of
+them. A worker that dies loses what it has not handed in. A worker that returns, or joins late,
+reads as one whose contribution was dropped.
 
 Of events at one instant the fold comes first, then arrivals, faults, and returns.
 """
@@ -121,7 +124,7 @@ class BackupWorkers(Spec, TimingProtocol):
     backups: int = setting(0, at_least=0, at_most=10_000_000)
 
     def handing(self, workers: int) -> Handing:
-        """A minibatch for every worker and fold, whoever is in time."""
+        """A minibatch for every worker and fold, also for those whose contribution is dropped."""
         return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
 
     def start(self, cluster: Cluster, workers: int) -> State:

@@ -68,7 +68,7 @@ class Handing(NamedTuple):
             where one counter hands out the minibatches of all.
         a_fold: minibatches that this counter hands out for a fold.
         under_way: contributions that may be under way at once.
-        missed: whether a fold may lack a worker's contribution though nobody fails.
+        missed: whether a fold may lack a worker's contribution without any failure.
     """
 
     rounds: bool

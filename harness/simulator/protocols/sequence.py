@@ -158,7 +158,7 @@ class Sequence(Spec, TimingProtocol):
         return state._replace(lengths=np.ascontiguousarray(lengths, np.int64))
 
     def untold(self, state: State) -> Untold:
-        """The utterances whose decoding has begun, and of which nobody has said what it kept."""
+        """The utterances whose decoding has begun and whose number of kept frames is unknown."""
         entry, decoders = state.waiting[:, -1], state.decoders
         worker = np.flatnonzero((decoders["phase"] == DECODING) & (entry["kept"] == UNTOLD))
         return Untold(

@@ -18,7 +18,7 @@ FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)
 BLOCKED, DECODING, NEVER_STARTED, FINISHED = range(4)
 UNTOLD = -1
-"""In place of how many frames of an utterance were kept: nobody has said yet."""
+"""Stands for the number of kept frames until training has told it."""
 NONE_YET = 1 << 62
 PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
 
@@ -126,7 +126,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
 
 @kernel
 def untold(state: State, kind: int, leaf: int) -> bool:
-    """Whether an event is the end of a decoding of which nobody has said what it kept."""
+    """Whether an event ends a decoding whose number of kept frames is not known yet."""
     return kind == DECODED and state.waiting[leaf, state.waiting.shape[1] - 1].kept == UNTOLD
 
 

@@ -1,11 +1,11 @@
-"""Server shards: each folds its pieces of contributions as its own queue lets it.
+"""Server shards: each has a queue and folds its own piece of every contribution.
 
-A contribution leaves its worker as one piece for each shard, one after the other, beginning
-with a different shard than the worker's neighbour. So pieces reach shards at different
-instants, and a read finds shards of which some have folded more contributions than others.
+A worker sends a contribution as one piece for each shard, one after the other; neighbouring
+workers begin with different shards. So pieces reach shards at different instants, and a read
+finds some shards that have folded more contributions than others.
 
-A shard folds in the order of arrival, so when a piece will be folded is known once it is
-queued. What a shard has folded is counted when somebody looks.
+A shard folds in the order of arrival, so the instant of a piece's fold is known once it is
+queued. How many a shard has folded is counted only when a worker reads.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def not_least(state: State, rules: Rules) -> None:
 
 @kernel
 def find_least(state: State, rules: Rules) -> None:
-    """The fewest folds of a worker that is there; whoever the bound no longer holds reads."""
+    """Find the fewest folds of any present worker; workers that the bound held back read now."""
     clock = state.clock[0]
     clock.at_least = 0
     for who in range(len(state.workers)):
@@ -228,7 +228,7 @@ def find_least(state: State, rules: Rules) -> None:
 
 @kernel
 def go(state: State, rules: Rules, who: int, until_s: float) -> None:
-    """A worker is away until an instant; it holds nothing and holds nobody up."""
+    """A worker is absent until an instant; it computes nothing, and no other waits for it."""
     worker, leaf = state.workers[who], len(state.slots) + who
     if worker.status == HELD:
         scratch(state.held, who)
