@@ -12,14 +12,14 @@ from data_synth.corpus import Utterances
 from harness.errors import UserError
 from harness.execution.evaluation.lags import reads
 from harness.execution.fidelity.replay import config_of, stored_run
-from harness.execution.fidelity.whole import Whole, whole
+from harness.execution.fidelity.whole import MOST_FOLDS, Whole, whole
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Cluster, Sequence
 from harness.store import Run
 
 SAMPLE = 2000
-"""Folds of a single worker, for the speed-up."""
+"""Folds of a single replica, for the speed-up."""
 Config = RunConfig | SequenceConfig
 
 
@@ -49,7 +49,9 @@ def prediction(
     config = _on(config, cluster or config.cluster, workers)
     finished = _finished(target, config) if target else None
     share = _share(config, finished, kept)
-    run, alone = whole(config, train, share), whole(_alone(config), train, share, SAMPLE)
+    # A search is paid once a chunk: a few folds of the first one would say too much of it.
+    most = SAMPLE if isinstance(config, SequenceConfig) else MOST_FOLDS
+    run, alone = whole(config, train, share), whole(_alone(config), train, share, most)
     yield from _shown(config, share, run, alone)
     if finished is not None:
         yield from _reached(finished, run)

@@ -9,8 +9,9 @@ import pytest
 
 from harness import cli
 from harness.algorithms.schedules import Search
+from harness.execution.fidelity.predict import prediction
 from harness.execution.fidelity.whole import whole
-from harness.execution.runs.config import RunConfig
+from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import train, train_sequence
@@ -72,6 +73,15 @@ def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str
     assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
     of_three = 3 * four.per_s / one.per_s
     assert said(capsys, "speed-up") == pytest.approx(of_three, rel=0.01)
+
+
+def test_the_speed_up_counts_a_search_once_a_chunk_also_of_one_worker() -> None:
+    asked = load_run(RUNS / "async-averaged.toml")
+    config = replace(asked.config, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
+    train_set = asked.corpus.split("train")
+    four, one = (whole(replace(config, workers=n), train_set) for n in (4, 1))
+    (line,) = [line for line in prediction(config, train_set) if line.startswith("speed-up")]
+    assert float(line[28:]) == pytest.approx(one.ends_s[-1] / four.ends_s[-1], rel=0.01)
 
 
 def test_one_worker_is_healthy_where_a_cluster_is_not(tmp_path: Path, capsys) -> None:
