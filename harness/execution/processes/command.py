@@ -139,10 +139,10 @@ def check_protocol(config: RunConfig, file: Path) -> None:
     """Refuse what is simulated but not done by real processes.
 
     Raises:
-        UserError: the protocol is of that kind.
+        UserError: a fault or the protocol is of that kind.
     """
-    if config.missed_rounds and config.cluster.faults:
-        told = "rounds of real processes are missed by those that really die"
+    if config.cluster.faults:
+        told = "among real processes only what really dies is gone"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
     if config.protocol is None or isinstance(config.protocol, Averaging):
         return

@@ -95,13 +95,21 @@ def test_a_mistake_is_one_line_that_names_it(
     [
         ("bounded-staleness", "protocol: ParameterServer: simulated only; allowed here: Averaging"),
         ("backup-workers", "protocol: BackupWorkers: simulated only"),
-        ("averaging-with-deaths", "cluster.faults: rounds of real processes are missed by those"),
+        ("averaging-with-deaths", "cluster.faults: among real processes only what really dies"),
     ],
 )
 def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
     path = EXAMPLES / f"{file}.toml"
     with pytest.raises(UserError, match=line):
         check_protocol(load_run(path).config, path)
+
+
+def test_real_processes_refuse_the_faults_of_an_asynchronous_run_as_well():
+    config = load_run(EXAMPLES / "async-averaged.toml").config
+    failing = load_run(EXAMPLES / "averaging-with-deaths.toml").config.cluster
+    check_protocol(config, Path("run.toml"))
+    with pytest.raises(UserError, match=r"run\.toml: cluster\.faults: .*; allowed here: none"):
+        check_protocol(replace(config, cluster=failing), Path("run.toml"))
 
 
 def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_line():
