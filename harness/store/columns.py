@@ -40,13 +40,6 @@ def columns_of(rows: Sequence[MetricRow]) -> Columns:
     return columns
 
 
-def rows_of(columns: Columns) -> list[MetricRow]:
-    """The inverse of ``columns_of``; a further column's NaN is a key the row lacks."""
-    lists = {key: array.tolist() for key, array in columns.items()}
-    rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    return [{k: v for k, v in row.items() if k in TYPES or not math.isnan(v)} for row in rows]
-
-
 def write_columns(path: Path, columns: Columns) -> None:
     """Write columns as one Parquet file, atomically."""
     arrays = {

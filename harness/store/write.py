@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from harness.identity import identity, plain
 from harness.store import atomic, schema
-from harness.store.columns import MetricRow, columns_of, read_columns, rows_of, write_columns
+from harness.store.columns import MetricRow, columns_of, write_columns
 from harness.store.schema import Outcome
 
 
@@ -79,14 +79,6 @@ class RunWriter:
     def restore_rows(self, rows: Sequence[MetricRow]) -> None:
         """Put back the rows of a checkpoint in place of those logged since."""
         self._rows = [dict(row) for row in rows]
-
-    def save_rows(self, path: Path) -> None:
-        """Write the rows so far to ``path`` (Parquet), beside a checkpoint's other files."""
-        write_columns(path, columns_of(self._rows))
-
-    def load_rows(self, path: Path) -> None:
-        """Put back the rows that ``save_rows`` wrote."""
-        self.restore_rows(rows_of(read_columns(path)))
 
     def attach(self, name: str, content: Path | bytes) -> Path:
         """Keep a file with the run, e.g. ``attach("timeline.parquet", path)``.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -79,10 +80,10 @@ def test_rows_of_a_checkpoint_restore_the_same_bytes(tmp_path):
     with store.begin(CONFIG) as writer:
         log_some(writer, 2)
         writer.checkpoint.mkdir()
-        writer.save_rows(writer.checkpoint / "rows.parquet")
+        (writer.checkpoint / "rows.json").write_text(json.dumps(writer.rows()))
         log_some(writer, 3, start=2)  # logged after the checkpoint, then the process dies
     with store.begin(CONFIG) as writer:
-        writer.load_rows(writer.checkpoint / "rows.parquet")
+        writer.restore_rows(json.loads((writer.checkpoint / "rows.json").read_text()))
         log_some(writer, 3, start=2)
         writer.finish()
     resumed = store.load(identity(CONFIG))
@@ -97,9 +98,9 @@ def test_rows_survive_a_checkpoint_with_values_that_are_not_finite(tmp_path):
         writer.log("loss", math.inf, fold=0, time_s=0, epoch=0)
         writer.log("loss", math.nan, fold=1, time_s=0, epoch=0, rate=0.5)
         before = writer.rows()
-        writer.save_rows(tmp_path / "rows.parquet")
+        kept = json.dumps(before)
         writer.restore_rows([])
-        writer.load_rows(tmp_path / "rows.parquet")
+        writer.restore_rows(json.loads(kept))
     assert repr(writer.rows()) == repr(before)
 
 
@@ -216,12 +217,12 @@ def test_many_processes_make_each_run_once(tmp_path):
 def test_a_killed_owner_leaves_a_run_that_another_continues(tmp_path):
     program = textwrap.dedent(
         """
-        import sys, time
+        import json, sys, time
         from harness.store import Store
         writer = Store(sys.argv[1]).begin({"seed": 0, "rate": 0.1})
         writer.checkpoint.mkdir()
         writer.log("loss", 1.0, fold=0, time_s=0.0, epoch=0.0)
-        writer.save_rows(writer.checkpoint / "rows.parquet")
+        (writer.checkpoint / "rows.json").write_text(json.dumps(writer.rows()))
         (writer.dir / ".unfinished-part").write_text("half a file")
         print("ready", flush=True)
         time.sleep(60)
@@ -232,7 +233,7 @@ def test_a_killed_owner_leaves_a_run_that_another_continues(tmp_path):
         assert owner.stdout.readline() == "ready\n"
         os.kill(owner.pid, signal.SIGKILL)
     with Store(tmp_path).begin(CONFIG) as writer:
-        writer.load_rows(writer.checkpoint / "rows.parquet")
+        writer.restore_rows(json.loads((writer.checkpoint / "rows.json").read_text()))
         assert len(writer.rows()) == 1
         assert not (writer.dir / ".unfinished-part").exists()
 
