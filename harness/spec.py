@@ -196,7 +196,7 @@ def _convert(
         return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
-    if isinstance(kind, type) and (below := _dataclasses_below(kind)):
+    if isinstance(kind, type) and (below := dataclasses_below(kind)):
         return _convert(value, _chosen(value, below, label), limits, label, where, key)
     if origin is Literal:
         return _scalar(value, str, Limits(one_of=arguments), label)
@@ -215,7 +215,7 @@ def _convert(
     return _scalar(value, kind, limits, label)
 
 
-def _dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
+def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
     """What derives from a class that is no dataclass itself, at whatever depth, and is one."""
     found: list[type[Any]] = []
     waiting = [kind]

@@ -11,9 +11,4 @@ from harness.algorithms.contract import Algorithm
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 
-ALGORITHMS: tuple[type[Algorithm], ...] = (
-    AsyncSgd,
-    AveragedSgd,
-    ModelAveraging,
-    GradientAveraging,
-)
+__all__ = ["Algorithm", "AsyncSgd", "AveragedSgd", "GradientAveraging", "ModelAveraging"]

@@ -16,14 +16,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
-from harness.algorithms.catalogue import ALGORITHMS
+from harness.algorithms.catalogue import Algorithm
 from harness.errors import UserError
 from harness.execution.runs import config as frames
 from harness.execution.runs import sequence
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Averaging, ParameterServer, load_cluster
-from harness.spec import KIND, build, load_toml
+from harness.spec import KIND, build, dataclasses_below, load_toml
 
 Table = dict[str, Any]
 Config = TypeVar("Config", bound=RunConfig | SequenceConfig)
@@ -139,7 +139,8 @@ def _usual_protocol(table: Table) -> str:
     """What a table ``protocol`` without ``is`` stands for: what the algorithm trains in."""
     algorithm = table.get("algorithm")
     named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
-    one_by_one = any(named == kind.__name__ and not kind.rounds for kind in ALGORITHMS)
+    known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)
+    one_by_one = any(named == kind.__name__ and not kind.rounds for kind in known)
     return (ParameterServer if one_by_one else Averaging).__name__
 
 

@@ -133,6 +133,20 @@ def test_a_protocol_without_a_kind_is_what_the_algorithm_trains_in(tmp_path):
 
 
 @dataclass(frozen=True)
+class Newcomer(AsyncSgd):
+    """An algorithm that the harness does not know, whose folds take one contribution."""
+
+
+def test_so_it_is_of_an_algorithm_of_somebody_elses(tmp_path):
+    path = tmp_path / "run.toml"
+    text = RUN.replace('is = "AsyncSgd"', 'is = "Newcomer"')
+    path.write_text(text.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
+    config = load_run(path).config
+    assert config.algorithm == Newcomer()
+    assert config.protocol == ParameterServer(depth=2)
+
+
+@dataclass(frozen=True)
 class Outsider(BackupWorkers):
     """A protocol that the harness does not know: its rounds hand out parts of the data."""
 
