@@ -19,9 +19,10 @@ from harness.execution.fidelity.replay import (
     config_of,
     stored_run,
 )
-from harness.execution.fidelity.whole import decoded
+from harness.execution.fidelity.whole import decoded, whole
 from harness.execution.processes.recorder import PAUSE
 from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
+from harness.execution.runs.boundaries import SEARCH
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import TIMELINE
@@ -36,7 +37,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a cluster behaved, without the pauses of its server.
+    """How a cluster behaved, without the pauses of its server and those for searches.
 
     Attributes:
         throughput_per_s: folds a second while all workers were at work.
@@ -105,11 +106,14 @@ def again(
 ) -> Timeline:
     """A recorded run as it is simulated: with as many folds, or as many frames of each utterance.
 
+    Frames are timed as in training and in predictions: stage by stage, with what searches cost.
+
     Raises:
         UserError: somebody died in a recorded sequence training.
     """
     if isinstance(config, RunConfig):
-        return config.simulation(train, cluster).advance(folds=len(recorded.folds))
+        there = replace(config, cluster=cluster or config.cluster)
+        return whole(there, train, most=len(recorded.folds)).timeline
     if told.restarts or len(recorded.lost()):
         raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
     queues: dict[int, deque[int]] = {}
@@ -143,7 +147,7 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
 
 
 def awake(timeline: Timeline) -> Timeline:
-    """A timeline without the pauses of its server: what came after one comes so much earlier."""
+    """A timeline without its pauses: what came after one comes so much earlier."""
     paused_s = _paused_s(timeline)
 
     def earlier(rows: Any) -> Any:
@@ -165,7 +169,7 @@ def _paused_s(timeline: Timeline) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _is_pause(timeline: Timeline) -> np.ndarray:
-    return np.array(timeline.kinds)[timeline.spans.kind] == PAUSE
+    return np.isin(np.array(timeline.kinds)[timeline.spans.kind], (PAUSE, SEARCH))
 
 
 def shown(found: Comparison) -> Iterator[str]:

@@ -16,7 +16,7 @@ from data_synth.corpus import Utterances
 from harness.errors import UserError
 from harness.execution.data.frames import Order
 from harness.execution.data.partition import Partition
-from harness.execution.runs.boundaries import Boundaries
+from harness.execution.runs.boundaries import SEARCH, Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Cluster, Simulation, Timeline, concat
@@ -116,7 +116,7 @@ def _stage(
         if boundaries.is_chunk(asked.begins) and (
             search_s := config.search_s(stage, order.chunk_steps, left)
         ):
-            yield simulation.pause(search_s, "search")
+            yield simulation.pause(search_s, SEARCH)
         if (rest := most - simulation.version) < asked.folds:
             yield simulation.advance(folds=rest)
             return

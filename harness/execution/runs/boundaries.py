@@ -13,6 +13,9 @@ from harness.execution.data.frames import Order
 from harness.execution.data.partition import Partition
 from harness.execution.runs.config import RunConfig
 
+SEARCH = "search"
+"""The kind of a cluster's pause in which the next chunk's rate is searched."""
+
 
 @dataclass(frozen=True)
 class Segment:

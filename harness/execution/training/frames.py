@@ -20,7 +20,7 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.replay.state import Facts
-from harness.execution.runs.boundaries import Boundaries, Segment
+from harness.execution.runs.boundaries import SEARCH, Boundaries, Segment
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Progress, Watch
 from harness.execution.training.divergence import stage_of, where
@@ -143,7 +143,7 @@ class FrameTraining(Training[FrameExecutor]):
         losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
         cost = self.config.search_s(self.position.stage, self.order.chunk_steps, left)
-        self.segments.append(self.executor.pause(cost, "search"))
+        self.segments.append(self.executor.pause(cost, SEARCH))
         return rate
 
     # -- what is measured ----------------------------------------------------------------

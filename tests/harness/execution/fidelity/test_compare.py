@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from harness.algorithms.schedules import Search
 from harness.errors import UserError
-from harness.execution.fidelity.compare import behaviour
+from harness.execution.fidelity.compare import again, awake, behaviour, compared
 from harness.execution.processes.recorder import Recorder, Work
+from harness.execution.processes.sequence_recorder import DecodeLog
+from harness.execution.runs.config import Stage
+from harness.execution.runs.file import load_run
+from harness.execution.training.run import TIMELINE, train
 from harness.simulator import LOST, Timeline
 from harness.simulator.lags import inner_lag
 from harness.simulator.timeline import IN_FLIGHT
+from harness.simulator.timeline_file import load_timeline
+from harness.store import Store
+from tests.silence import silent
 
+RUNS = Path(__file__).parents[4] / "docs" / "runs"
 INNER = {"inner": inner_lag}
 
 
@@ -39,6 +51,22 @@ def test_a_pause_of_the_server_counts_neither_as_work_nor_as_lag() -> None:
     found = behaviour(steady(100, pause_s=30.0), INNER)
     assert found.throughput_per_s == pytest.approx(1.0)
     assert found.lags["inner"].lag_s.max() == pytest.approx(2.0)
+
+
+def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
+    tmp_path: Path,
+) -> None:
+    asked = load_run(RUNS / "async-averaged.toml")
+    stages, search = (Stage(32, 256, 0.3), Stage(32, 1024, 0.3)), Search(0.008, whole_trials=True)
+    config = replace(asked.config, passes=2, stages=stages, schedule=search, chunk=0.2)
+    run = train(config, asked.corpus, Store(tmp_path), silent)
+    found = compared(run.dir)
+    assert found.recorded.throughput_per_s == found.predicted.throughput_per_s
+    assert found.staleness_distance() == 0.0
+    timeline = load_timeline(run.path(TIMELINE))
+    said = again(config, asked.corpus.split("train"), timeline, DecodeLog())
+    assert said.sha256() == timeline.sha256()
+    assert awake(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
 
 
 def test_too_short_a_record_is_refused() -> None:
