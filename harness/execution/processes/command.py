@@ -176,7 +176,7 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
         if at_work == SEQUENCE and late:
             raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
         if at_work == SEQUENCE:
-            dist.barrier()
+            dist.barrier()  # pyright: ignore[reportUnknownMemberType]
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if at_work == DONE:

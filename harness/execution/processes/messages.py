@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import astuple, fields, replace
 from functools import cache
@@ -58,7 +58,7 @@ class ServerGone(Exception):  # noqa: N818 (what happened)
 
 
 @contextmanager
-def talking() -> Iterator[None]:
+def talking() -> Generator[None]:
     """While a worker talks to its server, whatever goes wrong means that the server is gone.
 
     Raises:

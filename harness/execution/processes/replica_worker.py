@@ -234,7 +234,8 @@ class Trainer:
         _say(replace(header, kind=Kind.TAKEN, slot=slot))
         if header.entering:
             _pass_on(SequenceHeader(Kind.ROOM), decoder_rank(self._replica))
-            x, outer = arrival.body.split([self._inputs, arrival.body.shape[1] - self._inputs], 1)
+            widths = [self._inputs, arrival.body.shape[1] - self._inputs]
+            x, outer = torch.split(arrival.body, widths, 1)
             self._batcher.enter(0, slot, Kept(header.number, x, outer))
             self._versions[header.number] = header.version
 

@@ -339,13 +339,12 @@ class Replicas:
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`: everybody begins anew, with empty slots."""
-        self.server.model.copy_(torch.from_numpy(arrays["model"]))
+        self.server.model.copy_(torch.as_tensor(arrays["model"]))
         self.server.version = facts["version"]
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
-        self.record = DecodeLog(
-            **{**facts["told"], "rows": [Row(*r) for r in facts["told"]["rows"]]}
-        )
+        told: Facts = dict(facts["told"])
+        self.record = DecodeLog([Row(*row) for row in told.pop("rows")], **told)
         self.record.lost_frames += sum(facts["left"])
         self.record.restarts.append(self._steps)
         for replica, todo, handed, reads in zip(

@@ -9,7 +9,7 @@ round needs all workers: when one dies, the run stops, and goes on from its last
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -84,7 +84,7 @@ class Rounds(OnProcesses):
                 self.clock.ask(rank, rank)
 
     @contextmanager
-    def _needed(self) -> Iterator[None]:
+    def _needed(self) -> Generator[None]:
         """A worker that is gone ends the run: a round needs everybody."""
         try:
             yield
@@ -174,7 +174,9 @@ class Rounds(OnProcesses):
 def workers_group(backend: str = GLOO) -> Any:
     """The group of all ranks but the first, which only for MPI has to ask for it as well."""
     ranks = list(range(1, dist.get_world_size()))
-    return dist.new_group(ranks, backend=backend, use_local_synchronization=backend != MPI)
+    return dist.new_group(  # pyright: ignore[reportUnknownMemberType]
+        ranks, backend=backend, use_local_synchronization=backend != MPI
+    )
 
 
 def work_in_rounds(
@@ -236,7 +238,7 @@ class _Worker:
         done = self.contributor.contribute(header, self.server.model.clone())
         mean = self.contributor.out.to(self.staged_on)
         with talking():
-            dist.all_reduce(mean, group=self.group)
+            dist.all_reduce(mean, group=self.group)  # pyright: ignore[reportUnknownMemberType]
         mean /= self.config.workers
         with torch.no_grad():
             mean = mean.to(self.config.device)

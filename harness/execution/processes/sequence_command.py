@@ -48,7 +48,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         )
     writable_folder(asked.out, "--out")
     try:
-        dist.barrier()
+        dist.barrier()  # pyright: ignore[reportUnknownMemberType]
     except RuntimeError:
         say(f"error: a process died before the run began; {GOES_ON}")
         return EXIT_RUN_FAILED

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from harness.errors import UserError
@@ -86,7 +86,7 @@ def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
         raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
     try:
         arrays = load_file(path)
-        return DecodeLog.of(arrays), torch.from_numpy(arrays["start"])
+        return DecodeLog.of(arrays), torch.as_tensor(arrays["start"])
     except (OSError, SafetensorError, KeyError) as error:
         raise UserError(f"{path}: cannot be read as what decoders said: {error}") from error
 

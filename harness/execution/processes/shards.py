@@ -16,7 +16,7 @@ which of them folded their piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -280,7 +280,7 @@ class Sharded(Asynchronous):
 
 
 @contextmanager
-def _needed(shard: int) -> Iterator[None]:
+def _needed(shard: int) -> Generator[None]:
     """A shard with which talking fails is gone."""
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def shown(name: str) -> Iterator[Watch]:
+def shown(name: str) -> Generator[Watch]:
     """Show how far a run is.
 
     Args:

@@ -33,7 +33,7 @@ def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
         list(vectors_of(server).values())[header.step].copy_(body)
         server.version = header.version
     else:
-        server.numbers = dict(zip(sorted(server.numbers), body.tolist(), strict=True))
+        server.numbers = dict(zip(sorted(server.numbers), map(float, body), strict=True))
 
 
 def bodies(server: Server) -> BodyOf[FrameHeader]:
