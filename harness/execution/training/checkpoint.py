@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
 NAME = "checkpoint.safetensors"
 
@@ -34,8 +34,9 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
+        with cast(Any, safe_open)(path, framework="numpy") as file:  # it says no types
+            metadata: dict[str, str] = file.metadata() or {}
+            facts = json.loads(metadata["facts"])
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except (SafetensorError, KeyError, ValueError, OSError):
         return None

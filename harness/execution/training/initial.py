@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -108,12 +108,12 @@ def _pretrain(
     ]
 
     def inputs(epoch: int, number: int) -> Tensor:
-        rows = torch.from_numpy(orders[epoch].rows(number)).to(config.device)
+        rows = torch.as_tensor(orders[epoch].rows(number)).to(config.device)
         return frames.gather(rows.unsqueeze(0)).x
 
     found = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
     for depth, errors in enumerate(found.reconstruction):
-        for epoch, error in enumerate(errors[:, 0].tolist(), start=1):
+        for epoch, error in enumerate(map(float, errors[:, 0]), start=1):
             writer.log(f"reconstruction/{depth}", error, fold=0, time_s=0.0, epoch=epoch)
     with TemporaryDirectory() as folder:
         path = Path(folder) / MODEL

@@ -131,7 +131,7 @@ class Passes:
         for row, (_, step) in enumerate(keys):
             frames = self._shuffled[(step - self._steps_before) * size :][:size]
             index[row, : len(frames)] = frames
-        at = torch.from_numpy(index).to(self._x.device)
+        at = torch.as_tensor(index).to(self._x.device)
         return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
 
     def capture(self) -> tuple[Arrays, Facts]:
@@ -151,6 +151,6 @@ class Passes:
         self._steps_before = facts["steps_before"]
         self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
-        self._decoded_with.copy_(torch.from_numpy(arrays["decoded_with"]))
+        self._decoded_with.copy_(torch.as_tensor(arrays["decoded_with"]))
         if facts["open"]:
             self._decode()

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from safetensors.numpy import save_file
-from safetensors.torch import load_file
-from safetensors.torch import save_file as save_tensors
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import save_file as save_tensors  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth.corpus import Corpus

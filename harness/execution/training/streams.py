@@ -112,6 +112,6 @@ class Streams:
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         batcher = resume.part(arrays, "batcher/")
         self.batcher.reinstate(batcher, facts["batcher"], self._config.device)
-        self.replay.decoders.copy_(torch.from_numpy(arrays["decoders"]))
+        self.replay.decoders.copy_(torch.as_tensor(arrays["decoders"]))
         self.replay.decoder_versions = facts["versions"]
         self._decoded = facts["decoded"]
