@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.acoustics.denormals import denormals_flushed
 from harness.execution.fidelity import measure
@@ -108,7 +109,8 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """Non-negative prices that make ``terms @ prices / seconds`` as near 1 as can be."""
     relative = terms / seconds[:, None]
     scale = relative.max(0)
-    return nnls(relative / scale, np.ones(len(seconds)))[0] / scale
+    ones = np.ones(len(seconds))
+    return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale
 
 
 def _ratio(above: float, below: float) -> float:

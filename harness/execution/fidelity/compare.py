@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import ks_2samp
+from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
+    ks_2samp,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from data_synth.corpus import Utterances
 from harness.errors import UserError

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -149,12 +150,12 @@ def _reductions(
     counts: Sequence[int], sizes: Sequence[int], repeats: int, rank: int
 ) -> list[Measured]:
     """All all-reduces that a rank is part of."""
+    all_reduce = cast(Callable[..., object], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
     found: list[Measured] = []
     for count in counts:
-        group = dist.new_group(list(range(count)))
+        group = dist.new_group(list(range(count)))  # pyright: ignore[reportUnknownMemberType]
         for size in sizes if rank < count else ():
             messages = 2 * (count - 1)
-            all_reduce = partial(dist.all_reduce, torch.zeros(size // 4), group=group)
-            seconds = _timed(all_reduce, repeats)
+            seconds = _timed(partial(all_reduce, torch.zeros(size // 4), group=group), repeats)
             found.append(Measured((messages, messages * size / count), seconds))
     return found

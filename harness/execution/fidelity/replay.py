@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.errors import UserError
 from harness.execution.data.corpora import corpus_of

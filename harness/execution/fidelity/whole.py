@@ -120,8 +120,9 @@ def _stage(
         if (rest := most - simulation.version) < asked.folds:
             yield simulation.advance(folds=rest)
             return
-        how = {"drain": asked.drain, "handing_out": asked.handing_out}
-        yield simulation.advance(folds=asked.folds, **how)
+        yield simulation.advance(
+            folds=asked.folds, drain=asked.drain, handing_out=asked.handing_out
+        )
 
 
 def _of_sequences(config: SequenceConfig, train: Utterances, kept: float, most: int) -> Whole:
