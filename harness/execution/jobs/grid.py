@@ -22,7 +22,7 @@ from harness import forked
 from harness.errors import UserError
 from harness.execution.jobs import submitted
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
-from harness.execution.training import run as _registered  # noqa: F401
+from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
 from harness.kernels import notice
 from harness.store import Run, Store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,8 +107,7 @@ class _Line:
         self.begin, self.way = begin, end - begin
         self.frames = Frames.of(corpus, "cpu")
         # Whole frames or none: rejected and cancelled ones would leave another function.
-        exact = {**vars(training.criterion), "reject_below": 0.0, "cancel_below": 0.0}
-        criterion = type(training.criterion)(**exact)
+        criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
         self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))
         self.part = _some(corpus.split("train"), config.utterances)
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
-from safetensors.torch import load_file
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ def check(where: str) -> None:
     if where not in WHERE:
         raise unknown("--submit", where, WHERE)
     try:
-        import submitit  # noqa: F401
+        import_module("submitit")
     except ImportError as error:
         raise UserError("--submit: needs submitit; pip install 'lagbench[slurm]'") from error
 

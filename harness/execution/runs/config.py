@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.dnn import Activation, Dnn
@@ -247,9 +247,10 @@ def plain(value: Any) -> Any:
         body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
         return body if isinstance(value, RunConfig) else {"is": type(value).__name__, **body}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        table = cast(Mapping[object, object], value)
+        return {str(key): plain(item) for key, item in table.items()}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [plain(item) for item in cast(Sequence[object], value)]
     return value
 
 
