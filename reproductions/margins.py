@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     return p
 
 
-def _numbers(kind: type[float] | type[int]):
+def _numbers(kind: Callable[[str], float]) -> Callable[[str], tuple[float, ...]]:
     return lambda text: tuple(kind(each) for each in text.split(","))
 
 

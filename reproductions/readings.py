@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.judge.missing import NO_ROWS, unless_missing
 from harness.judge.results import Row
@@ -93,7 +93,8 @@ def curve_rows(
     times = [dict(zip(*run.curve(name)[::2], strict=True)) for run in runs]
     readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
     rows: list[Row] = []
-    for epoch in sorted(set.intersection(*(set(r) for r in readings)) - {0.0}):
+    reached = [set(reading) for reading in readings]
+    for epoch in sorted(reached[0].intersection(*reached) - {0.0}):
         mean = mean_ci([scale * r[epoch] for r in readings])
         x = round(float(epoch) / passes, 6)
         if hours is not None:

@@ -49,7 +49,7 @@ def staleness(subject: Subject, runs: Runs) -> Exhibit:
     ]
     longest = max(map(len, counts))
     shares = [np.pad(100.0 * c / c.sum(), (0, longest - len(c))) for c in counts]
-    rows = []
+    rows: list[Row] = []
     for k in range(longest):
         mean = mean_ci([share[k] for share in shares])
         rows.append(
@@ -70,7 +70,7 @@ def staleness(subject: Subject, runs: Runs) -> Exhibit:
 def workers(subject: Subject, runs: Runs) -> Exhibit:
     """Simulated speed-up of the server with up to 64 cards."""
     one = runs["timing_1"]
-    rows = []
+    rows: list[Row] = []
     for n in TIMED_WORKERS:
         many = runs[f"timing_{n}"]
         rate = [of_summary(run, "throughput_per_s") for run in many]
@@ -101,7 +101,7 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
 
 def sensitivity(subject: Subject, runs: Runs) -> Exhibit:
     """What each default decides: development frame error after one pass, one choice changed."""
-    rows = []
+    rows: list[Row] = []
     for name in ("one_pass", *VARIANTS):
         errors = [100.0 * at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
         mean = mean_ci(errors)

@@ -95,7 +95,7 @@ def flat_after_one_pass(subject: Subject, runs: Runs) -> Claim:
 
 def adapt_slow(subject: Subject, runs: Runs) -> Claim:
     """Adapt still falls in epoch 2, more than the others, and ends last."""
-    drop, last = {}, {}
+    drop, last = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name in ("hand", "adapt", "search"):
         last[name] = _dev(subject, runs[name], 2.0)
         drop[name] = _dev(subject, runs[name], 1.0) - last[name]

@@ -194,10 +194,9 @@ def _shown(
 
 def _paper(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
     """The statistic of the paper's own rates, if it prints them all."""
-    rates = [errors.printed(name, test) for name in settings]
-    if any(rate is None for rate in rates):
-        return None
-    return round(PAPERS[statistic](*rates), 3)
+    printed = [errors.printed(name, test) for name in settings]
+    rates = [rate for rate in printed if rate is not None]
+    return round(PAPERS[statistic](rates), 3) if len(rates) == len(printed) else None
 
 
 def _gain_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, said: Counts) -> Interval:
@@ -205,12 +204,13 @@ def _gain_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, said: Counts
     return rate_difference_ci(a - b, c - d, said)
 
 
-PAPERS: dict[Statistic, Callable[..., float]] = {
-    loss_difference_ci: lambda a, b, c, d: a / b - c / d,
-    rate_difference_ci: lambda a, b: a - b,
-    rate_ratio_ci: lambda a, b: a / b,
-    _gain_difference_ci: lambda a, b, c, d: (a - b) - (c - d),
+PAPERS: dict[Statistic, Callable[[Sequence[float]], float]] = {
+    loss_difference_ci: lambda r: r[0] / r[1] - r[2] / r[3],
+    rate_difference_ci: lambda r: r[0] - r[1],
+    rate_ratio_ci: lambda r: r[0] / r[1],
+    _gain_difference_ci: lambda r: (r[0] - r[1]) - (r[2] - r[3]),
 }
+"""Each statistic of the rates that the paper prints."""
 
 
 def _ratio(settings: tuple[str, str], test: str) -> float | None:

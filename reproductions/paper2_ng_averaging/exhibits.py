@@ -54,7 +54,7 @@ def _part(share: float) -> str:
 
 def fig2(subject: Subject, runs: Runs) -> Exhibit:
     """Speed-up and scaling factor against GPUs."""
-    rows = []
+    rows: list[Row] = []
     for n in GPUS:
         ratio = speedup(runs["timing_1"], runs[f"timing_{n}"])
         behind = hashes(runs["timing_1"], runs[f"timing_{n}"])

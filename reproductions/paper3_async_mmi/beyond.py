@@ -111,7 +111,8 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
             rows.append(
                 Row(label, f"frames {column} (%)", paper, mean.estimate, mean.ci95, hashes(group))
             )
-    found = sum((_troubles(run) for name in REPLICAS.values() for run in runs[name]), Counter())
+    every = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
+    found = sum(every, Counter[str]())
     told = ", ".join(f"{trouble} {count}" for trouble, count in sorted(found.items()))
     return Exhibit(
         "p3.frames", "table", "What became of the decoded frames (%)", tuple(rows),
@@ -120,7 +121,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
-@unless_missing(Counter())
+@unless_missing(Counter[str]())
 def _troubles(run: Run) -> Counter[str]:
     """How many utterances of a run had each trouble."""
     kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}

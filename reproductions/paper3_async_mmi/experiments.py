@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
-from data_synth import CAN_SKIP, load_corpus
+from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
@@ -193,7 +193,7 @@ def map_name(replicas: int, rate: int) -> str:
 
 @cache
 def _loaded(scale: str, corpus_seed: int) -> Corpus:
-    return load_corpus(LARGE, scale=scale, seed=corpus_seed, skip=LARGE in CAN_SKIP)
+    return load_corpus(LARGE, scale=scale, seed=corpus_seed)
 
 
 def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
@@ -221,16 +221,13 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     rate = cluster.host.memory_bytes_per_s
     alone = replace(cluster, link=Link(bandwidth_bytes_per_s=rate, sharing="none"))
     mmi = Sequence(slots=PAPER["minibatch"], kept=PAPER["kept"], decode_cost=DECODE_COST)
-    sizes = {"layers": LAYERS, "seed": seed}
-    few, many = {"minibatch": PAPER["minibatch"]}, {"minibatch": PAPER["minibatch_ce"]}
-    found = {
-        f"timing {n}": TimingConfig(cluster, n, folds=TIMED_STEPS * n, protocol=mmi, **few, **sizes)
-        for n in REPLICAS
-    }
+    timed = partial(TimingConfig, layers=LAYERS, seed=seed)
+    few = partial(timed, protocol=mmi, minibatch=PAPER["minibatch"])
+    many = partial(timed, minibatch=PAPER["minibatch_ce"])
+    found = {f"timing {n}": few(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS}
     for name, machine in (("", cluster), (" alone", alone)):
-        one = {"workers": 1, "folds": TIMED_STEPS, **sizes}
-        found[f"step mmi{name}"] = TimingConfig(machine, protocol=mmi, **few, **one)
-        found[f"step ce{name}"] = TimingConfig(machine, **many, **one)
+        found[f"step mmi{name}"] = few(machine, 1, folds=TIMED_STEPS)
+        found[f"step ce{name}"] = many(machine, 1, folds=TIMED_STEPS)
     return found
 
 
