@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.store import atomic
 
 MetricRow = dict[str, Any]
-Columns = dict[str, np.ndarray[Any, np.dtype[Any]]]
+Columns = dict[str, np.ndarray]
 
 # the columns every row has; further ones are float64 and NaN where a row has none
 TYPES: dict[str, type] = {

@@ -110,7 +110,7 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     relative = terms / seconds[:, None]
     scale = relative.max(0)
     ones = np.ones(len(seconds))
-    return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale
+    return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale  # scipy says no types
 
 
 def _ratio(above: float, below: float) -> float:

@@ -72,7 +72,7 @@ class Comparison:
     def staleness_distance(self, name: str = "inner") -> float:
         """Kolmogorov and Smirnov's: the largest difference of the two distributions."""
         there, ours = (b.lags[name].staleness for b in (self.recorded, self.predicted))
-        found: Any = ks_2samp(there, ours, method="asymp")
+        found: Any = ks_2samp(there, ours, method="asymp")  # scipy says no types
         return float(found.statistic)
 
 
@@ -152,7 +152,7 @@ def awake(timeline: Timeline) -> Timeline:
     """A timeline without its pauses: what came after one comes so much earlier."""
     paused_s = _paused_s(timeline)
 
-    def earlier(rows: Any) -> Any:
+    def earlier(rows: Any) -> Any:  # one table of the timeline, of its own class
         times = {name: at for name, at in rows.columns().items() if name.endswith("_s")}
         return replace(rows, **{name: at - paused_s(at) for name, at in times.items()})
 

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -29,7 +30,10 @@ from harness.store import Run, Store
 
 POLL_S = 0.2
 
-_channel: Any = None
+News = Progress | str
+"""Where a run is, or which kernel is compiled now: none has no name."""
+
+_channel: Any = None  # a queue of news, once a worker process has been given it
 
 
 class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
@@ -113,7 +117,7 @@ class _Board:
         self.compiling = ""
         self._show()
 
-    def hear(self, news: Progress | str) -> None:
+    def hear(self, news: News) -> None:
         """Of a run, or of the kernel that is compiled: none any more if it has no name."""
         if isinstance(news, Progress):
             self.tell(news)
@@ -137,7 +141,9 @@ class _Board:
         self.show(Report(self.finished, len(self.wanted), dict(self.running), self.compiling))
 
 
-def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: float) -> None:
+def _watch(
+    futures: Sequence[Future[str]], channel: Queue[News], board: _Board, end_s: float
+) -> None:
     """Pass progress on until every run is finished; the first error stops the grid."""
     pending = set(futures)
     while pending:
@@ -153,7 +159,7 @@ def _watch(futures: Sequence[Future[str]], channel: Any, board: _Board, end_s: f
             board.finish(future.result())
 
 
-def _enter(channel: Any) -> None:
+def _enter(channel: Queue[News]) -> None:
     """Set up a worker process."""
     global _channel  # what a worker process is given once, at its start
     _channel = channel

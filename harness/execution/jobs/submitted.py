@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from submitit import AutoExecutor, Job
 
 WHERE = ("slurm", "local")
 POLL_S = 1.0
@@ -68,7 +71,8 @@ def submit(
         KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
     """
     executor = _executor(folder, where)
-    waiting, running = deque(tasks.items()), dict[str, Any]()
+    waiting = deque(tasks.items())
+    running: dict[str, Job[str]] = {}
     try:
         while waiting or running:
             if time.monotonic() > end_s:
@@ -86,7 +90,7 @@ def submit(
         raise
 
 
-def _executor(folder: Path, where: str) -> Any:
+def _executor(folder: Path, where: str) -> AutoExecutor:
     import submitit
 
     try:
@@ -106,7 +110,7 @@ def answered(work: Callable[[Task], object], task: Task) -> str:
     return ""
 
 
-def _judge(job: Any) -> None:
+def _judge(job: Job[str]) -> None:
     from submitit.core.utils import UncompletedJobError
 
     try:

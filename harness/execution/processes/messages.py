@@ -45,7 +45,7 @@ BodyOf = Callable[[H], Tensor]
 class Peer(NamedTuple):
     """A rank of a group other than the one everybody entered at first."""
 
-    group: Any
+    group: Any  # torch has no one type for the first group and for those that are gloo's alone
     rank: int
 
 

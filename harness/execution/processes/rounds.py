@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -171,7 +170,7 @@ class Rounds(OnProcesses):
         self.clock.go_on_at(facts["now_s"])
 
 
-def workers_group(backend: str = GLOO) -> Any:
+def workers_group(backend: str = GLOO) -> dist.ProcessGroup | int | None:
     """The group of all ranks but the first, which only for MPI has to ask for it as well."""
     ranks = list(range(1, dist.get_world_size()))
     return dist.new_group(  # pyright: ignore[reportUnknownMemberType]

@@ -239,7 +239,7 @@ class RunConfig:
         return plain(self)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
     if isinstance(value, Cluster):
         return value.to_dict()
@@ -254,6 +254,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _counts(value: Any, entry: Field[Any]) -> bool:
+def _counts(value: object, entry: Field[Any]) -> bool:
     """Whether a field is part of the identity: all are, but later ones at their default."""
     return entry.name not in ADDED or getattr(value, entry.name) != entry.default

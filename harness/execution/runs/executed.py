@@ -32,7 +32,7 @@ class Configuration(Protocol):
 
 
 @singledispatch
-def executed(config: Any, store: Store, watch: Watch) -> Run:
+def executed(config: Configuration, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or made now, or gone on with.
 
     The module that knows how to execute a kind registers it (``@executed.register``).

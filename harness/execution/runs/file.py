@@ -112,7 +112,8 @@ def load_run(
         progress=progress,
     )
     table["cluster"] = load_cluster(path.parent / _word(path, table, "cluster"))
-    sizes = corpus.layers(cast(Any, layers if isinstance(layers, list) else ()))
+    # What is no list of whole numbers is refused below, with the rest of the table.
+    sizes = corpus.layers(cast(list[int], layers) if isinstance(layers, list) else ())
     table.setdefault("timed_layers", list(sizes))
     if seed is not None:
         table["seed"] = seed

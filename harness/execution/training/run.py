@@ -119,7 +119,7 @@ def identified(
     return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
 
 
-def carry_out(training: Training[Any]) -> None:
+def carry_out(training: Training[Any]) -> None:  # whatever executes it
     """Train to the end and keep what came of it."""
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
