@@ -94,10 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
 
     from harness.commands.recognition import measured, text
-    from harness.execution.jobs.display import Display
-    from harness.execution.jobs.grid import execute
+    from harness.execution.jobs.named import execute_named
     from harness.execution.jobs.recognise import Place
-    from harness.identity import identity
     from harness.store.atomic import writable_folder, write_json
 
     writable_folder(arguments.out, "--out")
@@ -109,16 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
         for seed in seeds:
             config = config_of(system, place, corpora[-1], seed, arguments.device)
             configs[number, seed] = config
-    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
-    names = {hashes[key]: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
-    with Display(names) as display:
-        done = execute(list(configs.values()), arguments.out, arguments.jobs, display.show)
-    runs = [[done[hashes[number, seed]] for seed in seeds] for number in range(len(systems))]
-    broken = {names[run.hash]: run for row in runs for run in row if run.status != "done"}
+    names = {key: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
+    done = execute_named(configs, names.__getitem__, arguments.out, arguments.jobs)
+    broken = {names[key]: run for key, run in done.items() if run.status != "done"}
     for name, run in broken.items():
         print(run.ending(name), file=sys.stderr)
     if broken:
         return EXIT_RUN_FAILED
+    runs = [[done[number, seed] for seed in seeds] for number in range(len(systems))]
     found = measured(labels(systems), corpora, runs, seeds)
     print(text(found))
     if arguments.json:

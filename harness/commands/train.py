@@ -22,11 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train to the end, or go on where it stopped, and print what was measured."""
     from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-    from harness.execution.jobs.display import Display
-    from harness.execution.jobs.grid import execute
+    from harness.execution.jobs.named import execute_named
     from harness.execution.runs.device import resolve
     from harness.execution.runs.file import kind_of, load_run
-    from harness.identity import identity
     from harness.store.atomic import writable_folder
 
     def say(line: str) -> None:
@@ -38,14 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     kind = kind_of(arguments.file)
     asked = load_run(arguments.file, kind, seed=arguments.seed, device=device, progress=say)
     writable_folder(arguments.out, "--out")
-    name = identity(asked.config.to_dict())
-    with Display({name: arguments.file.stem}) as display:
-        found = execute([asked.config], arguments.out, 1, display.show)[name]
+    name = arguments.file.stem
+    found = execute_named({name: asked.config}, str, arguments.out, jobs=1)[name]
     for key, value in sorted(found.summary.items()):
         print(f"{key:32} {value:.6g}" if isinstance(value, float) else f"{key:32} {value}")
     print(f"{'status':32} {found.status}")
     print(f"{'run':32} {found.dir}")
     if found.status == "done":
         return EXIT_DONE
-    say(found.ending(f"{arguments.file.stem}, seed {asked.config.seed}"))
+    say(found.ending(f"{name}, seed {asked.config.seed}"))
     return EXIT_RUN_FAILED
