@@ -26,7 +26,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptFrames:
     """What is kept of an utterance.
 
     Attributes:
@@ -47,11 +47,11 @@ class Kept:
 class Cursor:
     """The next frame of an utterance that is being trained on."""
 
-    kept: Kept
+    kept: KeptFrames
     at: int = 0
 
 
-Frame = tuple[Kept, int]
+Frame = tuple[KeptFrames, int]
 
 
 class Entry(NamedTuple):
@@ -73,7 +73,7 @@ class Batcher:
 
     slots: int
     shuffled: bool
-    decoded: dict[int, Kept] = field(default_factory=dict[int, Kept])
+    decoded: dict[int, KeptFrames] = field(default_factory=dict[int, KeptFrames])
     entering: dict[int, deque[Entry]] = field(default_factory=dict[int, deque[Entry]])
     current: dict[int, deque[Cursor] | list[Cursor | None]] = field(
         default_factory=dict[int, deque[Cursor] | list[Cursor | None]]
@@ -82,7 +82,7 @@ class Batcher:
     chosen: dict[Key, list[Frame]] = field(default_factory=dict[Key, list[Frame]])
     last_step: int = -1
 
-    def add(self, kept: Kept) -> None:
+    def add(self, kept: KeptFrames) -> None:
         """An utterance that will enter a minibatch; of one without frames nothing is kept."""
         if len(kept):
             self.decoded[kept.utterance] = kept
@@ -123,7 +123,7 @@ class Batcher:
         """
         return filled([self.chosen.pop(key) for key in keys])
 
-    def enter(self, worker: int, slot: int, kept: Kept) -> None:
+    def enter(self, worker: int, slot: int, kept: KeptFrames) -> None:
         """An utterance enters a slot that is free; without shuffling, any."""
         place = self._place(worker)
         if isinstance(place, deque):
@@ -191,7 +191,9 @@ class Batcher:
     def reinstate(self, arrays: Arrays, facts: Facts, device: str) -> None:
         """Undo ``capture``."""
         every = {
-            u: Kept(u, *(torch.as_tensor(arrays[f"{u}/{n}"]).to(device) for n in ("x", "outer")))
+            u: KeptFrames(
+                u, *(torch.as_tensor(arrays[f"{u}/{n}"]).to(device) for n in ("x", "outer"))
+            )
             for u in facts["utterances"]
         }
         self.decoded = {u: every[u] for u in facts["decoded"]}
@@ -207,7 +209,7 @@ class Batcher:
         }
         self.last_step = facts["last_step"]
 
-    def _referred(self) -> Iterable[Kept]:
+    def _referred(self) -> Iterable[KeptFrames]:
         yield from self.decoded.values()
         for place in self.current.values():
             yield from (cursor.kept for cursor in place if cursor is not None)

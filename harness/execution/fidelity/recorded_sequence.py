@@ -23,7 +23,7 @@ from harness.algorithms.contract import Server
 from harness.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
-from harness.execution.data.slots import Batcher, Kept
+from harness.execution.data.slots import Batcher, KeptFrames
 from harness.execution.processes.sequence_recorder import DecodeLog, load_decode_log
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
@@ -157,7 +157,7 @@ class RecordedSequence:
                     " here is not that of the recorded run"
                 )
             self._found[at] = found.seen
-            self._batcher.add(Kept(row.number, found.x, found.outer))
+            self._batcher.add(KeptFrames(row.number, found.x, found.outer))
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of a contribution; those of all that were read before are chosen first."""

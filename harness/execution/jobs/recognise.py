@@ -213,7 +213,8 @@ def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
 def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWriter) -> None:
     """Score frames and words of every test set with the trained model."""
     if trained.status != "done":
-        writer.finish("diverged", {"trained": trained.hash}, trained.note)
+        how = "failed" if trained.status == "failed" else "diverged"
+        writer.finish(how, {"trained": trained.hash}, trained.note)
         return
     net, device = config.training.network(corpus), config.training.device
     evaluator = FrameEvaluator(net, Frames.of(corpus, device), replace(corpus, lm_text=()))

@@ -18,7 +18,7 @@ from harness.execution.processes.backends import device_of, own_device
 from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import SERVER_RANK, Address, ServerGone
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import admission_to, come_back
 from harness.execution.processes.rounds import Rounds, work_in_rounds
 from harness.execution.processes.server import Distributed
@@ -100,7 +100,7 @@ def _executor(
         return Rounds(config, model, minibatches, say=say, backend=asked.backend)
     kind = Sharded if config.shards > 1 else Distributed
     admission = admission_to(SERVER_RANK, config.shards)
-    return kind(config, model, minibatches, Pace.of(config, asked.paced), say, admission)
+    return kind(config, model, minibatches, Pacing.of(config, asked.paced), say, admission)
 
 
 # -- what can be asked for ------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _work(
     servers: Sequence[Address],
 ) -> None:  # fmt: skip
     """Do what a rank does, until the server says stop."""
-    pace, shards = Pace.of(config, asked.paced), config.shards
+    pace, shards = Pacing.of(config, asked.paced), config.shards
     if config.rounds:
         work_in_rounds(config, corpus, rank, pace, asked.backend)
     elif shards == 1:

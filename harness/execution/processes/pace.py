@@ -15,7 +15,7 @@ QUESTIONS = 20
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pacing:
     """Slows real processes to the cluster of a run: what is quicker than it says, waits.
 
     So a few cores stand for many workers of known speed.
@@ -27,7 +27,7 @@ class Pace:
     costs: Costs | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, paced: bool) -> Pace:
+    def of(cls, config: RunConfig, paced: bool) -> Pacing:
         """The pace of the run's own cluster and workload, if it is paced at all."""
         if not paced:
             return cls()

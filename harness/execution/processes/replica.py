@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.execution.processes.headers import Kind, SequenceHeader
 from harness.execution.processes.messages import send
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.recorder import Work
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
@@ -34,11 +34,11 @@ def decoder_rank(replica: int) -> int:
     return 2 + 2 * replica
 
 
-def pace_of(config: SequenceConfig, paced: bool) -> Pace:
+def pace_of(config: SequenceConfig, paced: bool) -> Pacing:
     """The pace of the run's own cluster and workload, if it is paced at all."""
     if not paced:
-        return Pace()
-    return Pace(costs_of(config.cluster, config.workload, config.replicas, config.seed))
+        return Pacing()
+    return Pacing(costs_of(config.cluster, config.workload, config.replicas, config.seed))
 
 
 def sign_of(config: SequenceConfig, *, paced: bool) -> int:

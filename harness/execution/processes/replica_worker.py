@@ -18,7 +18,7 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.data.decoding import Decoded, Halves
-from harness.execution.data.slots import Batcher, Frame, Kept, filled
+from harness.execution.data.slots import Batcher, Frame, KeptFrames, filled
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader, trouble_of
 from harness.execution.processes.messages import (
     NOTHING,
@@ -35,7 +35,7 @@ from harness.execution.processes.messages import (
     talking,
     why_silent,
 )
-from harness.execution.processes.pace import Pace, sleep_until
+from harness.execution.processes.pace import Pacing, sleep_until
 from harness.execution.processes.replica import decoder_rank, sign_of, trainer_rank
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.setup import Setup, inner_loss
@@ -48,7 +48,7 @@ class PartnerGone(Exception):  # noqa: N818 (what happened)
     """The other process of this replica is dead, and the replica with it; says why."""
 
 
-def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace) -> None:
+def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) -> None:
     """Be a trainer or a decoder until the server says stop: what ranks from 1 do.
 
     Raises:
@@ -76,7 +76,7 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pace) ->
         decode(config, Setup.of(config, corpus, initial), replica, pace)
 
 
-def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pace) -> None:
+def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> None:
     """Decode what the server hands out, for a trainer.
 
     Raises:
@@ -166,7 +166,7 @@ class Trainer:
         corpus: Corpus,
         initial: Tensor,
         replica: int,
-        pace: Pace,
+        pace: Pacing,
     ) -> None:
         halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
@@ -236,7 +236,7 @@ class Trainer:
             _pass_on(SequenceHeader(Kind.ROOM), decoder_rank(self._replica))
             widths = [self._inputs, arrival.body.shape[1] - self._inputs]
             x, outer = torch.split(arrival.body, widths, 1)
-            self._batcher.enter(0, slot, Kept(header.number, x, outer))
+            self._batcher.enter(0, slot, KeptFrames(header.number, x, outer))
             self._versions[header.number] = header.version
 
 

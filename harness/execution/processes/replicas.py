@@ -33,7 +33,7 @@ from harness.execution.processes.messages import (
     send,
     why_silent,
 )
-from harness.execution.processes.pace import Clock, Pace
+from harness.execution.processes.pace import Clock, Pacing
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.replica import (
     Handed,
@@ -65,7 +65,7 @@ class Replicas:
         config: SequenceConfig,
         setup: Setup,
         initial: Tensor,
-        pace: Pace,
+        pace: Pacing,
         say: Callable[[str], None],
     ) -> None:
         self._config, self._pace, self._say = config, pace, say

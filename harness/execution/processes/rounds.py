@@ -32,7 +32,7 @@ from harness.execution.processes.messages import (
     send,
     talking,
 )
-from harness.execution.processes.pace import Clock, Pace
+from harness.execution.processes.pace import Clock, Pacing
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.transfer import bodies, send_state, take_state
 from harness.execution.processes.worker import Contributor
@@ -179,7 +179,7 @@ def workers_group(backend: str = GLOO) -> dist.ProcessGroup | int | None:
 
 
 def work_in_rounds(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pace, backend: str = GLOO
+    config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str = GLOO
 ) -> None:
     """Train in rounds until told to stop: what ranks from 1 do.
 
@@ -201,7 +201,7 @@ class _Worker:
     """One worker in rounds."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace, backend: str
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str
     ) -> None:
         self.contributor = Contributor(config, corpus, rank - 1, pace)
         self.config, self.rank = config, rank

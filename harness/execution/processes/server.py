@@ -22,7 +22,7 @@ from harness.execution.processes.executor import Asynchronous
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.membership import Membership
 from harness.execution.processes.messages import CLOSED, send
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import Admission
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.execution.runs.config import RunConfig
@@ -46,7 +46,7 @@ class Distributed(Asynchronous):
         config: RunConfig,
         model: Tensor,
         minibatches: Minibatches,
-        pace: Pace,
+        pace: Pacing,
         say: Callable[[str], None],
         admission: Admission | None = None,
     ) -> None:

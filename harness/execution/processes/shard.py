@@ -30,7 +30,7 @@ from harness.execution.processes.messages import (
     send,
     talking,
 )
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import Admission
 from harness.execution.processes.transfer import bodies, send_state, take_state
 from harness.execution.replay.shards import edges
@@ -63,7 +63,7 @@ class Shard:
         algorithm: Algorithm,
         server: Server,
         tell: Callable[[FrameHeader], None],
-        pace: Pace,
+        pace: Pacing,
         shards: int,
     ) -> None:
         self.server = server
@@ -138,7 +138,7 @@ def serve(
     config: RunConfig,
     corpus: Corpus,
     rank: int,
-    pace: Pace,
+    pace: Pacing,
     say: Callable[[str], None],
     admission: Admission | None = None,
 ) -> None:
@@ -165,7 +165,7 @@ class _Serving:
     """A shard that the first one asks for its state, and tells when to stop."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pace, say: Callable[[str], None]
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, say: Callable[[str], None]
     ) -> None:
         size = config.network(corpus).layout.parameters
         begin, end = edges(size, config.shards)[rank]

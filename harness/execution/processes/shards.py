@@ -27,7 +27,7 @@ from harness.execution.processes.executor import Asynchronous
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
 from harness.execution.processes.membership import Membership
 from harness.execution.processes.messages import Arrival, send
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.recorder import Piece
 from harness.execution.processes.rejoining import Admission
 from harness.execution.processes.shard import Shard
@@ -77,7 +77,7 @@ class Sharded(Asynchronous):
         config: RunConfig,
         model: Tensor,
         minibatches: Minibatches,
-        pace: Pace,
+        pace: Pacing,
         say: Callable[[str], None],
         admission: Admission | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ from harness.execution.processes.messages import (
     send,
     talking,
 )
-from harness.execution.processes.pace import Pace, sleep_until
+from harness.execution.processes.pace import Pacing, sleep_until
 from harness.execution.replay.shards import edges
 from harness.execution.runs.config import RunConfig
 
@@ -44,7 +44,7 @@ class Contributor:
         out: its contribution ``[1, P]``.
     """
 
-    def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pace) -> None:
+    def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pacing) -> None:
         self._net = config.network(corpus)
         self._minibatches = config.minibatches(corpus, Frames.of(corpus, config.device))
         self.received = torch.zeros(self._net.layout.parameters)
@@ -85,7 +85,7 @@ class Contributor:
 
 
 def work(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pace, server: Address = SERVER_RANK
+    config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, server: Address = SERVER_RANK
 ) -> None:
     """Contribute until the server says stop: what ranks from 1 do.
 
@@ -110,7 +110,7 @@ def work(
 
 
 def work_in_shards(
-    config: RunConfig, corpus: Corpus, worker: int, pace: Pace, shards: Sequence[Address]
+    config: RunConfig, corpus: Corpus, worker: int, pace: Pacing, shards: Sequence[Address]
 ) -> None:
     """Contribute until the first shard says stop.
 

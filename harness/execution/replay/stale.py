@@ -21,7 +21,14 @@ from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
-from harness.execution.replay.state import Arrays, Facts, recalled, remembered
+from harness.execution.replay.state import (
+    Arrays,
+    Facts,
+    capture_server,
+    recalled,
+    reinstate_server,
+    remembered,
+)
 from harness.network import Minibatch, Network
 from harness.simulator import LOST, Timeline
 
@@ -114,14 +121,12 @@ class StaleReplay:
 
     def capture(self) -> tuple[Arrays, Facts]:
         """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
-        server = self.server
-        arrays = {name: tensor.cpu().numpy() for name, tensor in self._tensors().items()}
+        arrays, facts = capture_server(self.server)
+        arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
         arrays |= remembered("memory/", self.memory)
         for worker, memory in self.memories.items():
             arrays |= remembered(f"memories/{worker}/", memory)
-        facts = {
-            "version": server.version,
-            "numbers": dict(server.numbers),
+        facts |= {
             "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
             "pending": list(self.pending),
             "batches": self.batches,
@@ -132,29 +137,24 @@ class StaleReplay:
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Undo `capture`."""
-        for name, tensor in self._tensors().items():
+        reinstate_server(self.server, arrays, facts)
+        for name, tensor in self._stacks().items():
             tensor.copy_(torch.as_tensor(arrays[name]))
-        self.server.version, self.server.numbers = facts["version"], facts["numbers"]
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
         self.batches = facts["batches"]
         device = self.server.model.device
-
         self.memory = recalled(arrays, "memory/", facts["new_pass"], device)
         self.memories = {
             worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
             for worker, new_pass in facts["new_passes"]
         }
 
-    def _tensors(self) -> dict[str, Tensor]:
-        server = self.server
+    def _stacks(self) -> dict[str, Tensor]:
         return {
-            "model": server.model,
             "replicas": self.replicas,
             "contributions": self.contributions,
             "loss": self.loss,
-            **{f"vector/{name}": vector for name, vector in server.vectors.items()},
-            **{f"momentum/{name}": vector for name, vector in server.momenta.items()},
         }
 
     def _is_shown(self, version: int) -> bool:

@@ -16,7 +16,7 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
 from harness.execution.data.decoding import Seen
-from harness.execution.data.slots import Batcher, Kept
+from harness.execution.data.slots import Batcher, KeptFrames
 from harness.execution.replay import state as resume
 from harness.execution.replay.sequence import SequenceReplay
 from harness.execution.replay.state import Arrays, Facts
@@ -87,7 +87,7 @@ class Streams:
         utterances = self._orders[begun.worker, begun.number].tolist()
         decoded = self._setup.decoder.decode(models, utterances)
         for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
-            self.batcher.add(Kept(utterance, each.x, each.outer))
+            self.batcher.add(KeptFrames(utterance, each.x, each.outer))
         self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded], np.int64))
         return [each.seen for each in decoded]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.execution.data.slots import Batcher, Kept
+from harness.execution.data.slots import Batcher, KeptFrames
 from harness.simulator import Contributions, Decodes, Timeline
 
 
-def kept(utterance: int, frames: int) -> Kept:
+def kept(utterance: int, frames: int) -> KeptFrames:
     """Frames that say of which utterance they are and where in it."""
     x = torch.tensor([[utterance, at] for at in range(frames)], dtype=torch.float32)
-    return Kept(utterance, x.reshape(frames, 2), 10.0 * x.reshape(frames, 2))
+    return KeptFrames(utterance, x.reshape(frames, 2), 10.0 * x.reshape(frames, 2))
 
 
 def decodes(*rows: tuple[int, int, int, int]) -> Decodes:

@@ -25,7 +25,7 @@ from harness.execution.processes.messages import (
     ServerGone,
     talking,
 )
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rounds import Rounds
 from harness.execution.processes.server import Distributed
 from harness.execution.processes.shard import Shard
@@ -62,7 +62,9 @@ class Talk:
     def __init__(self, config: RunConfig) -> None:
         self.told: list[str] = []
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        self.server = Distributed(config, torch.zeros(SIZE), minibatches, Pace(), self.told.append)
+        self.server = Distributed(
+            config, torch.zeros(SIZE), minibatches, Pacing(), self.told.append
+        )
 
     def says(self, worker: int, header: FrameHeader | None) -> None:
         """A message of a worker comes in, or its connection closes."""
@@ -111,7 +113,7 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
 
 def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -> None:
     told: list[FrameHeader] = []
-    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, Pace(), 1)
+    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, Pacing(), 1)
 
     def pieces(worker: int, *steps: int) -> None:
         for step in steps:
@@ -139,7 +141,7 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
     told: list[str] = []
     minibatches: Any = SimpleNamespace(stage=0, before=0)
     sharded = Sharded(
-        replace(config, shards=2), torch.zeros(SIZE), minibatches, Pace(), told.append
+        replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
     )
     body = torch.zeros(SIZE)
     sharded._take_in(Arrival(0, None, body, CLOSED))
@@ -187,7 +189,7 @@ def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_
 ) -> None:
     told: list[str] = []
     minibatches: Any = SimpleNamespace(stage=0, before=0)
-    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, Pace(), told.append
+    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
     monkeypatch.setattr(pace, "clock_offset", dead(1))
     with pytest.raises(ShardGone, match="1"):
         Sharded(*parts)

@@ -15,7 +15,7 @@ from harness.execution.processes import messages, replica
 from harness.execution.processes import replica_worker as module
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
 from harness.execution.processes.messages import CLOSED, NOTHING, ServerGone
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.replica import kept_waiting, sign_of
 from harness.execution.training.setup import Setup
 
@@ -96,7 +96,7 @@ def test_a_replica_of_another_run_file_is_refused(
     start = SequenceHeader(Kind.START, sign_of(config, paced=False))
     monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: (start, body_of(start)))
     with pytest.raises(UserError, match="needed: the same run file, --seed and --paced"):
-        module.contribute(other, corpus, 1, Pace())
+        module.contribute(other, corpus, 1, Pacing())
 
 
 def test_a_server_that_begins_with_another_word_sends_garbage(
@@ -107,7 +107,7 @@ def test_a_server_that_begins_with_another_word_sends_garbage(
     came = SequenceHeader(Kind.MODEL), parameters
     monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: came)
     with pytest.raises(ServerGone, match="sent garbage: MODEL at the wrong time"):
-        module.contribute(config, corpus, 1, Pace())
+        module.contribute(config, corpus, 1, Pacing())
 
 
 def test_what_is_compared_differs_between_a_paced_run_and_another(sequence) -> None:
@@ -126,4 +126,4 @@ def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
     given = SequenceHeader(Kind.DECODE, utterance=28), setup.part
     monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: given)
     with pytest.raises(ServerGone, match="sent garbage: utterance 28 of 28"):
-        module.decode(config, setup, 0, Pace())
+        module.decode(config, setup, 0, Pacing())

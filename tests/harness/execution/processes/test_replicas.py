@@ -16,7 +16,7 @@ from harness.execution.processes import replicas as module
 from harness.execution.processes.headers import Kind, SequenceHeader
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import CLOSED, Arrival
-from harness.execution.processes.pace import Pace
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.replica import decoder_rank, trainer_rank
 from harness.execution.processes.replicas import Replicas
 from harness.execution.training.setup import Setup
@@ -95,7 +95,7 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
         monkeypatch.setattr(module, "Mailbox", lambda of: script)
         initial = torch.zeros(config.start.network(corpus).layout.parameters)
         setup = Setup.of(config, corpus, initial)
-        server = Replicas(config, setup, initial, Pace(), told.append)
+        server = Replicas(config, setup, initial, Pacing(), told.append)
         return Played(server, script, told, setup.part.numel())
 
     return make
