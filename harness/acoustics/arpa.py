@@ -10,31 +10,10 @@ from pathlib import Path
 
 from harness.acoustics.language_model import BEGIN, LanguageModel, Ngram
 from harness.errors import UserError
-from harness.store.atomic import write_bytes
 
 LN10 = math.log(10.0)
 NEVER = -99.0
 """What ARPA files have for the logarithm of zero."""
-
-
-def write_arpa(model: LanguageModel, path: Path) -> None:
-    """Write a model, atomically; a name ending in ``.gz`` is compressed."""
-    data = ("\n".join(_lines(model)) + "\n").encode()
-    write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-
-
-def _lines(model: LanguageModel) -> Iterator[str]:
-    by_order = [[g for g in model.log_probs if len(g) == n + 1] for n in range(model.order)]
-    yield "\\data\\"
-    yield from (f"ngram {n}={len(grams)}" for n, grams in enumerate(by_order, 1))
-    for n, grams in enumerate(by_order, 1):
-        yield f"\n\\{n}-grams:"
-        for gram in sorted(grams):
-            value = max(model.log_probs[gram] / LN10, NEVER)
-            line = f"{value:.12g}\t{' '.join(gram)}"
-            back = model.backoffs.get(gram)
-            yield line if back is None else f"{line}\t{max(back / LN10, NEVER):.12g}"
-    yield "\n\\end\\"
 
 
 def read_arpa(path: Path) -> LanguageModel:

@@ -131,25 +131,6 @@ def chain_scores(loglik: np.ndarray, words: Chains) -> np.ndarray:
     return _chain_scores(scores, words.states, words.ends, words.skippable)
 
 
-def word_scores(
-    loglik: np.ndarray,
-    lexicon: Mapping[str, Sequence[int]],
-    silence: Sequence[int] = (),
-) -> dict[str, float]:
-    """Best-walk score of every word of a lexicon, for recognising single words.
-
-    Args:
-        loglik: float [frames, n_targets].
-        lexicon: word -> its chain of targets.
-        silence: states that may stand before and after a word, or be left out.
-
-    Returns:
-        word -> score; the best word is ``max(scores, key=scores.get)``.
-    """
-    laid = chains(lexicon, silence)
-    return dict(zip(laid.words, chain_scores(loglik, laid).tolist(), strict=True))
-
-
 def stay_probabilities(targets: np.ndarray, starts: np.ndarray, n_targets: int) -> np.ndarray:
     """How likely a frame's target is followed by itself, from an alignment.
 

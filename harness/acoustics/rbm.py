@@ -20,7 +20,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Affine
@@ -93,13 +92,6 @@ def visible_mean(machine: Machine, h: Tensor, kind: Kind) -> Tensor:
     """The visible units' mean ``[R, B, V]`` given hidden ones ``[R, B, H]``; no noise is added."""
     mean = torch.baddbmm(machine.visible.unsqueeze(1), h, machine.weight)
     return mean if kind == "gaussian" else torch.sigmoid(mean)
-
-
-def free_energy(machine: Machine, v: Tensor, kind: Kind) -> Tensor:
-    """F(v) = -log Σ_h exp(-E(v, h)), ``[R, B]``, of visible units ``[R, B, V]``."""
-    a = machine.visible.unsqueeze(1)
-    own = ((v - a) ** 2).sum(2) / 2 if kind == "gaussian" else -(v * a).sum(2)
-    return own - softplus(_pre(machine, v)).sum(2)
 
 
 def statistics(machine: Machine, v: Tensor, kind: Kind) -> Machine:

@@ -35,10 +35,6 @@ class Visits:
     start_s: Floats
     end_s: Floats
 
-    def mean_wait_s(self) -> float:
-        """W: from arrival to the start of service."""
-        return float((self.start_s - self.arrive_s).mean())
-
     def mean_present(self, from_s: float, to_s: float) -> float:
         """L: the number present, averaged over time by following every arrival and departure."""
         return _mean_count(self.arrive_s, self.end_s, from_s, to_s)

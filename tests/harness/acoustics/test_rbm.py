@@ -4,13 +4,13 @@ from itertools import product
 
 import pytest
 import torch
+from torch.nn.functional import softplus
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import (
     Machine,
     Recipe,
     contrast,
-    free_energy,
     hidden_mean,
     pretrain,
     statistics,
@@ -33,6 +33,14 @@ def frames_of(kind, replicas=2, frames=5, visible=3, seed=1):
     draw = torch.Generator().manual_seed(seed)
     v = torch.randn(replicas, frames, visible, dtype=torch.float64, generator=draw)
     return v if kind == "gaussian" else (v > 0).double()
+
+
+def free_energy(machine, v, kind):
+    """F(v) = -log Σ_h exp(-E(v, h)), ``[R, B]``, in closed form: hidden units are independent."""
+    own = ((v - (a := machine.visible.unsqueeze(1))) ** 2).sum(2) / 2
+    own = own if kind == "gaussian" else -(v * a).sum(2)
+    field = torch.baddbmm(machine.hidden.unsqueeze(1), v, machine.weight.mT)
+    return own - softplus(field).sum(2)
 
 
 def energy(w, b, a, v, h, kind):

@@ -11,12 +11,12 @@ from safetensors.numpy import load_file
 from data_synth import continuous as c
 from data_synth.storage import load, write_chunks
 from data_synth.text import Manner
-from harness.acoustics.arpa import write_arpa
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of
 from harness.execution.jobs.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
 from harness.store import Store
+from tests.arpa_files import write_arpa
 from tests.silence import silent
 
 TINY = c.Recipe(

@@ -35,6 +35,11 @@ MILLION = 1_000_000
 UNIT = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
 
 
+def mean_wait_s(queue: Visits) -> float:
+    """W: from arrival to the start of service."""
+    return float((queue.start_s - queue.arrive_s).mean())
+
+
 def closed(workers: int, fold_s: float, fold_jitter: Jitter | None = None, **more) -> Cluster:
     """Workers that compute for one second on average around one server."""
     return Cluster(
@@ -231,7 +236,7 @@ def test_littles_law_holds_where_workers_wait_for_room_at_the_server():
     assert all(obeys_little(queue, *window) for queue in queues.values())
     sending = Visits(queues["push"].start_s, queues["push"].start_s, queues["fold"].end_s)
     assert 1.5 < sending.mean_present(*window) <= 3.0
-    assert queues["push"].mean_wait_s() > 0.01
+    assert mean_wait_s(queues["push"]) > 0.01
 
 
 def busy_s(timeline, lane, kind):
@@ -258,7 +263,7 @@ def test_littles_law_holds_at_every_shard():
         queue = Visits(np.sort(np.concatenate(came_s)), started_s, ended_s)
         assert (started_s[1:] >= ended_s[:-1]).all()
         assert obeys_little(queue, *window)
-        assert queue.mean_wait_s() > 0.0
+        assert mean_wait_s(queue) > 0.0
 
 
 @pytest.mark.parametrize("backups", [0, 3])
@@ -273,7 +278,7 @@ def test_littles_law_holds_where_a_round_queues_at_the_server(backups):
     assert (started_s[1:] >= ended_s[:-1]).all()
     queue = Visits(came_s, started_s, ended_s)
     assert obeys_little(queue, *window)
-    assert queue.mean_wait_s() > 0.02
+    assert mean_wait_s(queue) > 0.02
 
 
 def test_visits_are_those_calculated_by_hand():
