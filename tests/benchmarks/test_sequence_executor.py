@@ -103,8 +103,8 @@ def test_a_pass_of_sequence_training_over_its_bare_arithmetic(benchmark, tmp_pat
     model = random_parameters(net.layout, torch.Generator().manual_seed(0))[0]
     setup = Setup.of(config, corpus, model)
     first = trained(config, corpus, model, tmp_path / "first")
-    folds = first.simulation.version
-    assert first.position.decoded == UTTERANCES
+    folds = first.executor.server.version
+    assert first.epoch == 1.0
     assert first.total.kept + first.tally.kept > 0.6 * SLOTS * folds
     bare(setup, folds)
     pairs = [
