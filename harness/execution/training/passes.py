@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Server
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.utterances import parts
@@ -25,12 +24,13 @@ from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
+from harness.execution.training.simulated import OnSimulation
 from harness.network import Minibatch
 from harness.seeds import stream
 from harness.simulator import Timeline, compute_seconds, copy_seconds
 
 
-class Passes:
+class Passes(OnSimulation[StaleReplay]):
     """Shuffling full, simulated; see `SequenceExecutor`.
 
     Args:
@@ -55,16 +55,6 @@ class Passes:
         self._decoded_with = setup.part.clone()
         self._x = self._outer = setup.part.new_zeros(0, 0)
         self._shuffled = np.zeros(0, np.int64)
-
-    @property
-    def server(self) -> Server:
-        """See `Executor`."""
-        return self.replay.server
-
-    @property
-    def now_s(self) -> float:
-        """Simulated seconds."""
-        return self.simulation.now_s
 
     @property
     def epoch(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -12,10 +14,29 @@ from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.config import RunConfig
-from harness.simulator import Timeline
+from harness.simulator import Simulation, Timeline
+
+Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
 
 
-class Simulated:
+class OnSimulation(Generic[Replay]):
+    """What every executor on a simulated cluster has: when things happen, and what they do."""
+
+    simulation: Simulation
+    replay: Replay
+
+    @property
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
+
+
+class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
     """See `FrameExecutor`.
 
     Args:
@@ -38,16 +59,6 @@ class Simulated:
             # Who comes back to rounds remembers what it knew: each worker by itself.
             else StaleReplay(*parts, slots=config.handing.under_way, alone=config.missed_rounds)
         )
-
-    @property
-    def server(self) -> Server:
-        """See `Executor`."""
-        return self.replay.server
-
-    @property
-    def now_s(self) -> float:
-        """Simulated seconds."""
-        return self.simulation.now_s
 
     @property
     def loss(self) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Server
 from harness.execution.data.decoding import Seen
 from harness.execution.data.slots import Batcher, KeptFrames
 from harness.execution.replay import state as resume
@@ -23,11 +22,12 @@ from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
+from harness.execution.training.simulated import OnSimulation
 
 WITHOUT_LIMIT = 10**9
 
 
-class Streams:
+class Streams(OnSimulation[SequenceReplay]):
     """Shuffling none or on the fly, simulated; see `SequenceExecutor`.
 
     Args:
@@ -51,16 +51,6 @@ class Streams:
         )
         self._orders = config.orders(setup.train)
         self._decoded = 0
-
-    @property
-    def server(self) -> Server:
-        """See `Executor`."""
-        return self.replay.server
-
-    @property
-    def now_s(self) -> float:
-        """Simulated seconds."""
-        return self.simulation.now_s
 
     @property
     def epoch(self) -> float:
