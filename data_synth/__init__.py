@@ -27,6 +27,8 @@ FETCHES: dict[str, Callable[..., Path]] = {
     "samromur": samromur.fetch,
     "aishell": aishell.fetch,
 }
+SYNTHETIC = ("parametric", *presets.PRESETS, *spoken.LANGUAGES)
+"""What is made anew for each seed; the others are recorded."""
 CAN_SKIP = ("samromur", "aishell")
 SCALES = ("smoke", "laptop", "gpu", "paper")
 

@@ -10,7 +10,7 @@ from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.store import Run
-from reports import numbers, tables
+from reports import judged, numbers, tables
 from reports.provenance import BAD, settings_of, wall_time, where_from
 
 CAUTION = {
@@ -18,6 +18,8 @@ CAUTION = {
     "The verdicts below are not verdicts on the paper.",
     "laptop": "Laptop scale: networks and data are far smaller than the paper's. A verdict below "
     "is about the paper's statement at this scale; the last pages list what differs.",
+    "overnight": "Overnight scale: the smallest at which most of the paper's conditions hold. A "
+    "verdict below is about the paper's statement at this scale; the last pages list what differs.",
     "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
     "the paper's statement at this scale; the last pages list what differs.",
 }
@@ -78,9 +80,11 @@ def cited_runs(results: Results) -> set[str]:
 
 
 def _claim(claim: Claim, bad: Collection[str]) -> Data:
-    told_by_parts = bool(claim.parts) and (
-        claim.measured is None or any(_same(claim, part) for part in claim.parts)
+    parts = judged.several(claim)
+    told_by_parts = bool(parts) and (
+        claim.measured is None or any(_same(claim, part) for part in parts)
     )
+    alone = [judged.test_of(part) for part in claim.parts if not parts]
     return {
         "id": claim.id,
         "statement": claim.statement,
@@ -88,7 +92,10 @@ def _claim(claim: Claim, bad: Collection[str]) -> Data:
         "statistic": claim.statistic,
         "note": claim.note,
         "told-by-parts": told_by_parts,
-        "parts": [_judged(part) | {"label": part.label} for part in claim.parts],
+        "remarks": [told for told in (*alone, *judged.remarks(claim)) if told],
+        "parts": [
+            _judged(part) | {"label": part.label, "test": judged.test_of(part)} for part in parts
+        ],
         **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
     }
 

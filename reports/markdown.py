@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.judge import Claim, Part, Results
-from reports import numbers
+from reports import judged, numbers
 
-HEAD = ("claim", "statement", "paper", "measured", "95% interval", "verdict")
+HEAD = ("claim", "statement", "paper", "measured", "95% interval", "band", "power", "verdict")
 
 
 def verdict_table(results: Results) -> str:
@@ -17,21 +17,27 @@ def verdict_table(results: Results) -> str:
     caution = " These are not verdicts on the paper." if results.scale == "smoke" else ""
     rows = [HEAD, ("---",) * len(HEAD)]
     for claim in results.claims:
-        rows.append((f"`{claim.id}`", _text(claim.statement), *_judged(claim)))
-        rows += [("", "· " + _text(part.label), *_judged(part)) for part in claim.parts]
+        parts = judged.several(claim)
+        said = " ".join([_text(claim.statement), *map(_text, judged.remarks(claim))])
+        rows.append((f"`{claim.id}`", said, *_judged(claim)))
+        rows += [("", "· " + _text(part.label), *_judged(part)) for part in parts]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     where = f"{results.paper}, {results.scale} scale, corpus {_text(results.corpus)}, {seeds}."
     return f"{where}{caution}\n\n{table}\n"
 
 
-def _judged(item: Claim | Part) -> tuple[str, str, str, str]:
-    silent = isinstance(item, Claim) and bool(item.parts)  # the parts below say it
-    return (
-        "" if silent else _text(numbers.printed(item.paper)),
-        "" if silent else numbers.measured(item.measured, item.ci95),
-        "" if silent else numbers.interval(item.measured, item.ci95),
-        f"**{item.verdict}**" if item.verdict else "",
+def _judged(item: Claim | Part) -> tuple[str, ...]:
+    silent = isinstance(item, Claim) and bool(judged.several(item))  # the parts below say it
+    alone = item.parts[0] if isinstance(item, Claim) and item.parts else item
+    band = alone.band if isinstance(alone, Part) else None
+    figures = (
+        _text(numbers.printed(item.paper)),
+        numbers.measured(item.measured, item.ci95),
+        numbers.interval(item.measured, item.ci95),
+        "" if band is None else judged.band(band),
     )
+    shown = ("",) * len(figures) if silent else figures
+    return (*shown, judged.power(item), f"**{item.verdict}**" if item.verdict else "")
 
 
 def _text(text: str) -> str:

@@ -12,7 +12,7 @@ from harness.store import Run
 from reports import differences, numbers
 
 BAD = ("diverged", "failed")
-NAMES = {"git": "commit", "wall_s": "wall time", "corpus_sha256": "corpus, SHA-256"}
+NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "divergence_asked_of")
 """Entries of provenance that are not printed as a line of their own."""
 MOST = 5

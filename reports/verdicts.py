@@ -1,8 +1,9 @@
 """The verdicts of ``reports/published`` in README and docs, generated: nothing is typed twice.
 
 ``python -m reports.verdicts`` rewrites what stands between the markers of `PAGES`. Beside a
-published ``results.json`` lies ``reasons.toml``: for every claim that was not reproduced, the
-verdict it explains and why. A reason for another verdict than the measured one is refused.
+published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
+undecided, the verdict it explains and why. A reason for another verdict than the measured one is
+refused.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.judge import Claim, Results, read_results
+from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.atomic import write_bytes
-from reports import markdown, numbers
+from reports import markdown
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
-HEAD = ("claim", "paper", "measured", "95% interval", "verdict")
+NEEDS_REASON = ("contradicted", "undecided")
+"""Verdicts that somebody must explain; why a claim is not testable follows from its runs."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,16 @@ def published(root: Path) -> list[Published]:
     return [_read(path.parent) for path in files]
 
 
-def summary(item: Published) -> str:
-    """A line that counts the verdicts and a table with one row a claim, as Markdown."""
-    results = item.results
-    counts = Counter(claim.verdict for claim in results.claims)
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    rows = [HEAD, ("---",) * len(HEAD), *map(_row, results.claims)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{_what(results)}: {told}.\n\n{table}\n"
+def summary(items: Sequence[Published]) -> str:
+    """How many claims of each paper have which verdict at each scale, as a Markdown table."""
+    head = ("paper", "scale", "corpus", "seeds", *VERDICTS)
+    rows = [head, ("---",) * len(head), *map(_counts, items)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def pages(items: Sequence[Published]) -> str:
+    """Every claim of every published result, as Markdown."""
+    return "\n".join(map(page, items))
 
 
 def page(item: Published) -> str:
@@ -70,10 +74,10 @@ def page(item: Published) -> str:
     facts = item.results.provenance
     source = f"From `{item.folder.as_posix()}/results.json`, commit {facts.get('git', 'unknown')}."
     parts = [title, source, markdown.verdict_table(item.results).strip()]
-    return "\n\n".join([*parts, "Why not reproduced:", "\n".join(reasons)]) + "\n"
+    return "\n\n".join([*parts, "Why contradicted or undecided:", "\n".join(reasons)]) + "\n"
 
 
-PAGES = {Path("README.md"): summary, Path("docs/verdicts.md"): page}
+PAGES = {Path("README.md"): summary, Path("docs/verdicts.md"): pages}
 """Where the verdicts stand, and in which form."""
 
 
@@ -90,8 +94,7 @@ def updated(root: Path) -> Iterator[tuple[Path, str, str]]:
         _, end, after = rest.partition(END)
         if not (begin and end):
             raise UserError(f"{name}: the markers {BEGIN!r} and {END!r} are missing")
-        inside = "\n".join(form(item) for item in found)
-        yield root / name, text, f"{before}{BEGIN}\n{inside}{END}{after}"
+        yield root / name, text, f"{before}{BEGIN}\n{form(found)}{END}{after}"
 
 
 def main(root: Path) -> int:
@@ -108,10 +111,12 @@ def _read(folder: Path) -> Published:
     path = folder / "reasons.toml"
     given = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     verdicts = {claim.id: claim.verdict for claim in results.claims}
-    wanted = {id_ for id_, verdict in verdicts.items() if verdict != "reproduced"}
+    wanted = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
     if wanted != given.keys():
         odd = ", ".join(sorted(wanted ^ given.keys()))
-        raise UserError(f"{path}: a reason for each claim not reproduced and no other; see {odd}")
+        raise UserError(
+            f"{path}: a reason for each claim {' or '.join(NEEDS_REASON)} and no other; see {odd}"
+        )
     for id_, reason in given.items():
         if reason["verdict"] != verdicts[id_]:
             raise UserError(
@@ -124,24 +129,11 @@ def _relative(item: Published, root: Path) -> Published:
     return Published(item.folder.relative_to(root), item.results, item.reasons)
 
 
-def _row(claim: Claim) -> tuple[str, ...]:
-    """The claim's headline; of several parts, the first that has its verdict."""
-    decisive = next((part for part in claim.parts if part.verdict == claim.verdict), None)
-    item = decisive or claim
-    label = f" ({decisive.label})" if decisive and decisive.label else ""
-    return (
-        f"`{claim.id}`",
-        numbers.printed(item.paper),
-        numbers.measured(item.measured, item.ci95) + label,
-        numbers.interval(item.measured, item.ci95),
-        f"**{claim.verdict}**",
-    )
-
-
-def _what(results: Results) -> str:
-    count = len(results.seeds)
-    seeds = f"{count} seed{'s' if count != 1 else ''}"
-    return f"**{results.paper}**, {results.scale} scale, corpus {results.corpus}, {seeds}"
+def _counts(item: Published) -> tuple[str, ...]:
+    results = item.results
+    found = Counter(claim.verdict for claim in results.claims)
+    counts = (str(found[verdict]) for verdict in VERDICTS)
+    return (results.paper, results.scale, results.corpus, str(len(results.seeds)), *counts)
 
 
 if __name__ == "__main__":

@@ -28,15 +28,14 @@ PAPERS = {
 }
 """The module that declares each paper as its ``PAPER``."""
 
-CORPUS_SEED = 11
-"""Synthetic corpora of seed 0 served development: their recipes were tuned on all their sets."""
-
 
 def parser() -> Parser:
     """The command line."""
     p = Parser(prog="reproductions", description="Reproduce a paper, exhibit by exhibit.")
     p.add_argument("paper", help=f"one of: {', '.join(PAPERS)}")
-    p.add_argument("--scale", help="smoke, laptop (default without CUDA), gpu (with it) or paper")
+    p.add_argument(
+        "--scale", help="smoke, laptop (default without CUDA), overnight, gpu (with it) or paper"
+    )
     p.add_argument(
         "--corpus",
         help="parametric, fsdd … (lagbench corpus --help); the paper's own kind if not given",
@@ -76,9 +75,10 @@ def _main(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
     writable_folder(request.out, "--out")
-    corpus = _corpus(asked.corpus or paper.corpus, scale, request.out)
+    seed = request.seeds[0]
+    corpus = _corpus(asked.corpus or paper.corpus, scale, seed, request.out)
     try:
-        results = reproduce(paper, Subject(scale, corpus, CORPUS_SEED, device), request)
+        results = reproduce(paper, Subject(scale, corpus, seed, device), request)
     except ProcessDied:
         _say("error: a process was killed from outside; the same command goes on")
         return EXIT_RUN_FAILED
@@ -101,7 +101,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     only = tuple(name for name in asked.only.split(",") if name)
     paper.chosen(only, scale)
     return Request(
-        seeds=paper.first_seeds(asked.seeds or paper.seeds[scale]),
+        seeds=paper.seeds_of(scale, asked.seeds),
         only=only,
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
@@ -110,7 +110,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     )
 
 
-def _corpus(name: str, scale: str, out: Path) -> Corpus:
+def _corpus(name: str, scale: str, seed: int, out: Path) -> Corpus:
     """The corpus; where it cannot be had, an output folder made for it is taken away again.
 
     Raises:
@@ -119,9 +119,7 @@ def _corpus(name: str, scale: str, out: Path) -> Corpus:
     from data_synth import CAN_SKIP, load_corpus
 
     try:
-        return load_corpus(
-            name, scale=scale, seed=CORPUS_SEED, skip=name in CAN_SKIP, progress=_say
-        )
+        return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=_say)
     except UserError:
         with suppress(OSError):  # not empty: it was there before
             out.rmdir()

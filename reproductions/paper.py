@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from data_synth import SYNTHETIC, load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import unknown
 from harness.execution.runs.executed import Configuration
 from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit
 
+FIRST_SEEDS = {"smoke": 11, "laptop": 1001, "overnight": 2001, "gpu": 3001, "paper": 4001}
+"""The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included."""
+DEVELOPMENT = 100
+"""The seed of the corpus, and of the runs, that tune what a paper leaves open."""
+
 
 @dataclass(frozen=True)
 class Subject:
-    """What one report is about.
+    """What one report is about, or one of its seeds.
 
     Args:
-        scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
-        corpus: what is trained on.
+        scale: one of the paper's.
+        corpus: what is trained on. A synthetic one is made anew for each seed, so that seeds,
+            corpora and test utterances vary together; a recorded one is what it is.
         corpus_seed: what it was made with.
         device: ``"cpu"`` or ``"cuda"``.
     """
@@ -27,6 +34,18 @@ class Subject:
     corpus: Corpus
     corpus_seed: int
     device: str
+
+    def replicate(self, seed: int) -> Subject:
+        """The same with the corpus of another seed."""
+        if seed == self.corpus_seed or self.corpus.name not in SYNTHETIC:
+            return self
+        corpus = load_corpus(self.corpus.name, scale=self.scale, seed=seed)
+        return replace(self, corpus=corpus, corpus_seed=seed)
+
+    @property
+    def development(self) -> Subject:
+        """The corpus that settings are tuned on; no verdict sees it."""
+        return self.replicate(DEVELOPMENT)
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,6 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
-        first_seed: of those a verdict rests on; the ones before, and 100, served development.
     """
 
     id: str
@@ -53,11 +71,11 @@ class Paper:
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Subject, Exhibit], ...]
     claims: tuple[Maker[Subject, Claim], ...]
-    first_seed: int = 11
 
-    def first_seeds(self, count: int) -> tuple[int, ...]:
-        """So many seeds, from the first."""
-        return tuple(range(self.first_seed, self.first_seed + count))
+    def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
+        """So many seeds from the scale's first; as many as it takes by default if not said."""
+        first = FIRST_SEEDS[scale]
+        return tuple(range(first, first + (count or self.seeds[scale])))
 
     def chosen(
         self, only: Sequence[str], scale: str

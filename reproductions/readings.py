@@ -51,20 +51,35 @@ def time_at_epoch(run: Run, name: str, epoch: float) -> float:
 
 
 def errors_of_utterances(runs: Sequence[Run], key: str | Callable[[Run], str]) -> np.ndarray:
-    """Word errors ``[S, U]`` of S runs on the U utterances of a test set.
+    """Word errors ``[S, U]`` of S runs on a test set of at most U utterances; 0 for missing ones.
 
     Args:
         runs: one for each seed.
         key: ``test/candidate/stage``, or what gives it for a run.
     """
-    names = [key if isinstance(key, str) else key(run) for run in runs]
-    files = [load_file(run.path(WORD_ERRORS)) for run in runs]
-    return np.stack([file[name] for file, name in zip(files, names, strict=True)])
+    return _stacked([_counts(run, key if isinstance(key, str) else key(run)) for run in runs])
 
 
-def lengths_of_utterances(run: Run, test: str) -> np.ndarray:
-    """Words said in each of the U utterances of a test set, ``[U]``."""
-    return load_file(run.path(WORD_ERRORS))[f"{test}/lengths"]
+def lengths_of_utterances(runs: Sequence[Run], test: str) -> np.ndarray:
+    """Words said in each utterance of a test set.
+
+    ``[U]`` where all runs were tested on the same corpus, else ``[S, U]``, with 0 for utterances
+    that a corpus lacks.
+    """
+    lengths = [_counts(run, f"{test}/lengths") for run in runs]
+    if len({run.config.get("fingerprint") for run in runs}) == 1:
+        return lengths[0]
+    return _stacked(lengths)
+
+
+def _counts(run: Run, name: str) -> np.ndarray:
+    return load_file(run.path(WORD_ERRORS))[name]
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of one length or several, one below the other."""
+    longest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
 @unless_missing(NO_ROWS)
@@ -99,5 +114,5 @@ def curve_rows(
         x = round(float(epoch) / passes, 6)
         if hours is not None:
             x = round(hours * float(np.mean([t[epoch] for t in times])), 6)
-        rows.append(Row(label, x, None, mean.estimate, mean.ci95, hashes(runs)))
+        rows.append(Row.of(label, x, None, mean, hashes(runs)))
     return tuple(rows)

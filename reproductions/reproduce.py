@@ -20,6 +20,7 @@ from harness.judge.makers import (
     made_claim,
     made_exhibit,
 )
+from harness.judge.parts import corrected
 from harness.judge.results import Results
 from harness.store import Store
 from reproductions.paper import Paper, Subject
@@ -66,14 +67,14 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         "device": subject.device,
         "wall_s": round(time.monotonic() - clock, 1),
         "started": started.isoformat(timespec="seconds"),
-        "corpus_sha256": subject.corpus.fingerprint,
+        "corpora": _fingerprints(subject, request.seeds),
         **provenance.of_runs(runs, before),
         ASKED: asked_of_divergence(makers, runs),
     }
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         tuple(made_exhibit(maker, subject, runs) for maker in exhibits),
-        tuple(made_claim(maker, subject, runs) for maker in claims),
+        corrected([made_claim(maker, subject, runs) for maker in claims]),
     )  # fmt: skip
     reports.build(request.out, results)
     return results
@@ -87,7 +88,7 @@ def _executed(
     configs = {
         (setting, seed): config
         for seed in request.seeds
-        for setting, config in paper.experiments(subject, seed).items()
+        for setting, config in paper.experiments(subject.replicate(seed), seed).items()
         if setting in needed
     }
     runs = execute_named(
@@ -98,3 +99,9 @@ def _executed(
         setting: [runs[setting, seed] for seed in request.seeds]
         for setting in dict.fromkeys(setting for setting, _ in configs)
     }
+
+
+def _fingerprints(subject: Subject, seeds: Sequence[int]) -> dict[str, str]:
+    """SHA-256 of each seed's corpus; of the one they share, if it was recorded."""
+    each = {seed: subject.replicate(seed) for seed in seeds}
+    return {str(one.corpus_seed): one.corpus.fingerprint for one in each.values()}

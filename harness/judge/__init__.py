@@ -1,24 +1,32 @@
 """Statistics, verdicts and the results file; nothing here trains or draws.
 
 ``statistics`` turns values over seeds into 95% intervals, ``utterances`` does so
-for errors over seeds and test utterances, ``claims`` turns intervals into
-verdicts, ``makers`` turns finished runs into exhibits and claims, and ``results``
-is what a reproduction writes and a report reads.
+for errors over seeds and test utterances, ``claims`` turns intervals into verdicts,
+``power`` says what could have been seen, ``parts`` judges whole claims, ``makers``
+turns finished runs into exhibits and claims, and ``results`` is what a reproduction
+writes and a report reads.
 """
 
 from harness.judge.claims import (
+    ABOVE,
+    BELOW,
+    Rule,
     Verdict,
     all_of,
-    judge_direction,
-    judge_prediction,
-    judge_size,
+    at_least,
+    at_most,
+    between,
+    holm,
+    near,
     relative_error,
 )
+from harness.judge.interval import Interval, Sample
+from harness.judge.power import finds, power
 from harness.judge.reading import read_results
-from harness.judge.results import Claim, Exhibit, Part, Results, Row, write_results
+from harness.judge.results import Claim, Condition, Exhibit, Part, Results, Row, write_results
 from harness.judge.statistics import (
-    Interval,
     bounded_difference_ci,
+    interval_of,
     mean_ci,
     paired_difference_ci,
     rank_correlation_ci,
@@ -33,21 +41,31 @@ from harness.judge.utterances import (
 )
 
 __all__ = [
+    "ABOVE",
+    "BELOW",
     "Claim",
+    "Condition",
     "Exhibit",
     "Interval",
     "Part",
     "Results",
     "Row",
+    "Rule",
+    "Sample",
     "Verdict",
     "all_of",
+    "at_least",
+    "at_most",
+    "between",
     "bootstrap_rate_ci",
     "bounded_difference_ci",
-    "judge_direction",
-    "judge_prediction",
-    "judge_size",
+    "finds",
+    "holm",
+    "interval_of",
     "mean_ci",
+    "near",
     "paired_difference_ci",
+    "power",
     "rank_correlation_ci",
     "rate_ci",
     "rate_difference_ci",

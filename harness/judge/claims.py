@@ -3,72 +3,140 @@
 Each rule asks whether the whole interval agrees with the paper
 (``reproduced``), the whole interval disagrees (``contradicted``), or neither
 (``undecided``). So no interval earns both, and widening one never earns a verdict.
+``not testable`` comes before the three: see ``parts``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from harness.judge.statistics import Interval
+from scipy.special import ndtr, stdtr  # pyright: ignore[reportMissingTypeStubs]
 
-Verdict = Literal["reproduced", "contradicted", "undecided"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided")
-Side = Literal["below", "above"]
-Band = tuple[float, float]
+from harness.judge.interval import Interval
+from harness.judge.statistics import ALPHA, t_quantile
 
-
-def judge_direction(difference: Interval, paper_side: Side) -> Verdict:
-    """A direction claim: on which side of zero does the difference lie?
-
-    Args:
-        difference: a paired difference, e.g. CER of ASGD minus CER of SGD.
-        paper_side: ``"below"`` zero or ``"above"``, as the paper has it.
-
-    Example:
-        >>> judge_direction(Interval(-0.2, -0.3, -0.1), "below")
-        'reproduced'
-    """
-    toward = difference if paper_side == "above" else -difference
-    if toward.low > 0:
-        return "reproduced"
-    return "contradicted" if toward.high < 0 else "undecided"
+Verdict = Literal["reproduced", "contradicted", "undecided", "not testable"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided", "not testable")
 
 
-def judge_size(size: Interval, band: Band) -> Verdict:
-    """A size claim: does the quantity lie in the stated band?
+@dataclass(frozen=True)
+class Rule:
+    """Where a quantity lies if the paper holds.
 
-    ``reproduced`` if the whole interval lies in the band (ends included),
-    ``contradicted`` if none of it does; an interval across an end is too wide to say.
-
-    Args:
-        size: the measured quantity.
-        band: lowest and highest value that still agrees; an end may be infinite.
+    Attributes:
+        low, high: the band; an end may be infinite.
+        open: whether an end itself is outside, as zero is for a direction.
 
     Raises:
         ValueError: the band is empty.
     """
-    lowest, highest = band
-    if not lowest <= highest:
-        raise ValueError(f"band {band} is empty")
-    if lowest <= size.low and size.high <= highest:
-        return "reproduced"
-    return "contradicted" if size.high < lowest or size.low > highest else "undecided"
+
+    low: float = -math.inf
+    high: float = math.inf
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"band {self.low, self.high} is empty")
+
+    def judge(self, found: Interval) -> Verdict:
+        """``reproduced`` if the whole interval lies in the band, ``contradicted`` if none of it.
+
+        An interval across an end is too wide to say.
+
+        Example:
+            >>> BELOW.judge(Interval(-0.2, -0.3, -0.1))
+            'reproduced'
+        """
+        if self._inside(found.low) and self._inside(found.high):
+            return "reproduced"
+        outside = found.high < self.low or found.low > self.high
+        return "contradicted" if outside else "undecided"
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in the band."""
+        return self._inside(value)
+
+    def p_values(self, found: Interval) -> tuple[float, float]:
+        """How surprising the interval is if the quantity lies outside the band, and if inside.
+
+        Two-sided, so that the first is below 5% exactly when the verdict is ``reproduced``,
+        the second when it is ``contradicted``, for intervals of Student's t.
+        """
+        if math.isnan(found.estimate):  # of an interval with an open end no more can be said
+            verdict = self.judge(found)
+            return (
+                ALPHA if verdict == "reproduced" else 1.0,
+                ALPHA if verdict == "contradicted" else 1.0,
+            )
+        ends = [(self.low, 1.0), (self.high, -1.0)]
+        finite = [(end, side) for end, side in ends if math.isfinite(end)]
+        outside = max((self._p(found, end, side) for end, side in finite), default=0.0)
+        inside = min((self._p(found, end, -side, True) for end, side in finite), default=1.0)
+        return outside, inside
+
+    def _p(self, found: Interval, end: float, side: float, beyond: bool = False) -> float:
+        """That the quantity lies on the other side of an end than the estimate does."""
+        away = side * (found.estimate - end)
+        half = found.estimate - found.low if side > 0 else found.high - found.estimate
+        if away < 0 or math.isinf(half):
+            return 1.0
+        if half == 0:
+            return 0.0 if away > 0 or not (self.open or beyond) else 1.0
+        return 2.0 * tail(away / half * t_quantile(found.degrees), found.degrees)
+
+    def _inside(self, value: float) -> bool:
+        above = value > self.low or (value == self.low and not self._without(self.low))
+        return above and (
+            value < self.high or (value == self.high and not self._without(self.high))
+        )
+
+    def _without(self, end: float) -> bool:
+        """Whether an end is itself outside; an infinite one is no end."""
+        return self.open and math.isfinite(end)
 
 
-def judge_prediction(predicted: Interval | float, paper: float, band: float = 0.10) -> Verdict:
-    """A prediction claim: the simulator against a reported time or speed-up.
+def above(end: float) -> Rule:
+    """More than so much."""
+    return Rule(low=end, open=True)
 
-    Args:
-        predicted: the simulator's figure; a number if it has no chance in it.
-        paper: the reported figure, in the same unit.
-        band: largest relative error that still agrees.
+
+def below(end: float) -> Rule:
+    """Less than so much."""
+    return Rule(high=end, open=True)
+
+
+BELOW, ABOVE = below(0.0), above(0.0)
+"""On which side of zero a difference lies."""
+
+
+def at_most(most: float) -> Rule:
+    """No more than so much."""
+    return Rule(high=most)
+
+
+def at_least(least: float) -> Rule:
+    """No less than so much."""
+    return Rule(low=least)
+
+
+def between(low: float, high: float) -> Rule:
+    """In a band."""
+    return Rule(low, high)
+
+
+def near(paper: float, band: float = 0.10) -> Rule:
+    """A prediction: within a relative error of the reported figure.
 
     Raises:
         ValueError: the paper's figure is zero or not finite.
     """
-    return judge_size(relative_error(predicted, paper), (-band, band))
+    relative_error(paper, paper)
+    low, high = sorted((paper * (1 - band), paper * (1 + band)))
+    return Rule(low, high)
 
 
 def relative_error(predicted: Interval | float, paper: float) -> Interval:
@@ -80,8 +148,7 @@ def relative_error(predicted: Interval | float, paper: float) -> Interval:
     if not math.isfinite(paper) or paper == 0:
         raise ValueError(f"no relative error against {paper}")
     it = predicted if isinstance(predicted, Interval) else Interval.exact(predicted)
-    ends = sorted((it.low / paper - 1, it.high / paper - 1))
-    return Interval(it.estimate / paper - 1, *ends)
+    return (1 / paper) * it - 1
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
@@ -93,6 +160,27 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     parts = set(verdicts)
     if not parts:
         raise ValueError("a claim without parts has no verdict")
-    if "contradicted" in parts:
-        return "contradicted"
-    return "undecided" if "undecided" in parts else "reproduced"
+    for verdict in ("contradicted", "undecided"):
+        if verdict in parts:
+            return verdict
+    return "reproduced"
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number, in the order given (Holm, 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
+
+
+def significant(p: float) -> bool:
+    """Whether a p-value reaches the level of every interval here."""
+    return p <= ALPHA
+
+
+def tail(t: float, degrees: float) -> float:
+    """The chance that Student's t exceeds ``t``; a normal's where the degrees are infinite."""
+    return float(ndtr(-t)) if math.isinf(degrees) else float(stdtr(degrees, -t))

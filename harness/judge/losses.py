@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.judge.statistics import Array, Interval
-from harness.judge.utterances import Counts, rate_ci
+from harness.judge.interval import Interval
+from harness.judge.statistics import Array
+from harness.judge.utterances import Counts, rate_ci, seed_rates
 
 
 def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts) -> Interval:
@@ -22,7 +23,7 @@ def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Coun
         b: of the one it loses against.
         c: of the setting of the other loss.
         d: of the one that loses against.
-        lengths: reference length per utterance, [U].
+        lengths: reference length per utterance, [U] or [S, U].
 
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
@@ -38,6 +39,6 @@ def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Coun
 
 def _linearised(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
     """What each utterance adds to A / B beyond its mean, [S, U], and A / B itself."""
-    ratio = float(a.sum() / b.sum())
-    rate = float(b.sum() / (len(b) * lengths.sum()))
+    rate = float(seed_rates(b, lengths).mean())
+    ratio = float(seed_rates(a, lengths).mean()) / rate
     return (np.asarray(a, np.float64) - ratio * np.asarray(b, np.float64)) / rate, ratio

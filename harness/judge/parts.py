@@ -2,21 +2,83 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from harness.judge.claims import Side, Verdict, all_of, judge_direction
-from harness.judge.results import Claim, Part
-from harness.judge.statistics import Interval
+from harness.judge.claims import ABOVE, BELOW, Rule, Verdict, all_of, holm, significant
+from harness.judge.interval import Interval
+from harness.judge.power import ENOUGH, finds, power
+from harness.judge.results import Claim, Condition, Part
 
-__all__ = ["Quantity", "claim_of", "side_of_zero"]
-
-Quantity = tuple[str, float | str | None, Interval, Verdict | None]
-"""A label, the paper's figure, ours, and its verdict; None for what is shown and not judged."""
+__all__ = ["Precondition", "Quantity", "claim_of", "corrected", "side_of_zero"]
 
 
-def side_of_zero(label: str, difference: Interval, side: Side) -> Quantity:
-    """A difference that the paper has below or above zero, judged by where it lies."""
-    return label, f"{side} 0", difference, judge_direction(difference, side)
+@dataclass(frozen=True)
+class Quantity:
+    """One measured quantity of a claim.
+
+    Attributes:
+        label: which of the claim's.
+        paper: the paper's figure as it is printed, or a word.
+        value: ours.
+        rule: where the paper has it; None for what is shown and not judged.
+        true: the paper's figure in the unit of ``value``, where it prints one: power is asked
+            there.
+    """
+
+    label: str
+    paper: float | str | None
+    value: Interval
+    rule: Rule | None = None
+    true: float | None = None
+
+    @property
+    def part(self) -> Part:
+        """What the results file keeps of it."""
+        made = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
+        made = replace(made, sample=self.value.sample)
+        if self.rule is None:
+            return made
+        return replace(
+            made, verdict=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
+            power=self.power, finds=finds(self.value),
+        )  # fmt: skip
+
+    @property
+    def power(self) -> float | None:
+        """The chance of ``reproduced`` with the paper's figure true; None if it cannot be known."""
+        if self.rule is None or self.true is None or math.isnan(self.value.estimate):
+            return None
+        return power(self.value, self.rule, self.true)
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """What the paper's statement presupposes, as the runs have it.
+
+    Attributes:
+        what: in words, with its unit.
+        value: computed from the runs.
+        rule: where it must lie; its estimate decides.
+    """
+
+    what: str
+    value: Interval
+    rule: Rule
+
+    @property
+    def condition(self) -> Condition:
+        """What the results file keeps of it."""
+        ends, holds = (self.rule.low, self.rule.high), self.rule.holds(self.value.estimate)
+        return Condition(self.what, self.value.estimate, self.value.ci95, ends, holds)
+
+
+def side_of_zero(
+    label: str, difference: Interval, side: str, true: float | None = None
+) -> Quantity:
+    """A difference that the paper has ``"below"`` or ``"above"`` zero, judged by where it lies."""
+    return Quantity(label, f"{side} 0", difference, {"below": BELOW, "above": ABOVE}[side], true)
 
 
 def claim_of(
@@ -27,9 +89,16 @@ def claim_of(
     quantities: Sequence[Quantity],
     runs: tuple[str, ...],
     note: str = "",
+    *,
+    presumes: Sequence[Precondition] = (),
+    undetermined: str = "",
+    cannot_fail: str = "",
 ) -> Claim:
     """A claim of one quantity, or of several whose judged ones must all hold.
 
+    It is ``not testable`` where the paper leaves open what would decide, where a precondition
+    does not hold, or where it would come out as ``reproduced`` with less than even chance if the
+    paper were right. It is contradicted if a part is, after Holm's correction for their number.
     The first quantity is the headline; more than one are told one by one.
 
     Args:
@@ -40,11 +109,62 @@ def claim_of(
         quantities: at least one.
         runs: hashes of the runs behind them.
         note: a sentence for the reader.
+        presumes: the paper's conditions.
+        undetermined: what the paper does not say, if both answers follow from choices of ours.
+        cannot_fail: why it holds by construction, if it does.
     """
-    _, paper, headline, _ = quantities[0]
-    parts = tuple(Part(label, p, i.estimate, i.ci95, v) for label, p, i, v in quantities)
+    conditions = tuple(each.condition for each in presumes)
+    known = [each.power for each in quantities if each.power is not None]
+    chance = math.prod(known) if known else None
+    verdict, p = _judged([q for q in quantities if q.rule is not None])
+    because = undetermined or _unmet(conditions) or _too_weak(chance)
+    head = quantities[0]
     return Claim(
-        id_, statement, where, statistic, paper, headline.estimate, headline.ci95,
-        all_of(verdict for *_, verdict in quantities if verdict is not None),
-        runs, note, parts if len(parts) > 1 else (),
+        id_, statement, where, statistic, head.paper, head.value.estimate, head.value.ci95,
+        "not testable" if because else verdict, runs, note,
+        tuple(each.part for each in quantities), power=chance, preconditions=conditions,
+        because=because, cannot_fail=cannot_fail, p_value=None if because else p,
     )  # fmt: skip
+
+
+def corrected(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+    """The same claims, each with its verdict after a correction over all of them.
+
+    The family are those that were tested and can fail; Holm's correction of the p-values.
+    """
+    family = [c for c in claims if c.p_value is not None and not c.cannot_fail]
+    p_values = dict(
+        zip((c.id for c in family), holm([c.p_value or 0.0 for c in family]), strict=True)
+    )
+    return tuple(
+        replace(c, corrected="undecided" if not significant(p_values.get(c.id, 0.0)) else c.verdict)
+        for c in claims
+    )
+
+
+def _judged(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
+    """The verdict of all, and its p-value; what is undecided has that of the nearer verdict."""
+    each = [(q.rule or ABOVE).p_values(q.value) for q in quantities]
+    against = holm([inside for _, inside in each])
+    verdicts: list[Verdict] = []
+    for q, p in zip(quantities, against, strict=True):
+        found = (q.rule or ABOVE).judge(q.value)
+        lost = found == "contradicted" and len(quantities) > 1 and not significant(p)
+        verdicts.append("undecided" if lost else found)
+    verdict = all_of(verdicts)
+    holds, fails = max(outside for outside, _ in each), min(against)
+    p = {"reproduced": holds, "contradicted": fails}.get(verdict, min(holds, fails))
+    return verdict, p
+
+
+def _unmet(conditions: Sequence[Condition]) -> str:
+    """Which preconditions do not hold."""
+    failed = [each.what for each in conditions if not each.holds]
+    return f"The paper's conditions do not hold: {'; '.join(failed)}." if failed else ""
+
+
+def _too_weak(chance: float | None) -> str:
+    """That the design could not have told."""
+    if chance is None or chance >= ENOUGH:
+        return ""
+    return f"With the paper's value true it would come out as reproduced with {chance:.0%} alone."

@@ -8,7 +8,18 @@ from typing import Any, cast, get_args
 
 from harness.errors import UserError, unknown
 from harness.judge.claims import VERDICTS
-from harness.judge.results import SCHEMA, Bounds, Claim, Exhibit, Kind, Part, Results, Row
+from harness.judge.interval import Matrix, Sample, Statistic
+from harness.judge.results import (
+    SCHEMA,
+    Bounds,
+    Claim,
+    Condition,
+    Exhibit,
+    Kind,
+    Part,
+    Results,
+    Row,
+)
 from harness.store.read import read_json
 
 
@@ -45,13 +56,39 @@ def _exhibit(reader: _Reader) -> Exhibit:
 
 def _row(reader: _Reader) -> Row:
     reader.number("paper")
-    return _measured(reader, Row, runs=tuple(reader.sequence("runs", str)))
+    return _measured(reader, Row, runs=tuple(reader.sequence("runs", str)), sample=_sample(reader))
 
 
 def _claim(reader: _Reader) -> Claim:
     reader.one_of("verdict", VERDICTS)
-    parts = tuple(_measured(each, Part) for each in reader.children("parts"))
-    return _measured(reader, Claim, parts=parts, runs=tuple(reader.sequence("runs", str)))
+    reader.number("power")
+    parts = tuple(_part(each) for each in reader.children("parts"))
+    conditions = tuple(
+        _measured(each, Condition, band=each.bounds("band"))
+        for each in reader.children("preconditions")
+    )
+    runs = tuple(reader.sequence("runs", str))
+    return _measured(reader, Claim, parts=parts, preconditions=conditions, runs=runs)
+
+
+def _part(reader: _Reader) -> Part:
+    reader.number("power")
+    reader.number("finds")
+    return _measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
+
+
+def _sample(reader: _Reader) -> Sample | None:
+    """The values behind an interval, if they are told."""
+    if not (told := reader.table("sample")):
+        return None
+    inner = _Reader(f"{reader.where}: sample", told)
+    inner.one_of("statistic", get_args(Statistic))
+    rows = {key: _matrix(inner.sequence(key, list)) for key in ("values", "tests")}
+    return inner.make(Sample, **rows, at=tuple(inner.sequence("at", float)))
+
+
+def _matrix(rows: list[list[float]]) -> Matrix:
+    return tuple(tuple(map(float, row)) for row in rows)
 
 
 def _measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
@@ -97,9 +134,9 @@ class _Reader:
         return cast(list[Any], items)
 
     def table(self, key: str) -> dict[str, Any]:
-        if key in self.data:
+        if self.data.get(key) is not None:
             self._expect(key, dict, "an object")
-        return self.data.get(key, {})
+        return self.data.get(key) or {}
 
     def number(self, key: str) -> None:
         if not _is_number_or_none(self.data.get(key)):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from harness.judge.claims import Verdict
+from harness.judge.interval import Interval, Sample
 from harness.store import atomic
 
 SCHEMA = 1
@@ -31,6 +32,7 @@ class Row:
         measured: what the runs gave; None if they diverged.
         ci95: 95% interval of ``measured``; None, or None at an end, if unbounded.
         runs: hashes of the runs it comes from.
+        sample: the values of each seed that the interval is computed from.
     """
 
     label: str
@@ -39,9 +41,22 @@ class Row:
     measured: float | None = None
     ci95: Bounds | None = None
     runs: tuple[str, ...] = ()
+    sample: Sample | None = None
 
     def __post_init__(self) -> None:
         _tidy(self)
+
+    @classmethod
+    def of(
+        cls,
+        label: str,
+        column: str | float,
+        paper: float | None,
+        found: Interval,
+        runs: tuple[str, ...],
+    ) -> Row:
+        """The row of an interval, with the values it is computed from."""
+        return cls(label, column, paper, found.estimate, found.ci95, runs, found.sample)
 
 
 @dataclass(frozen=True)
@@ -73,13 +88,52 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Part:
-    """One of several quantities behind a claim, e.g. one test set."""
+    """One of the quantities behind a claim, e.g. one test set.
+
+    Attributes:
+        label: which one.
+        paper: the paper's figure, or a word.
+        measured: ours.
+        ci95: its 95% interval.
+        verdict: by itself, without a correction; None for what is shown and not judged.
+        band: where the paper has it; an open end is None.
+        power: the chance of ``reproduced`` if the paper's figure is true; None if that is not
+            known.
+        finds: how far beyond an end of the band it must lie to be told with 80% power.
+        sample: the values of each seed that the interval is computed from.
+    """
 
     label: str
     paper: float | str | None = None
     measured: float | None = None
     ci95: Bounds | None = None
     verdict: Verdict | None = None
+    band: Bounds | None = None
+    power: float | None = None
+    finds: float | None = None
+    sample: Sample | None = None
+
+    def __post_init__(self) -> None:
+        _tidy(self)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A precondition of a claim, as the runs have it.
+
+    Attributes:
+        what: in words.
+        measured: computed from the runs.
+        ci95: its 95% interval.
+        band: where it must lie; an open end is None.
+        holds: whether it does, by its estimate.
+    """
+
+    what: str
+    measured: float | None
+    ci95: Bounds | None
+    band: Bounds
+    holds: bool
 
     def __post_init__(self) -> None:
         _tidy(self)
@@ -97,10 +151,17 @@ class Claim:
         paper: the paper's figure, or a word such as ``"holds"``.
         measured: ours; None if a run diverged or the parts say it all.
         ci95: its 95% interval.
-        verdict: ``reproduced``, ``contradicted`` or ``undecided``.
+        verdict: ``reproduced``, ``contradicted``, ``undecided`` or ``not testable``.
         runs: hashes of the runs it comes from.
         note: a sentence for the reader.
-        parts: the quantities behind a claim that has several.
+        parts: the quantities behind it; the first is the headline.
+        power: the chance of ``reproduced`` if the paper's figures are true, taking the parts as
+            independent; None where the paper prints none.
+        preconditions: of the paper's statement.
+        because: why it is not testable.
+        cannot_fail: why it holds by construction, if it does.
+        p_value: of the verdict; None if it is not testable.
+        corrected: the verdict after a correction over all claims of the paper.
     """
 
     id: str
@@ -114,6 +175,12 @@ class Claim:
     runs: tuple[str, ...] = ()
     note: str = ""
     parts: tuple[Part, ...] = ()
+    power: float | None = None
+    preconditions: tuple[Condition, ...] = ()
+    because: str = ""
+    cannot_fail: str = ""
+    p_value: float | None = None
+    corrected: Verdict | None = None
 
     def __post_init__(self) -> None:
         _tidy(self)
@@ -160,13 +227,17 @@ def _finite(value: object) -> Any:
     return int(number) if isinstance(value, int) else float(number)
 
 
-def _tidy(item: Row | Part | Claim) -> None:
+def _tidy(item: Row | Part | Condition | Claim) -> None:
     """Make the numbers of a frozen ``item`` plain and finite, once, at construction."""
-    for name in ("paper", "measured"):
-        object.__setattr__(item, name, _finite(getattr(item, name)))
+    for name in ("paper", "measured", "power", "finds", "p_value"):
+        if hasattr(item, name):
+            object.__setattr__(item, name, _finite(getattr(item, name)))
     if isinstance(item, Row):
         object.__setattr__(item, "column", _finite(item.column))
-    if item.ci95 is not None:
-        object.__setattr__(item, "ci95", tuple(_finite(end) for end in item.ci95))
+    for name in ("ci95", "band"):
+        if (ends := getattr(item, name, None)) is not None:
+            object.__setattr__(item, name, tuple(_finite(end) for end in ends))
     if isinstance(item, Row | Claim):
         object.__setattr__(item, "runs", tuple(item.runs))
+    if isinstance(item, Row | Part) and item.sample is not None and not item.sample.finite:
+        object.__setattr__(item, "sample", None)

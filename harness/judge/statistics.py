@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -18,7 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
+from harness.judge.interval import Interval, Matrix, Sample
+
 LEVEL = 0.95
+ALPHA = 1.0 - LEVEL
 EXACT_RANKS = 7  # up to this many points, the null distribution of ranks is enumerated
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
@@ -26,38 +29,16 @@ Array = npt.NDArray[np.float64]
 Bounds = tuple[Values, Values]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its 95% interval, ``low <= high``; the whole line if unbounded."""
+def interval_of(sample: Sample) -> Interval:
+    """The interval that a sample gives: how every one here is made, and can be made again.
 
-    estimate: float
-    low: float = -math.inf
-    high: float = math.inf
-
-    @classmethod
-    def exact(cls, value: float) -> Interval:
-        """A quantity without chance in it, e.g. a simulated time without jitter."""
-        return cls(value, value, value) if math.isfinite(value) else cls(value)
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        """The bounds, as ``results.json`` has them."""
-        return self.low, self.high
-
-    def __neg__(self) -> Interval:
-        return Interval(-self.estimate, -self.high, -self.low)
-
-    def __sub__(self, other: Interval | float) -> Interval:
-        """From the smallest to the largest difference that the bounds allow."""
-        that = other if isinstance(other, Interval) else Interval(other, other, other)
-        return Interval(self.estimate - that.estimate, self.low - that.high, self.high - that.low)
-
-    def __rsub__(self, other: float) -> Interval:
-        return Interval(other - self.estimate, other - self.high, other - self.low)
-
-    def __rmul__(self, factor: float) -> Interval:
-        """So many times the interval, e.g. 100 for percent; the factor is not negative."""
-        return Interval(factor * self.estimate, factor * self.low, factor * self.high)
+    Raises:
+        ValueError: there are no values.
+    """
+    values = np.asarray(sample.values, np.float64)
+    if not values.size:
+        raise ValueError(f"one value per seed is needed, not shape {values.shape}")
+    return replace(_INTERVALS[sample.statistic](sample, values), sample=sample)
 
 
 def mean_ci(values: Values) -> Interval:
@@ -69,12 +50,7 @@ def mean_ci(values: Values) -> Interval:
     Raises:
         ValueError: there are no values.
     """
-    x = _seeds(values)
-    mean = float(x.mean())
-    if len(x) < 2 or not np.isfinite(x).all():
-        return Interval(mean)
-    half = t_quantile(len(x) - 1) * math.sqrt(float(x.var(ddof=1)) / len(x))
-    return Interval(mean, mean - half, mean + half)
+    return interval_of(Sample("mean", _columns(_seeds(values))))
 
 
 def paired_difference_ci(a: Values, b: Values) -> Interval:
@@ -118,9 +94,8 @@ def bounded_difference_ci(a: Bounds, b: Bounds) -> Interval:
     for low, high in (a, b):
         if not all(x <= y for x, y in zip(low, high, strict=True)):
             raise ValueError(f"bounds {low} and {high} cross")
-    least, most = paired_difference_ci(a[0], b[1]), paired_difference_ci(a[1], b[0])
-    middle = (least.estimate + most.estimate) / 2
-    return Interval(middle if math.isfinite(middle) else math.nan, least.low, most.high)
+    least, most = (np.subtract(*_pairs(x, y)) for x, y in ((a[0], b[1]), (a[1], b[0])))
+    return interval_of(Sample("bounds", _columns(least, most)))
 
 
 def ratio_ci(a: Values, b: Values) -> Interval:
@@ -137,10 +112,7 @@ def ratio_ci(a: Values, b: Values) -> Interval:
     Raises:
         ValueError: the lengths differ or are zero.
     """
-    x, y = _pairs(a, b)
-    if len(x) < 2 or not np.isfinite([x, y]).all():
-        return Interval(quotient(float(x.mean()), float(y.mean())))
-    return fieller(float(x.mean()), float(y.mean()), np.cov(x, y) / len(x), len(x) - 1)
+    return interval_of(Sample("ratio", _columns(*_pairs(a, b))))
 
 
 def fieller(a: float, b: float, covariance: Array, degrees: float) -> Interval:
@@ -158,7 +130,7 @@ def fieller(a: float, b: float, covariance: Array, degrees: float) -> Interval:
     root = a * a * v_bb - 2 * a * b * v_ab + b * b * v_aa - (v_aa * v_bb - v_ab * v_ab)
     half = math.sqrt(max(root, 0.0)) / square
     centre = (a * b - v_ab) / square
-    return Interval(a / b, centre - half, centre + half)
+    return Interval(a / b, centre - half, centre + half, degrees)
 
 
 def wilson(errors: int, total: int) -> Interval:
@@ -195,18 +167,81 @@ def rank_correlation_ci(x: Values, y: Sequence[Values] | Array) -> Interval:
     settings, outcomes = np.asarray(x, np.float64), np.atleast_2d(np.asarray(y, np.float64))
     if outcomes.shape[1:] != settings.shape or len(settings) < 2 or not len(outcomes):
         raise ValueError(f"settings {settings.shape} and outcomes {outcomes.shape} do not fit")
-    if not np.isfinite(outcomes).all():
-        return Interval(math.nan)
-    mean = float(np.mean([_spearman(settings, seed) for seed in outcomes]))
-    if len(outcomes) < 2:
+    rows = tuple(tuple(map(float, seed)) for seed in outcomes)
+    return interval_of(Sample("rank correlation", rows, at=tuple(map(float, settings))))
+
+
+def _mean(sample: Sample, values: Array) -> Interval:
+    seeds, tests = _variances(sample, values)
+    mean = float(values.mean())
+    if len(values) < 2 or not np.isfinite(values).all() or sample.utterances == 1:
         return Interval(mean)
-    half = _rank_half_width(len(settings), len(outcomes))
+    degrees = _degrees(float(seeds[0, 0]), float(tests[0, 0]), len(values), sample.utterances)
+    half = t_quantile(degrees) * math.sqrt(float(seeds[0, 0] + tests[0, 0]))
+    return Interval(mean, mean - half, mean + half, degrees)
+
+
+def _ratio(sample: Sample, values: Array) -> Interval:
+    a, b = (float(x) for x in values.mean(axis=0))
+    if len(values) < 2 or not np.isfinite(values).all() or sample.utterances == 1 or b == 0:
+        return Interval(quotient(a, b))
+    seeds, tests = _variances(sample, values)
+    along = np.array([1.0, -a / b])  # what varies about the ratio
+    degrees = _degrees(
+        max(float(along @ seeds @ along), 0.0), max(float(along @ tests @ along), 0.0),
+        len(values), sample.utterances,
+    )  # fmt: skip
+    return fieller(a, b, seeds + tests, degrees)
+
+
+def _bounds(sample: Sample, values: Array) -> Interval:
+    least, most = (_mean(replace(sample, values=()), column[:, None]) for column in values.T)
+    middle = (least.estimate + most.estimate) / 2
+    degrees = min(least.degrees, most.degrees)
+    return Interval(middle if math.isfinite(middle) else math.nan, least.low, most.high, degrees)
+
+
+def _rank(sample: Sample, values: Array) -> Interval:
+    if not np.isfinite(values).all():
+        return Interval(math.nan)
+    at = np.asarray(sample.at, np.float64)
+    mean = float(np.mean([_spearman(at, seed) for seed in values]))
+    if len(values) < 2:
+        return Interval(mean)
+    half = _rank_half_width(len(at), len(values))
     return Interval(mean, max(mean - half, -1.0), min(mean + half, 1.0))
 
 
+_INTERVALS: dict[str, Callable[[Sample, Array], Interval]] = {
+    "mean": _mean,
+    "ratio": _ratio,
+    "bounds": _bounds,
+    "rank correlation": _rank,
+}
+
+
+def _variances(sample: Sample, values: Array) -> tuple[Array, Array]:
+    """Covariances [K, K] of the columns' means: over seeds, and over shared test utterances."""
+    S, K = values.shape
+    with np.errstate(invalid="ignore"):  # what is not finite has no interval
+        seeds = np.cov(values.T).reshape(K, K) / S if S > 1 else np.full((K, K), math.inf)
+    tests = np.asarray(sample.tests, np.float64) if sample.tests else np.zeros((K, K))
+    return seeds, tests
+
+
+def _degrees(seeds: float, tests: float, S: int, U: int) -> float:
+    """Degrees of freedom of a variance over S seeds plus one over U utterances.
+
+    Satterthwaite's (1946).
+    """
+    parts = seeds**2 / (S - 1) + (tests**2 / (U - 1) if U > 1 else 0.0)
+    return (seeds + tests) ** 2 / parts if parts else float(S - 1)
+
+
 def t_quantile(degrees: float) -> float:
-    """Two-sided 95% quantile of Student's t."""
-    return float(stdtrit(degrees, (1 + LEVEL) / 2))
+    """Two-sided 95% quantile of Student's t; of a normal if the degrees are infinite."""
+    level = (1 + LEVEL) / 2
+    return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, level))
 
 
 def quotient(a: float, b: float) -> float:
@@ -219,6 +254,11 @@ def _seeds(values: Values) -> Array:
     if x.ndim != 1 or not len(x):
         raise ValueError(f"one value per seed is needed, not shape {x.shape}")
     return x
+
+
+def _columns(*columns: Array) -> Matrix:
+    """A row for each seed."""
+    return tuple(tuple(map(float, row)) for row in zip(*columns, strict=True))
 
 
 def _pairs(a: Values, b: Values) -> tuple[Array, Array]:

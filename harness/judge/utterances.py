@@ -1,22 +1,26 @@
-"""95% intervals of error rates over seeds and test utterances together.
+"""95% intervals of error rates over seeds, test utterances and corpora.
 
-All seeds are tested on the same utterances, so a rate varies for two reasons:
-another seed, and another test set. Both are counted: with per-utterance errors
+Where each seed has a corpus of its own, with test utterances of its own, one rate a seed holds all
+that varies: seed, corpus and utterances, and the interval is Student's over these rates.
+
+Where all seeds are tested on the same utterances (a recorded corpus), a rate varies for two
+reasons: another seed, and another test set. Both are counted: with per-utterance errors
 E[s, u] and lengths L[u], the variance of the mean rate is the variance over
 seeds plus the variance over utterances (each linearised as a ratio of sums), and
 the degrees of freedom are Satterthwaite's (1946). What seed and utterance do
-jointly is counted in both, so the interval errs on the wide side.
+jointly is counted in both, so the interval errs on the wide side. Other corpora are then not
+counted.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.judge.statistics import LEVEL, Array, Interval, fieller, quotient, t_quantile
+from harness.judge.interval import Interval, Matrix, Sample, Statistic
+from harness.judge.statistics import LEVEL, Array, interval_of
 
 Counts = npt.NDArray[np.number[Any]]
 
@@ -26,14 +30,13 @@ def rate_ci(errors: Counts, lengths: Counts) -> Interval:
 
     Args:
         errors: errors per seed and utterance, [S, U].
-        lengths: reference length per utterance (words, frames), [U].
+        lengths: reference length per utterance (words, frames), [U]; or [S, U] where each seed
+            has test utterances of its own (0 for those that it lacks).
 
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
     """
-    residuals = _checked(errors, lengths)
-    mean = float(residuals.sum() / (len(residuals) * lengths.sum()))
-    return _interval(mean, residuals, np.asarray(lengths, np.float64))
+    return _interval("mean", lengths, errors)
 
 
 def rate_difference_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
@@ -42,7 +45,7 @@ def rate_difference_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
     Args:
         a: errors of one setting, [S, U].
         b: errors of the other on the same seeds and utterances, [S, U].
-        lengths: reference length per utterance, [U].
+        lengths: reference length per utterance, [U] or [S, U].
 
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
@@ -56,20 +59,22 @@ def rate_ratio_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
     Args:
         a: errors of one setting, [S, U].
         b: errors of the other on the same seeds and utterances, [S, U].
-        lengths: reference length per utterance, [U].
+        lengths: reference length per utterance, [U] or [S, U].
 
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
     """
-    x, y = _checked(a, lengths), _checked(b, lengths, like=a)
-    scale = len(x) * float(lengths.sum())
-    rate_a, rate_b = float(x.sum()) / scale, float(y.sum()) / scale
-    if min(x.shape) < 2 or rate_b == 0:
-        return Interval(quotient(rate_a, rate_b))
-    long = np.asarray(lengths, np.float64)
-    seeds, tests = _components(np.stack([x, y]), long)
-    degrees = _degrees(x - rate_a / rate_b * y, long)
-    return fieller(rate_a, rate_b, seeds + tests, degrees)
+    return _interval("ratio", lengths, a, b)
+
+
+def seed_rates(errors: Counts, lengths: Counts) -> Array:
+    """Errors over length of each seed, [S].
+
+    Args:
+        errors: [S, U].
+        lengths: [U] or [S, U].
+    """
+    return _checked(errors, lengths).sum(axis=1) / np.asarray(lengths, np.float64).sum(axis=-1)
 
 
 def bootstrap_rate_ci(
@@ -95,37 +100,35 @@ def bootstrap_rate_ci(
     return Interval(rate, float(low), float(high))
 
 
+def _interval(statistic: Statistic, lengths: Counts, *columns: Counts) -> Interval:
+    """The interval of one statistic of the rates of some settings."""
+    checked = [_checked(each, lengths, like=columns[0]) for each in columns]
+    rates = np.stack([seed_rates(each, lengths) for each in checked], axis=1)
+    values = tuple(tuple(map(float, row)) for row in rates)
+    if lengths.ndim == 2:
+        return interval_of(Sample(statistic, values))
+    tests = _over_utterances(np.stack(checked), np.asarray(lengths, np.float64))
+    return interval_of(Sample(statistic, values, tests, len(lengths)))
+
+
+def _over_utterances(errors: Array, lengths: Array) -> Matrix:
+    """Covariance [K, K] over utterances of the mean rates of errors [K, S, U]."""
+    K, _, U = errors.shape
+    if U < 2:
+        return ((0.0,) * K,) * K
+    mean = errors.mean(axis=1)
+    rates = mean.sum(axis=1) / lengths.sum()
+    residuals = (mean - rates[:, None] * lengths) / lengths.mean()
+    with np.errstate(invalid="ignore"):  # what is not finite has no interval
+        covariance = np.cov(residuals).reshape(K, K) / U
+    return tuple(tuple(map(float, row)) for row in covariance)
+
+
 def _checked(errors: Counts, lengths: Counts, like: Counts | None = None) -> Array:
-    fits = errors.ndim == 2 and errors.shape[1:] == lengths.shape and errors.size > 0
+    fits = errors.ndim == 2 and errors.size > 0
+    fits = fits and lengths.shape in (errors.shape, errors.shape[1:])
     if not fits or (like is not None and like.shape != errors.shape):
         raise ValueError(f"errors {errors.shape} and lengths {lengths.shape} do not fit")
-    if lengths.sum() <= 0:
+    if not (lengths.sum(axis=-1) > 0).all():
         raise ValueError("the test set has no length")
     return np.asarray(errors, np.float64)
-
-
-def _interval(mean: float, values: Array, lengths: Array) -> Interval:
-    if min(values.shape) < 2 or not np.isfinite(values).all():
-        return Interval(mean)
-    seeds, tests = _components(values[None], lengths)
-    half = t_quantile(_degrees(values, lengths)) * math.sqrt(float(seeds[0, 0] + tests[0, 0]))
-    return Interval(mean, mean - half, mean + half)
-
-
-def _components(values: Array, lengths: Array) -> tuple[Array, Array]:
-    """Covariances [V, V] of mean rates of values [V, S, U]: over seeds, over utterances."""
-    _, S, U = values.shape
-    per_seed = values.sum(axis=2) / lengths.sum()
-    rates = per_seed.mean(axis=1)
-    per_utterance = (values.mean(axis=1) - rates[:, None] * lengths) / lengths.mean()
-    return np.cov(per_seed).reshape(len(values), -1) / S, np.cov(per_utterance).reshape(
-        len(values), -1
-    ) / U
-
-
-def _degrees(values: Array, lengths: Array) -> float:
-    """Satterthwaite's degrees of freedom of the summed variance of values [S, U]."""
-    S, U = values.shape
-    seeds, tests = (float(part[0, 0]) for part in _components(values[None], lengths))
-    parts = seeds**2 / (S - 1) + tests**2 / (U - 1)
-    return (seeds + tests) ** 2 / parts if parts else float(S - 1)

@@ -52,9 +52,7 @@ def staleness(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for k in range(longest):
         mean = mean_ci([share[k] for share in shares])
-        rows.append(
-            Row("contributions", k, None, mean.estimate, mean.ci95, hashes(runs["one_pass"]))
-        )
+        rows.append(Row.of("contributions", k, None, mean, hashes(runs["one_pass"])))
     return Exhibit(
         "p1.staleness",
         "figure",
@@ -80,7 +78,7 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
         ):
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             paper = 3.2 if n == 4 else None
-            rows.append(Row(label, n, paper, ratio.estimate, ratio.ci95, hashes(one, many)))
+            rows.append(Row.of(label, n, paper, ratio, hashes(one, many)))
     return Exhibit(
         "p1.workers",
         "figure",
@@ -106,9 +104,7 @@ def sensitivity(subject: Subject, runs: Runs) -> Exhibit:
         errors = [100.0 * at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
         mean = mean_ci(errors)
         label = "as reported (search, margin 3%)" if name == "one_pass" else name
-        rows.append(
-            Row(label, "frame error (%)", None, mean.estimate, mean.ci95, hashes(runs[name]))
-        )
+        rows.append(Row.of(label, "frame error (%)", None, mean, hashes(runs[name])))
     return Exhibit(
         "p1.sensitivity",
         "table",

@@ -62,7 +62,7 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
             one, four = (runs[setting(n, size)] for n in COUNTS)
             rate = [of_summary(run, "throughput_per_s") for run in four]
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
-            rows.append(Row(label, size, None, ratio.estimate, ratio.ci95, hashes(one, four)))
+            rows.append(Row.of(label, size, None, ratio, hashes(one, four)))
     return Exhibit(
         "p1.speedup-by-minibatch",
         "figure",

@@ -198,18 +198,18 @@ def _error_row(
     runs: Sequence[Run],
 ) -> Row:
     rate = 100.0 * _rate(method, test, runs)
-    return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs))
+    return Row.of(label, column, paper, rate, hashes(runs))
 
 
 @unless_missing(UNKNOWN)
 def _rate(method: str, test: str, runs: Sequence[Run]) -> Interval:
-    return rate_ci(final_errors(method, test, runs), lengths_of_utterances(runs[0], test))
+    return rate_ci(final_errors(method, test, runs), lengths_of_utterances(runs, test))
 
 
 def _hours_row(name: str, runs: Sequence[Run], hours: Sequence[float]) -> Row:
     mean = mean_ci(hours)
     paper = REPORTED["table3"][name]
-    return Row(LABELS[name], "hours", paper, mean.estimate, mean.ci95, hashes(runs))
+    return Row.of(LABELS[name], "hours", paper, mean, hashes(runs))
 
 
 EXHIBITS = (

@@ -30,13 +30,13 @@ def readings(subject: Subject, runs: Runs) -> Exhibit:
         one, four = (runs[reading(name, n)] for n in COUNTS)
         rate = [of_summary(run, "throughput_per_s") for run in four]
         hours = mean_ci([A_PASS / each / 3600.0 for each in rate])
-        rows.append(Row(label, "hours", HOURS, hours.estimate, hours.ci95, hashes(four)))
+        rows.append(Row.of(label, "hours", HOURS, hours, hashes(four)))
         for column, base in (
             ("over one card", "bare_throughput_per_s"),
             ("over one worker", "throughput_per_s"),
         ):
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
-            rows.append(Row(label, column, SPEEDUP, ratio.estimate, ratio.ci95, hashes(one, four)))
+            rows.append(Row.of(label, column, SPEEDUP, ratio, hashes(one, four)))
     return Exhibit(
         "p1.readings",
         "table",

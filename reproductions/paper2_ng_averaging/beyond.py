@@ -44,7 +44,7 @@ def others(subject: Subject, runs: Runs) -> Exhibit:
         ]
         ratio = ratio_ci(*seconds)
         behind = hashes(runs[setting], runs["ng_16"])
-        rows.append(Row(label, "time", None, ratio.estimate, ratio.ci95, behind))
+        rows.append(Row.of(label, "time", None, ratio, behind))
     return Exhibit(
         "p2.others",
         "table",

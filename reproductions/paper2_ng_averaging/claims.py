@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
-from harness.judge.claims import judge_size
+from harness.judge.claims import at_most, between
 from harness.judge.losses import loss_difference_ci
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import UNKNOWN, unless_missing
@@ -37,7 +36,7 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
     parts += _shown(subject, runs, settings, loss_difference_ci)
     for name, label in (("sgd", "SGD"), ("ng", "NG-SGD")):
         loss = _over_sets(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
-        parts.append((f"{label}, 16 over 1 GPU", None, loss, None))
+        parts.append(Quantity(f"{label}, 16 over 1 GPU", None, loss))
     return _claim(
         "p2.ng-crucial", "NG-SGD is crucial to training with parameter averaging", "Table 6",
         "relative rise of the error from 1 to 16 GPUs, SGD − NG-SGD; above 0", parts, runs,
@@ -50,9 +49,9 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for n in (8, 16, 32):
         ratio = _over_sets(subject, runs, (f"ng_{n}", "ng_1"), rate_ratio_ci)
-        verdict = judge_size(ratio, (-math.inf, MOST_LOSS))
         paper = _ratio((f"ng_{n}", "ng_1"), "swb")
-        parts.append((f"{n} GPUs (the paper: SWB)", paper, ratio, verdict))
+        label = f"{n} GPUs (the paper: SWB)"
+        parts.append(Quantity(label, paper, ratio, at_most(MOST_LOSS), paper))
     return _claim(
         "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Table 1",
         "error with many GPUs over that with one; at most 1.04", parts, runs,
@@ -119,10 +118,9 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
     """Newbob within 3% of exponential at 16 workers."""
     settings = ("newbob_16", "ng_16")
     ratio = _over_sets(subject, runs, settings, rate_ratio_ci)
-    parts: list[Quantity] = [
-        ("newbob over exponential (the paper: SWB)", _ratio(settings, "swb"), ratio,
-         judge_size(ratio, CLOSE))
-    ]  # fmt: skip
+    paper = _ratio(settings, "swb")
+    label = "newbob over exponential (the paper: SWB)"
+    parts = [Quantity(label, paper, ratio, between(*CLOSE), paper)]
     parts += _shown(subject, runs, settings, rate_ratio_ci)
     return _claim(
         "p2.schedules-close", "Both schedules give similar results", "Table 5",
@@ -149,7 +147,7 @@ def equivalence(subject: Subject, runs: Runs) -> Claim:
     group = runs["equivalence"]
     found, asked = group[0].summary, group[0].config
     apart = Interval.exact(found["largest_difference"])
-    parts: list[Quantity] = [("", "equal", apart, judge_size(apart, (0.0, ROUNDING)))]
+    parts = [Quantity("", "equal", apart, between(0.0, ROUNDING), 0.0)]
     return claim_of(
         "p2.equivalence",
         "Averaging models after each weight update is equivalent to gradient averaging",
@@ -158,6 +156,7 @@ def equivalence(subject: Subject, runs: Runs) -> Claim:
         f"workers, float64; at most {ROUNDING:g}",
         parts, hashes(group),
         f"The same parameters moved by up to {found['largest_move']:.2g}.",
+        cannot_fail="it is an identity of the two updates",
     )  # fmt: skip
 
 
@@ -188,7 +187,7 @@ def _shown(
         interval = _over_sets(subject, runs, settings, statistic, test)
         shown = interval if scale == 1.0 else 100.0 * interval
         label = before + errors.label_of(test)
-        found.append((label, _paper(settings, test, statistic), shown, None))
+        found.append(Quantity(label, _paper(settings, test, statistic), shown))
     return found
 
 

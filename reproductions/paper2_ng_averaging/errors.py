@@ -35,7 +35,10 @@ MAIN = 2
 
 
 class Errors(NamedTuple):
-    """Word errors ``[S, U]`` of S seeds on U utterances, and words said in each, ``[U]``."""
+    """Word errors ``[S, U]`` of S seeds on U utterances, and words said in each.
+
+    ``[U]`` where all seeds share a corpus, else ``[S, U]``.
+    """
 
     wrong: np.ndarray
     said: np.ndarray
@@ -50,7 +53,7 @@ def of(subject: Subject, runs: Sequence[Run], test: str = ALL) -> Errors:
 
     return Errors(
         np.concatenate([wrong(name) for name in tests], axis=1),
-        np.concatenate([lengths_of_utterances(runs[0], name) for name in tests]),
+        np.concatenate([lengths_of_utterances(runs, name) for name in tests], axis=-1),
     )
 
 
@@ -73,7 +76,7 @@ def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, colum
     """A table's cell: the word error rate (%) of a setting on a set."""
     rate = 100.0 * _rate(subject, runs[setting], test)
     paper = printed(setting, test)
-    return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs[setting]))
+    return Row.of(label, column, paper, rate, hashes(runs[setting]))
 
 
 @unless_missing(UNKNOWN)

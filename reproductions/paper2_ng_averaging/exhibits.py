@@ -58,7 +58,7 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
     for n in GPUS:
         ratio = speedup(runs["timing_1"], runs[f"timing_{n}"])
         behind = hashes(runs["timing_1"], runs[f"timing_{n}"])
-        rows.append(Row("speed-up", n, PRINTED.get(n), ratio.estimate, ratio.ci95, behind))
+        rows.append(Row.of("speed-up", n, PRINTED.get(n), ratio, behind))
         low, high = ratio.ci95
         share = (low / n, high / n)
         rows.append(Row("scaling factor", n, None, ratio.estimate / n, share, behind))
@@ -96,7 +96,7 @@ def prediction(subject: Subject, runs: Runs) -> Exhibit:
     ):
         ratio = speedup(runs[one], runs[many])
         behind = hashes(runs[one], runs[many])
-        rows.append(Row(label, "speed-up", once, ratio.estimate, ratio.ci95, behind))
+        rows.append(Row.of(label, "speed-up", once, ratio, behind))
     free = ", ".join(f"{name} {value:.4g}" for name, value in fitted().free.items())
     return Exhibit(
         "p2.prediction",
@@ -121,7 +121,7 @@ def _timing_rows(
     took = mean_ci([seconds / 60.0 for seconds in _seconds(many)])
     ratio = speedup(one, many)
     return [
-        Row(label, "minutes", minutes, took.estimate, took.ci95, hashes(many)),
+        Row.of(label, "minutes", minutes, took, hashes(many)),
         Row(
             label, "speed-up", round(alone / minutes, 2), ratio.estimate, ratio.ci95,
             hashes(one, many),

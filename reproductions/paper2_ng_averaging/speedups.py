@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.judge.claims import Verdict, all_of, judge_prediction, relative_error
+from harness.judge.claims import near, relative_error
 from harness.judge.makers import Maker, Runs
-from harness.judge.results import Claim, Part
+from harness.judge.parts import Quantity, claim_of
+from harness.judge.results import Claim
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.prediction import REPORTED
@@ -52,19 +53,16 @@ def _claim(
 ) -> Claim:  # fmt: skip
     """One prediction, against every figure the paper gives for it."""
     ratio = speedup(runs["timing_1"], runs[setting])
-    verdicts: list[Verdict] = [judge_prediction(ratio, figure, BAND) for figure in paper.values()]
-    parts = tuple(
-        Part(label, figure, ratio.estimate, ratio.ci95, verdict)
-        for (label, figure), verdict in zip(paper.items(), verdicts, strict=True)
-    )
+    parts = [
+        Quantity(label, figure, ratio, near(figure, BAND), figure)
+        for label, figure in paper.items()
+    ]
     errors = " and ".join(signed(relative_error(ratio, p).estimate, 1) for p in paper.values())
     needs = ["timing_1", setting, *(["other_1", "other_16_every_20"] if note else [])]
-    return Claim(
+    return claim_of(
         id_, statement, where,
-        "simulated speed-up, fitted on 1, 2 and 4 GPUs only; within 5%",
-        next(iter(paper.values())), ratio.estimate, ratio.ci95, all_of(verdicts),
+        "simulated speed-up, fitted on 1, 2 and 4 GPUs only; within 5%", parts,
         hashes(*(runs[name] for name in needs)), f"Relative error {errors}.{note}",
-        parts if len(parts) > 1 else (),
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def _two_by_two(
 def _speed(runs: Runs, label: str, column: str, setting: str, claim: str) -> Row:
     ratio = speedup(runs["timing_1"], runs[setting])
     behind = hashes(runs["timing_1"], runs[setting])
-    return Row(label, column, PAPER[claim], ratio.estimate, ratio.ci95, behind)
+    return Row.of(label, column, PAPER[claim], ratio, behind)
 
 
 def _table(name: str, title: str, rows: list[Row], note: str) -> Exhibit:

@@ -8,7 +8,7 @@ from reproductions.paper3_async_mmi.claims import CLAIMS
 from reproductions.paper3_async_mmi.differences import differences
 from reproductions.paper3_async_mmi.exhibits import EXHIBITS
 from reproductions.paper3_async_mmi.experiments import experiments
-from reproductions.paper3_async_mmi.presets import FIRST_SEED, PRESETS, REPORTED, SMALL
+from reproductions.paper3_async_mmi.presets import PRESETS, REPORTED, SMALL
 
 PAPER = Paper(
     id="paper3",
@@ -19,5 +19,4 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND),
     claims=CLAIMS,
-    first_seed=FIRST_SEED,
 )

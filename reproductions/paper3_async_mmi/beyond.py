@@ -26,7 +26,7 @@ def stability(subject: Subject, runs: Runs) -> Exhibit:
             group = runs[map_name(replicas, i)]
             label = f"{replicas} replica{'s' * (replicas > 1)}"
             mean, names = _mean_gain(group), hashes(group)
-            rows.append(Row(label, f"gain at {rate:g}", None, mean.estimate, mean.ci95, names))
+            rows.append(Row.of(label, f"gain at {rate:g}", None, mean, names))
             rows.append(Row(label, f"diverged at {rate:g}", None, _diverged(group), None, names))
     return Exhibit(
         "p3.stability", "table",
@@ -65,7 +65,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
             mean = mean_ci([of_summary(run, name) for run in group])
             paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
             label = f"{n} replica{'s' * (n > 1)}"
-            rows.append(Row(label, column, paper, mean.estimate, mean.ci95, hashes(group)))
+            rows.append(Row.of(label, column, paper, mean, hashes(group)))
     return Exhibit(
         "p3.lags", "table", "Mean age of gradients at the fold, with the paper's own sizes",
         tuple(rows), paper_label="Beyond the paper",
@@ -84,7 +84,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
             left = 100.0 * (1 - loss)
             seconds = group[0].config["fetch_s"]
             column = f"every {seconds / 60:.3g} min ({intervals[i - 1]:g})"
-            rows.append(Row(label, column, None, left.estimate, left.ci95, hashes(group)))
+            rows.append(Row.of(label, column, None, left, hashes(group)))
     return Exhibit(
         "p3.fetching", "table",
         "Gain of the criterion (%) by fetch interval, of the gain when fetching at each utterance",
@@ -108,9 +108,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
                 share = REPORTED["paper"]["kept"] if column == "kept" else 0.85
                 paper = 100.0 * share
             label = f"{n} replica{'s' * (n > 1)}"
-            rows.append(
-                Row(label, f"frames {column} (%)", paper, mean.estimate, mean.ci95, hashes(group))
-            )
+            rows.append(Row.of(label, f"frames {column} (%)", paper, mean, hashes(group)))
     every = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
     found = sum(every, Counter[str]())
     told = ", ".join(f"{trouble} {count}" for trouble, count in sorted(found.items()))
@@ -135,7 +133,7 @@ def final_criterion(subject: Subject, runs: Runs) -> Exhibit:
     for name, label in labels.items():
         mean = mean_ci(100.0 * last(runs[name], CRITERION))
         column = "criterion (nats a second)"
-        rows.append(Row(label, column, None, mean.estimate, mean.ci95, hashes(runs[name])))
+        rows.append(Row.of(label, column, None, mean, hashes(runs[name])))
     return Exhibit(
         "p3.shuffling-criterion", "table", "Final criterion on held-out speech by shuffling",
         tuple(rows), paper_label="Beyond the paper",

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.claims import (
-    Band,
-    Side,
-    judge_direction,
-    judge_prediction,
-    judge_size,
-)
+from harness.judge.claims import ABOVE, above, between, near
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import UNKNOWN, unless_missing
 from harness.judge.parts import Quantity, claim_of, side_of_zero
@@ -40,7 +34,7 @@ from reproductions.paper3_async_mmi.staleness import STALENESS
 from reproductions.readings import hashes, of_summary
 
 FIGURES = REPORTED["claims"]
-CLOSE: Band = (0.98, 1.02)
+CLOSE = between(0.98, 1.02)
 """Within 2% relative."""
 
 
@@ -53,8 +47,8 @@ def mmi_gain(subject: Subject, runs: Runs) -> Claim:
     for task, (before, after) in tasks.items():
         ratio = _ratio(subject, runs[after], runs[before])
         reduction = 1 - ratio
-        parts.append((f"{task} task", FIGURES[f"gain_{task}"], reduction,
-                      judge_direction(reduction, "above")))  # fmt: skip
+        paper = FIGURES[f"gain_{task}"]
+        parts.append(Quantity(f"{task} task", paper, reduction, ABOVE, paper))
     used = [runs[name] for pair in tasks.values() for name in pair]
     return claim_of(
         "p3.mmi-gain", "MMI training lowers the word error of the cross-entropy baseline",
@@ -97,9 +91,9 @@ def shuffle_order(subject: Subject, runs: Runs) -> Claim:
     """Unshuffled is worse than shuffled on the fly, which is as good as shuffled fully."""
     printed = REPORTED["shuffling"]
     none = _ratio(subject, runs["unshuffled"], runs["ten"])
-    parts: list[Quantity] = [
-        ("none over on the fly", printed["unshuffled"] / printed["ten"], none,
-         judge_direction(none - 1, "above")),
+    worse = printed["unshuffled"] / printed["ten"]
+    parts = [
+        Quantity("none over on the fly", worse, none, above(1.0), worse),
         _close("on the fly over full", printed["ten"] / printed["full"],
                _ratio(subject, runs["ten"], runs["full"])),
     ]  # fmt: skip
@@ -159,7 +153,7 @@ def cancel(subject: Subject, runs: Runs) -> Claim:
     return claim_of(
         "p3.cancel", "Numerator and denominator cancel in 85% of the frames", "Section 4.1",
         "share of all decoded frames; within 10%",
-        [("", paper, share, judge_prediction(share, paper))], hashes(runs["ten"]),
+        [Quantity("", paper, share, near(paper), paper)], hashes(runs["ten"]),
         f"Kept {kept:.1%}, rejected {rejected:.1%}. The paper's share is of a system with 13% "
         "word error; the more there is to correct, the less cancels.",
     )  # fmt: skip
@@ -174,8 +168,8 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
             for which in ("mmi", "ce")
         )
         ratio = ratio_ci(mmi, ce)
-        verdict = judge_size(ratio, (1.5, 3.0)) if name else None
-        parts.append((label, FIGURES["step_cost"] if name else None, ratio, verdict))
+        paper = FIGURES["step_cost"] if name else None
+        parts.append(Quantity(label, paper, ratio, between(1.5, 3.0) if name else None, paper))
     return claim_of(
         "p3.step-cost", "An MMI step takes about twice as long as a cross-entropy step",
         "Section 4.2", "simulated time of a step of one replica, MMI over CE; 1.5 to 3", parts,
@@ -213,12 +207,13 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
         ("slope along the way of training, relative error", slopes, 1e-6),
     ):
         worst = Interval.exact(max(map(abs, deviations)))
-        parts.append((label, 0.0, worst, judge_size(worst, (0.0, most))))
+        parts.append(Quantity(label, 0.0, worst, between(0.0, most), 0.0))
     return claim_of(
         "p3.tangent", "The auxiliary function touches the criterion", "Section 3.3",
         "largest deviation over the seeds; the slope by central differences in double precision, "
         "over the lattices of the start where there are any",
         parts, hashes(runs["one"], runs["tangent"]),
+        cannot_fail="the auxiliary function is defined so",
     )  # fmt: skip
 
 
@@ -230,10 +225,10 @@ def _ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
 
 
 def _close(label: str, paper: float | None, ratio: Interval) -> Quantity:
-    return label, paper, ratio, judge_size(ratio, CLOSE)
+    return Quantity(label, paper, ratio, CLOSE, 1.0 if paper is None else paper)
 
 
-def _direction(label: str, a: np.ndarray, b: np.ndarray, side: Side) -> Quantity:
+def _direction(label: str, a: np.ndarray, b: np.ndarray, side: str) -> Quantity:
     return side_of_zero(label, paired_difference_ci(a, b), side)
 
 

@@ -43,7 +43,7 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
             for unit, key in (("s", "lag_s_mean"), ("updates", "staleness_mean")):
                 mean = mean_ci([of_summary(run, f"{path}_{key}") for run in runs[name]])
                 column = f"{LABELS[name]}, {unit}"
-                rows.append(Row(label, column, None, mean.estimate, mean.ci95, hashes(runs[name])))
+                rows.append(Row.of(label, column, None, mean, hashes(runs[name])))
     return Exhibit(
         "p3.fig1", "figure", "Asynchronous sequence training: three independent paths of staleness",
         tuple(rows), axes={}, draw={"as": "architecture", "column": LABELS["ten"]},
@@ -222,7 +222,7 @@ def _error_row(
     subject: Subject, label: str, column: str, runs: Sequence[Run], paper: float | None
 ) -> Row:
     rate = 100.0 * _rate(subject, runs)
-    return Row(label, column, paper, rate.estimate, rate.ci95, hashes(runs))
+    return Row.of(label, column, paper, rate, hashes(runs))
 
 
 @unless_missing(UNKNOWN)
@@ -239,7 +239,7 @@ def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> t
         hours = float(np.mean([time_s[i] for *_, time_s in curves])) / 3600.0
         if hours > 0:
             mean = mean_ci([scale * values[i] for _, values, _ in curves])
-            rows.append(Row(label, round(hours, 6), None, mean.estimate, mean.ci95, hashes(runs)))
+            rows.append(Row.of(label, round(hours, 6), None, mean, hashes(runs)))
     return tuple(rows)
 
 
@@ -251,7 +251,7 @@ def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> 
     for i in range(min(len(values) for _, values, _ in curves)):
         epoch = float(np.mean([epochs[i] for epochs, *_ in curves]))
         mean = mean_ci([scale * (values[i] - values[0]) for _, values, _ in curves])
-        rows.append(Row(label, round(epoch, 4), None, mean.estimate, mean.ci95, hashes(runs)))
+        rows.append(Row.of(label, round(epoch, 4), None, mean, hashes(runs)))
     return tuple(rows)
 
 

@@ -22,7 +22,6 @@ from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
     CLUSTER,
     DECODE_COST,
-    FIRST_SEED,
     KAPPA,
     KEPT,
     LARGE,
@@ -208,10 +207,10 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
 
 
 def lines(subject: Subject, seed: int) -> dict[str, LineConfig]:
-    """Where auxiliary function and criterion touch; and both along the first seed's whole way."""
+    """Where auxiliary function and criterion touch; and both along the whole way."""
     return {
         "tangent": LineConfig(sequence(subject, seed, 1), points=()),
-        "line": LineConfig(sequence(subject, FIRST_SEED, 1)),
+        "line": LineConfig(sequence(subject, seed, 1)),
     }
 
 

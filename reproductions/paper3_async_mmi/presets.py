@@ -87,8 +87,6 @@ LATTICES = Beam(width=10.0, max_active=2000, lattice=6.0)
 """Of lattices where the loop has more; a frame of 39,000 states then takes 0.26 ms, not 1.5."""
 INTERVALS, RATES = 4, 4
 """How many of each every scale has: exhibits name them by number."""
-FIRST_SEED = 21
-"""Seeds 11 to 13, of an earlier report, showed what was wrong with the sweeps (decision 20)."""
 KEPT = 0.3
 """Share of frames that ten replicas keep at laptop scale; it says how long a pass takes."""
 DECODE_COST = 1.27

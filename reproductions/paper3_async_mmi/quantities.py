@@ -33,10 +33,10 @@ def first_test(subject: Subject) -> str:
 
 
 def test_errors(subject: Subject, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Word errors [S, U] of last models on the test set, and words said [U]."""
+    """Word errors [S, U] of last models on the test set, and words said [U] or [S, U]."""
     test = first_test(subject)
     errors = errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.config['passes']}")
-    return errors, lengths_of_utterances(runs[0], test)
+    return errors, lengths_of_utterances(runs, test)
 
 
 def last(runs: Sequence[Run], name: str) -> np.ndarray:

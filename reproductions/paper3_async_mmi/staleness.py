@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from harness.judge.claims import Band, judge_direction, judge_size
+from harness.judge.claims import above, at_most, between
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import unless_missing
 from harness.judge.parts import Quantity, claim_of, side_of_zero
@@ -33,8 +33,8 @@ def staleness_50(subject: Subject, runs: Runs) -> Claim:
     lag = mean_ci([of_summary(run, "outer_lag_s_mean") for run in group])
     updates = mean_ci([of_summary(run, "outer_staleness_mean") for run in group])
     parts: list[Quantity] = [
-        ("seconds", FIGURES["lag_s"], lag, judge_size(lag, (30.0, 120.0))),
-        ("updates", "a few hundred", updates, judge_size(updates, (200.0, 900.0))),
+        Quantity("seconds", FIGURES["lag_s"], lag, between(30.0, 120.0), FIGURES["lag_s"]),
+        Quantity("updates", "a few hundred", updates, between(200.0, 900.0), 300.0),
     ]
     return claim_of(
         "p3.staleness-50", "With 50 replicas outer gradients are about a minute old",
@@ -68,10 +68,10 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     intervals = PRESETS[subject.scale].fetch
     short, long = (known_loss(runs, "last", i) for i in (1, len(intervals)))
     parts: list[Quantity] = [
-        (f"loss of gain, every {intervals[0]:g} passes", "nothing", short,
-         judge_size(short, (-math.inf, COSTS_NOTHING))),
-        (f"loss of gain, every {intervals[-1]:g} passes", "some", long,
-         judge_direction(long - COSTS_NOTHING, "above")),
+        Quantity(f"loss of gain, every {intervals[0]:g} passes", "nothing", short,
+                 at_most(COSTS_NOTHING), 0.0),
+        Quantity(f"loss of gain, every {intervals[-1]:g} passes", "some", long,
+                 above(COSTS_NOTHING)),
     ]  # fmt: skip
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
@@ -106,8 +106,9 @@ def fetch_no_silence(subject: Subject, runs: Runs) -> Claim:
 
 
 def _tolerances(
-    subject: Subject, runs: Runs, id_: str, sweep: str, figure: str, band: Band, statement: str
-) -> Claim:
+    subject: Subject, runs: Runs, id_: str, sweep: str, figure: str,
+    band: tuple[float, float], statement: str,
+) -> Claim:  # fmt: skip
     """T* of a sweep over that of the last layer, from the ends that both surely have."""
     stars = {s: tolerated(subject, runs, s) for s in (sweep, "last")}
     a, b = stars[sweep], stars["last"]
@@ -118,7 +119,7 @@ def _tolerances(
     return claim_of(
         id_, statement, "Section 4.2, Fetch interval",
         f"T* over T* of the last layer; {band[0]:g} to {band[1]:g}",
-        [("", FIGURES[figure], ratio, judge_size(ratio, band))],
+        [Quantity("", FIGURES[figure], ratio, between(*band), FIGURES[figure])],
         hashes(*(runs[name] for s in (sweep, "last") for name in _sweep(s))),
         f"T* in passes over the corpus; {told}. It lies above the intervals that cost nothing and "
         "below those that cost something, each by its own 95% interval over all seeds; two such "

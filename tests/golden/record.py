@@ -61,7 +61,7 @@ def identities() -> dict[str, str]:
             paper: Paper = import_module(module).PAPER
             for scale in paper.seeds:
                 subject = Subject(scale, stand_in(paper.corpus), 11, "cpu")
-                configs = paper.experiments(subject, paper.first_seed)
+                configs = paper.experiments(subject, paper.seeds_of(scale)[0])
                 for setting, config in configs.items():
                     found[f"{name}/{scale}/{setting}"] = identity(config.to_dict())
     return found

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from harness.judge import (
+    BELOW,
     Claim,
     Exhibit,
+    Interval,
     Part,
     Results,
     Row,
-    judge_direction,
-    judge_prediction,
     mean_ci,
+    near,
     paired_difference_ci,
     write_results,
 )
@@ -209,7 +210,7 @@ def claims(hashes):
             "holds",
             below.estimate,
             below.ci95,
-            judge_direction(below, "below"),
+            BELOW.judge(below),
             runs,
         ),
         Claim(
@@ -235,7 +236,7 @@ def claims(hashes):
             3.2,
             3.9,
             (3.9, 3.9),
-            judge_prediction(3.9, 3.2),
+            near(3.2).judge(Interval.exact(3.9)),
             runs,
             note="No chance enters this simulation, so the interval has no width.",
         ),

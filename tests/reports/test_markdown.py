@@ -6,12 +6,12 @@ from harness.judge import read_results
 from reports.markdown import verdict_table
 
 
-def test_every_claim_and_part_has_a_row_of_six_cells(built):
+def test_every_claim_and_part_has_a_row_of_eight_cells(built):
     results = read_results(built / "results.json")
     lines = verdict_table(results).splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + len(results.claims) + 2
-    assert {row.count(" | ") for row in rows} == {5}
+    assert {row.count(" | ") for row in rows} == {7}
     assert any("`p1.speedup-4`" in row and "**contradicted**" in row for row in rows)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from harness.judge.claims import Verdict, all_of
 from harness.judge.makers import Maker, made_claim, made_exhibit
+from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
@@ -127,3 +129,8 @@ class Book:
                 for stage in range(PASSES + 1):
                     low, high = (7, 9) if other else (1, 4)
                     yield f"{test}/{candidate}/{stage}", rng.integers(low, high, UTTERANCES)
+
+
+def decided(claim: Claim) -> Verdict:
+    """What a claim's parts say together, whether or not its design could have told."""
+    return all_of(part.verdict for part in claim.parts if part.verdict is not None)

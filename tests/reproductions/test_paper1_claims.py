@@ -15,6 +15,7 @@ from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
 from reproductions.paper1_async_asgd import claims
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name
+from tests.reproductions.book import decided
 
 DEV = "dev_frame_error"
 SUBJECT: Any = SimpleNamespace(
@@ -86,10 +87,10 @@ def three(book: Book, hand: Sequence[float], adapt: Sequence[float], search: Seq
 
 def test_search_best_holds_only_where_search_ends_below_both(book):
     holds = three(book, hand=(0.6, 0.5, 0.49), adapt=(0.6, 0.5, 0.48), search=(0.7, 0.5, 0.4))
-    assert claims.search_best(SUBJECT, holds).verdict == "reproduced"
+    assert decided(claims.search_best(SUBJECT, holds)) == "reproduced"
     fails = three(book, hand=(0.6, 0.5, 0.49), adapt=(0.6, 0.5, 0.3), search=(0.7, 0.5, 0.4))
     found = claims.search_best(SUBJECT, fails)
-    assert found.verdict == "contradicted"
+    assert decided(found) == "contradicted"
     assert [part.verdict for part in found.parts] == ["reproduced", "contradicted"]
     assert found.parts[0].measured == pytest.approx(-9.0)
 
@@ -97,7 +98,7 @@ def test_search_best_holds_only_where_search_ends_below_both(book):
 def test_hand_early_looks_at_the_first_quarter_and_not_at_the_end(book):
     runs = three(book, hand=(0.5, 0.9, 0.9), adapt=(0.6, 0.5, 0.5), search=(0.7, 0.1, 0.1))
     found = claims.hand_early(SUBJECT, runs)
-    assert found.verdict == "reproduced"
+    assert decided(found) == "reproduced"
     assert found.measured == pytest.approx(-20.0)
 
 
@@ -110,9 +111,9 @@ def test_flat_after_one_pass_compares_the_drops_of_both_epochs(book):
 
 def test_adapt_slow_wants_adapt_to_fall_most_and_to_end_last(book):
     slow = three(book, hand=(0.6, 0.4, 0.4), adapt=(0.6, 0.6, 0.5), search=(0.6, 0.4, 0.39))
-    assert claims.adapt_slow(SUBJECT, slow).verdict == "reproduced"
+    assert decided(claims.adapt_slow(SUBJECT, slow)) == "reproduced"
     rises = three(book, hand=(0.6, 0.4, 0.5), adapt=(0.6, 0.6, 0.65), search=(0.6, 0.4, 0.5))
-    assert claims.adapt_slow(SUBJECT, rises).verdict == "contradicted"
+    assert decided(claims.adapt_slow(SUBJECT, rises)) == "contradicted"
 
 
 def word_runs(book: Book, clean: float, noise: float, candidate: str, **more: Any) -> list[Run]:
@@ -135,18 +136,18 @@ def both(book: Book, one: tuple[float, float], many: tuple[float, float]):
 
 def test_one_pass_close_divides_the_error_of_one_pass_by_that_of_many(book):
     far = claims.one_pass_close(SUBJECT, both(book, (0.4, 0.6), (0.2, 0.3)))
-    assert far.verdict == "contradicted"
+    assert decided(far) == "contradicted"
     assert [part.measured for part in far.parts] == pytest.approx([2.0, 2.0])
     close = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6)))
-    assert close.verdict == "reproduced"
+    assert decided(close) == "reproduced"
 
 
 def test_noise_harder_reads_every_row(book):
     runs = both(book, (0.2, 0.4), (0.1, 0.3))
     runs |= {chunk_name(h): word_runs(book, 0.2, 0.4, "average") for h in CHUNK_HOURS[1:]}
-    assert claims.noise_harder(SUBJECT, runs).verdict == "reproduced"
+    assert decided(claims.noise_harder(SUBJECT, runs)) == "reproduced"
     runs["chunk_20"] = word_runs(book, 0.4, 0.2, "average")
-    assert claims.noise_harder(SUBJECT, runs).verdict == "contradicted"
+    assert decided(claims.noise_harder(SUBJECT, runs)) == "contradicted"
 
 
 def test_chunk_size_wants_order_and_size_on_both_sets(book):
@@ -157,9 +158,9 @@ def test_chunk_size_wants_order_and_size_on_both_sets(book):
                                                                       strict=True)}  # fmt: skip
 
     rising = claims.chunk_size(SUBJECT, runs((0.1, 0.15, 0.2, 0.25, 0.4)))
-    assert rising.verdict == "reproduced"
+    assert decided(rising) == "reproduced"
     assert rising.parts[1].measured == pytest.approx(4.0)
-    assert claims.chunk_size(SUBJECT, runs((0.4, 0.25, 0.2, 0.15, 0.1))).verdict == "contradicted"
+    assert decided(claims.chunk_size(SUBJECT, runs((0.4, 0.25, 0.2, 0.15, 0.1)))) == "contradicted"
 
 
 def test_time_factor_divides_whole_training_by_the_first_pass(book):
@@ -172,9 +173,9 @@ def test_time_factor_divides_whole_training_by_the_first_pass(book):
         }
 
     found = claims.time_factor(SUBJECT, runs(stopped=1))
-    assert (found.measured, found.verdict) == (6.0, "reproduced")
+    assert (found.measured, decided(found)) == (6.0, "reproduced")
     limited = claims.time_factor(SUBJECT, runs(stopped=0))
-    assert limited.verdict == "undecided"
+    assert limited.verdict == "not testable"
     assert "Our limit" in limited.note
 
 
@@ -184,8 +185,8 @@ def test_average_helps_compares_both_models_of_one_run(book):
         rates |= {f"{t}/iterate/0": iterate for t in ("clean", "noise")}
         return {"one_pass": [book.run(rates=rates) for _ in range(3)]}
 
-    assert claims.average_helps(SUBJECT, runs(0.2, 0.5)).verdict == "reproduced"
-    assert claims.average_helps(SUBJECT, runs(0.5, 0.2)).verdict == "contradicted"
+    assert decided(claims.average_helps(SUBJECT, runs(0.2, 0.5))) == "reproduced"
+    assert decided(claims.average_helps(SUBJECT, runs(0.5, 0.2))) == "contradicted"
 
 
 def test_first_epoch_compares_asgd_with_sgd_after_one_epoch(book):
@@ -196,8 +197,8 @@ def test_first_epoch_compares_asgd_with_sgd_after_one_epoch(book):
             "multi_pass": [book.run({f"{DEV}/iterate": curve}) for curve in many],
         }
 
-    assert claims.first_epoch(SUBJECT, runs(0.4, 0.5)).verdict == "reproduced"
-    assert claims.first_epoch(SUBJECT, runs(0.5, 0.4)).verdict == "contradicted"
+    assert decided(claims.first_epoch(SUBJECT, runs(0.4, 0.5))) == "reproduced"
+    assert decided(claims.first_epoch(SUBJECT, runs(0.5, 0.4))) == "contradicted"
 
 
 def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
@@ -207,11 +208,11 @@ def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
 
     later = {"timing_1_of_1024": timed(6.0), "timing_4_of_1024": timed(24.0)}
     near = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(32.0), **later})
-    assert (near.measured, near.verdict) == (3.2, "reproduced")
+    assert (near.measured, decided(near)) == (3.2, "reproduced")
     assert [part.measured for part in near.parts] == [3.2, 2.0, 1.5]
     assert [part.verdict for part in near.parts] == ["reproduced", None, None]
     far = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(40.0), **later})
-    assert far.verdict == "contradicted"
+    assert decided(far) == "contradicted"
     assert "+25%" in far.note
 
 
@@ -227,7 +228,7 @@ def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
 )
 def test_the_switch_must_happen_within_the_pass_for_every_seed(book, epochs, verdict):
     runs = [book.run({"switch": {} if e is None else {e: 1.0}}) for e in epochs]
-    assert claims.switch(SUBJECT, {"one_pass": runs}).verdict == verdict
+    assert decided(claims.switch(SUBJECT, {"one_pass": runs})) == verdict
 
 
 def test_every_claim_of_the_paper_is_declared_once():

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
 from reproductions.paper2_ng_averaging import beyond, claims, errors, tables
+from tests.reproductions.book import decided
 
 TESTS = ("swb", "callhome")
 SUBJECT: Any = SimpleNamespace(scale="smoke", corpus=SimpleNamespace(tests=TESTS), device="cpu")
@@ -72,14 +73,14 @@ def book(tmp_path) -> Book:
 def test_ng_crucial_compares_relative_losses(book):
     worse = book.runs(sgd_1=0.2, sgd_16=0.4, ng_1=0.2, ng_16=0.22)
     found = claims.ng_crucial(SUBJECT, worse)
-    assert found.verdict == "reproduced"
+    assert decided(found) == "reproduced"
     assert found.measured == pytest.approx(2.0 - 1.1)
     assert [part.measured for part in found.parts[-2:]] == pytest.approx([2.0, 1.1])
     # Twice the error from a worse start is no larger loss than twice the error from a better.
     same = book.runs(sgd_1=0.4, sgd_16=0.8, ng_1=0.1, ng_16=0.2)
     assert claims.ng_crucial(SUBJECT, same).measured == pytest.approx(0.0)
     better = book.runs(sgd_1=0.2, sgd_16=0.22, ng_1=0.2, ng_16=0.4)
-    assert claims.ng_crucial(SUBJECT, better).verdict == "contradicted"
+    assert decided(claims.ng_crucial(SUBJECT, better)) == "contradicted"
 
 
 def test_the_papers_own_figures_are_worked_out_from_its_tables(book):
@@ -91,18 +92,18 @@ def test_the_papers_own_figures_are_worked_out_from_its_tables(book):
 
 def test_small_loss_wants_every_number_of_workers_within_the_band(book):
     close = book.runs(ng_1=0.4, ng_8=0.4, ng_16=0.404, ng_32=0.408)
-    assert claims.small_loss(SUBJECT, close).verdict == "reproduced"
+    assert decided(claims.small_loss(SUBJECT, close)) == "reproduced"
     far = book.runs(ng_1=0.4, ng_8=0.4, ng_16=0.4, ng_32=0.5)
     found = claims.small_loss(SUBJECT, far)
-    assert found.verdict == "contradicted"
+    assert decided(found) == "contradicted"
     assert [part.paper for part in found.parts] == [1.027, 1.027, 1.034]
 
 
 def test_rbm_must_help_on_one_worker_and_on_many(book):
     both = book.runs(ng_1=0.2, random_1=0.3, ng_32=0.3, random_32=0.4)
-    assert claims.rbm_helps(SUBJECT, both).verdict == "reproduced"
+    assert decided(claims.rbm_helps(SUBJECT, both)) == "reproduced"
     one = book.runs(ng_1=0.3, random_1=0.2, ng_32=0.3, random_32=0.4)
-    assert claims.rbm_helps(SUBJECT, one).verdict == "contradicted"
+    assert decided(claims.rbm_helps(SUBJECT, one)) == "contradicted"
 
 
 def test_rbm_more_when_parallel_is_a_difference_of_gains(book):
@@ -110,17 +111,17 @@ def test_rbm_more_when_parallel_is_a_difference_of_gains(book):
     found = claims.rbm_more(SUBJECT, more)
     assert (found.verdict, found.measured) == ("reproduced", pytest.approx(10.0))
     less = book.runs(ng_1=0.2, random_1=0.35, ng_32=0.3, random_32=0.35)
-    assert claims.rbm_more(SUBJECT, less).verdict == "contradicted"
+    assert decided(claims.rbm_more(SUBJECT, less)) == "contradicted"
 
 
 def test_frequency_wants_accuracy_and_the_price_in_speed(book):
     speeds = book.timed(timing_1=100.0, timing_16=11.0, timing_16_every_20=10.0)
     better = {**book.runs(ng_16=0.2, every_20=0.3), **speeds}
-    assert claims.frequency(SUBJECT, better).verdict == "reproduced"
+    assert decided(claims.frequency(SUBJECT, better)) == "reproduced"
     worse = {**book.runs(ng_16=0.3, every_20=0.2), **speeds}
-    assert claims.frequency(SUBJECT, worse).verdict == "contradicted"
+    assert decided(claims.frequency(SUBJECT, worse)) == "contradicted"
     cheap = book.timed(timing_1=100.0, timing_16=9.0, timing_16_every_20=10.0)
-    assert claims.frequency(SUBJECT, {**better, **cheap}).verdict == "contradicted"
+    assert decided(claims.frequency(SUBJECT, {**better, **cheap})) == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ def test_frequency_wants_accuracy_and_the_price_in_speed(book):
     [(claims.minibatch, "ng_16", "small_16"), (claims.lr_scaling, "scaled", "unscaled")],
 )
 def test_claims_of_one_difference_know_its_side(book, claim, low, high):
-    assert claim(SUBJECT, book.runs(**{low: 0.2, high: 0.3})).verdict == "reproduced"
-    assert claim(SUBJECT, book.runs(**{low: 0.3, high: 0.2})).verdict == "contradicted"
+    assert decided(claim(SUBJECT, book.runs(**{low: 0.2, high: 0.3}))) == "reproduced"
+    assert decided(claim(SUBJECT, book.runs(**{low: 0.3, high: 0.2}))) == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_claims_of_one_difference_know_its_side(book, claim, low, high):
 )
 def test_schedules_are_close_within_three_in_a_hundred_on_either_side(book, rate, verdict):
     runs = book.runs(newbob_16=rate, ng_16=0.4)
-    assert claims.schedules_close(SUBJECT, runs).verdict == verdict
+    assert decided(claims.schedules_close(SUBJECT, runs)) == verdict
 
 
 def test_a_claim_is_judged_on_all_sets_together(book):

@@ -17,6 +17,7 @@ from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, RATES
+from tests.reproductions.book import decided
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
 UTTERANCES = 600
@@ -98,10 +99,10 @@ def test_mmi_gain_needs_a_lower_error_on_both_tasks(book):
     better = {"ce": book.three(error=0.4), "ten": book.three(error=0.2)}
     large = {"large ce": book.three(error=0.4), "large": book.three(error=0.2)}
     found = claims.mmi_gain(SUBJECT, {**better, **large})
-    assert found.verdict == "reproduced"
+    assert decided(found) == "reproduced"
     assert [part.measured for part in found.parts] == pytest.approx([0.5, 0.5])
     worse = {"large ce": book.three(error=0.2), "large": book.three(error=0.4)}
-    assert claims.mmi_gain(SUBJECT, {**better, **worse}).verdict == "contradicted"
+    assert decided(claims.mmi_gain(SUBJECT, {**better, **worse})) == "contradicted"
 
 
 def test_opposing_wants_words_to_fall_and_frames_to_rise(book):
@@ -110,25 +111,25 @@ def test_opposing_wants_words_to_fall_and_frames_to_rise(book):
     up = [book.run(0.2, **{name: 0.55 + 0.0012 * s}) for s in range(3)]
     down = [book.run(0.2, **{name: 0.45 + 0.0012 * s}) for s in range(3)]
     found = claims.opposing(SUBJECT, {"ce": ce, "ten": up})
-    assert found.verdict == "reproduced"
+    assert decided(found) == "reproduced"
     assert found.measured == pytest.approx(5.0, abs=0.1)
-    assert claims.opposing(SUBJECT, {"ce": ce, "ten": down}).verdict == "contradicted"
+    assert decided(claims.opposing(SUBJECT, {"ce": ce, "ten": down})) == "contradicted"
 
 
 def test_not_realignment_is_contradicted_by_a_change_in_either_direction(book):
     ce = book.three(error=0.4)
     for error in (0.2, 0.6):
         runs = {"ce": ce, "aligned once": ce, "realigned": book.three(error=error)}
-        assert claims.not_realignment(SUBJECT, runs).verdict == "contradicted"
+        assert decided(claims.not_realignment(SUBJECT, runs)) == "contradicted"
     same = {"ce": ce, "aligned once": ce, "realigned": ce}
-    assert claims.not_realignment(SUBJECT, same).verdict == "reproduced"
+    assert decided(claims.not_realignment(SUBJECT, same)) == "reproduced"
 
 
 def test_shuffle_order_wants_unshuffled_worse_and_the_others_alike(book):
     ten, bad = book.three(error=0.2), book.three(error=0.4)
     good = {"unshuffled": bad, "ten": ten, "full": ten}
-    assert claims.shuffle_order(SUBJECT, good).verdict == "reproduced"
-    assert claims.shuffle_order(SUBJECT, {**good, "full": bad}).verdict == "contradicted"
+    assert decided(claims.shuffle_order(SUBJECT, good)) == "reproduced"
+    assert decided(claims.shuffle_order(SUBJECT, {**good, "full": bad})) == "contradicted"
 
 
 def test_replicas_are_timed_to_a_gain_that_all_of_them_reach(book):
@@ -137,23 +138,23 @@ def test_replicas_are_timed_to_a_gain_that_all_of_them_reach(book):
 
     runs = {"one": group(9000, 1.0), "ten": group(1000, 0.5), "fifty": group(200, 2.0)}
     found = claims.replicas_faster(SUBJECT, runs)
-    assert found.verdict == "reproduced"
+    assert decided(found) == "reproduced"
     expected = [math.log(900 / 4050), math.log(45 / 900)]
     assert [part.measured for part in found.parts] == pytest.approx(expected, abs=0.01)
     slow = {**runs, "fifty": group(9000, 0.5)}
-    assert claims.replicas_faster(SUBJECT, slow).verdict == "contradicted"
+    assert decided(claims.replicas_faster(SUBJECT, slow)) == "contradicted"
 
 
 def test_where_nothing_is_gained_no_time_is_reached(book):
     runs = {n: book.three(criterion=(-2.0, -3.0)) for n in ("one", "ten", "fifty")}
-    assert claims.replicas_faster(SUBJECT, runs).verdict == "undecided"
+    assert decided(claims.replicas_faster(SUBJECT, runs)) == "undecided"
 
 
 def test_replicas_are_as_good_within_two_percent(book):
     one = book.three(error=0.3)
     runs = {"one": one, "ten": one, "fifty": book.three(error=0.5)}
-    assert claims.replicas_as_good(SUBJECT, runs).verdict == "contradicted"
-    assert claims.replicas_as_good(SUBJECT, {**runs, "fifty": one}).verdict == "reproduced"
+    assert decided(claims.replicas_as_good(SUBJECT, runs)) == "contradicted"
+    assert decided(claims.replicas_as_good(SUBJECT, {**runs, "fifty": one})) == "reproduced"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_replicas_are_as_good_within_two_percent(book):
 def test_staleness_is_judged_in_seconds_and_in_updates(book, lag_s, updates, verdict):
     summary = {"outer_lag_s_mean": lag_s, "outer_staleness_mean": updates}
     runs = {"timing 50": book.three(summary=summary)}
-    assert staleness.staleness_50(SUBJECT, runs).verdict == verdict
+    assert decided(staleness.staleness_50(SUBJECT, runs)) == verdict
 
 
 def mapped(book, stable):
@@ -198,7 +199,7 @@ def mapped(book, stable):
 )
 def test_async_rate_compares_what_the_largest_stable_rates_lie_between(book, one, fifty, verdict):
     found = staleness.async_rate(SUBJECT, mapped(book, {1: one, 50: fifty}))
-    assert found.verdict == verdict
+    assert decided(found) == verdict
 
 
 def test_a_rate_that_is_stable_above_one_that_is_not_does_not_count(book):
@@ -229,19 +230,19 @@ def swept(book, sweep, losses, spreads=0.02):
 
 def test_fetch_tolerance_wants_nothing_lost_at_first_and_something_at_last(book):
     holds = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (-0.1, 0.0, 0.2, 0.5)))
-    assert holds.verdict == "reproduced"
+    assert decided(holds) == "reproduced"
     assert "T* in updates: about" in holds.note
     never = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (-0.1,) * INTERVALS))
-    assert never.verdict == "contradicted"
+    assert decided(never) == "contradicted"
     at_once = staleness.fetch_tolerance(SUBJECT, swept(book, "last", (0.5, 0.6, 0.7, 0.8)))
-    assert at_once.verdict == "contradicted"
+    assert decided(at_once) == "contradicted"
 
 
 def test_losses_that_vary_as_much_as_they_are_leave_it_open(book):
     found = staleness.fetch_tolerance(
         SUBJECT, swept(book, "last", (0.0, 0.1, 0.2, 0.3), spreads=0.5)
     )
-    assert found.verdict == "undecided"
+    assert decided(found) == "undecided"
 
 
 def test_a_fetch_interval_that_diverges_or_ends_below_its_start_loses_everything(book):
@@ -250,13 +251,13 @@ def test_a_fetch_interval_that_diverges_or_ends_below_its_start_loses_everything
         runs = swept(book, "last", (-0.1,) * INTERVALS)
         runs[last] = book.three(criterion=(-2.0, end), status=status)
         assert quantities.fetch_losses(SUBJECT, runs, "last")[-1].ci95 == (1.0, 1.0)
-        assert staleness.fetch_tolerance(SUBJECT, runs).verdict == "reproduced"
+        assert decided(staleness.fetch_tolerance(SUBJECT, runs)) == "reproduced"
 
 
 def test_no_share_is_lost_of_a_gain_that_is_not_there(book):
     runs = swept(book, "last", (0.0, 0.1, 0.5, 0.9))
     runs[experiments.fetch_name("last", 0)] = book.three(criterion=(-2.0, -3.0))
-    assert staleness.fetch_tolerance(SUBJECT, runs).verdict == "undecided"
+    assert decided(staleness.fetch_tolerance(SUBJECT, runs)) == "undecided"
     assert quantities.tolerated(SUBJECT, runs, "last").ci95 == (0.0, math.inf)
 
 
@@ -296,7 +297,7 @@ def test_t_star_outside_the_sweep_or_of_a_loss_that_wanders_is_not_known(book, l
 def test_all_layers_are_compared_by_the_ratio_of_their_intervals(book, last, other, verdict):
     runs = {**swept(book, "last", last), **swept(book, "all", other)}
     found = staleness.fetch_all_layers(SUBJECT, runs)
-    assert found.verdict == verdict
+    assert decided(found) == verdict
     if last == other:
         a, b = PRESET.fetch[1:3]
         assert found.ci95 == pytest.approx((a / b, b / a))
@@ -306,22 +307,22 @@ def test_all_layers_are_compared_by_the_ratio_of_their_intervals(book, last, oth
 def test_no_silence_must_stretch_the_interval(book):
     last = swept(book, "last", (0.4, 0.5, 0.5, 0.9))
     longer = {**last, **swept(book, "no silence", (-0.2, -0.2, -0.2, 0.5))}
-    assert staleness.fetch_no_silence(SUBJECT, longer).verdict == "contradicted"  # too much so
+    assert decided(staleness.fetch_no_silence(SUBJECT, longer)) == "contradicted"  # too much so
     known = {**last, **swept(book, "no silence", (-0.2, 0.5, 0.5, 0.5))}
-    assert staleness.fetch_no_silence(SUBJECT, known).verdict == "undecided"
+    assert decided(staleness.fetch_no_silence(SUBJECT, known)) == "undecided"
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.85, "reproduced"), (0.6, "contradicted")])
 def test_cancel_is_judged_within_ten_percent(book, share, verdict):
     summary = {"cancelled_frames": share, "kept_frames": 0.1, "rejected_frames": 0.0}
-    assert claims.cancel(SUBJECT, {"ten": book.three(summary=summary)}).verdict == verdict
+    assert decided(claims.cancel(SUBJECT, {"ten": book.three(summary=summary)})) == verdict
 
 
 def test_step_cost_is_judged_without_the_network(book):
     speed = {"step mmi alone": 1.0, "step ce alone": 2.0, "step mmi": 1.0, "step ce": 1.0}
     runs = {n: book.three(summary={"throughput_per_s": s}) for n, s in speed.items()}
     found = claims.step_cost(SUBJECT, runs)
-    assert (found.measured, found.verdict) == (2.0, "reproduced")
+    assert (found.measured, decided(found)) == (2.0, "reproduced")
     assert found.parts[1].verdict is None
 
 
@@ -332,7 +333,7 @@ def test_all_layers_must_be_better_in_criterion_and_alike_in_words(book):
     ten, last = group(-1.0, 0.3), group(-1.5, 0.3)
     better = {"ten": ten, "last": [book.run(0.3, criterion=(-2.0, -1.5))] * 3}
     assert claims.all_layers(SUBJECT, better).parts[0].verdict == "reproduced"
-    assert claims.all_layers(SUBJECT, {"ten": last, "last": ten}).verdict == "contradicted"
+    assert decided(claims.all_layers(SUBJECT, {"ten": last, "last": ten})) == "contradicted"
 
 
 def test_the_stability_map_counts_what_diverged(book):
@@ -361,7 +362,7 @@ def test_every_exhibit_and_claim_needs_settings_that_every_scale_has():
 
 
 def test_it_is_judged_on_seeds_that_served_nothing_before():
-    assert PAPER.first_seeds(3) == (21, 22, 23)
+    assert PAPER.seeds_of("laptop", 3) == (1001, 1002, 1003)
 
 
 @pytest.mark.parametrize("scale", PRESETS)

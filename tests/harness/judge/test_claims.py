@@ -7,19 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.judge import (
+    ABOVE,
+    BELOW,
     Interval,
+    Rule,
     all_of,
-    judge_direction,
-    judge_prediction,
-    judge_size,
+    at_most,
+    between,
+    holm,
     mean_ci,
+    near,
     relative_error,
 )
 
 numbers = st.floats(-100, 100)
 ends = st.floats(allow_nan=False)
 widths = st.floats(0, 100) | st.just(math.inf)
-sides = st.sampled_from(["below", "above"])
+sides = st.sampled_from([BELOW, ABOVE])
 intervals = (
     st.lists(ends, min_size=3, max_size=3).map(sorted).map(lambda x: Interval(x[1], x[0], x[2]))
 )
@@ -33,24 +37,24 @@ def wider(interval, below, above):
 
 @given(intervals)
 def test_what_reproduces_one_side_contradicts_the_other(interval):
-    assert judge_direction(interval, "below") == OPPOSITE[judge_direction(interval, "above")]
+    assert BELOW.judge(interval) == OPPOSITE[ABOVE.judge(interval)]
 
 
 @given(intervals, sides, widths, widths)
 def test_widening_never_earns_or_turns_a_direction(interval, side, below, above):
-    before = judge_direction(interval, side)
-    assert judge_direction(wider(interval, below, above), side) in (before, "undecided")
+    before = side.judge(interval)
+    assert side.judge(wider(interval, below, above)) in (before, "undecided")
 
 
 @given(intervals, bands, widths, widths)
 def test_widening_never_earns_or_turns_a_size(interval, band, below, above):
-    before = judge_size(interval, band)
-    assert judge_size(wider(interval, below, above), band) in (before, "undecided")
+    before = Rule(*band).judge(interval)
+    assert Rule(*band).judge(wider(interval, below, above)) in (before, "undecided")
 
 
 @given(intervals, bands)
 def test_a_size_is_judged_by_where_every_point_of_the_interval_lies(interval, band):
-    verdict = judge_size(interval, band)
+    verdict = Rule(*band).judge(interval)
     inside = [band[0] <= x <= band[1] for x in (interval.low, interval.estimate, interval.high)]
     if verdict == "reproduced":
         assert all(inside)
@@ -62,8 +66,8 @@ def test_a_size_is_judged_by_where_every_point_of_the_interval_lies(interval, ba
     st.lists(numbers, min_size=1, max_size=1), sides, bands.filter(lambda b: math.isfinite(b[1]))
 )
 def test_one_seed_decides_nothing(values, side, band):
-    assert judge_direction(mean_ci(values), side) == "undecided"
-    assert judge_size(mean_ci(values), band) == "undecided"
+    assert side.judge(mean_ci(values)) == "undecided"
+    assert Rule(*band).judge(mean_ci(values)) == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_one_seed_decides_nothing(values, side, band):
     ],
 )
 def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, verdict):
-    assert judge_direction(Interval(0.0, low, high), "below") == verdict
+    assert BELOW.judge(Interval(0.0, low, high)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -93,17 +97,17 @@ def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, ve
     ],
 )
 def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
-    assert judge_size(Interval(6, low, high), (5, 8)) == verdict
+    assert between(5, 8).judge(Interval(6, low, high)) == verdict
 
 
 def test_a_band_may_be_open_at_one_end():
-    assert judge_size(Interval(0.1, -0.05, 0.12), (-math.inf, 0.15)) == "reproduced"
-    assert judge_size(Interval(0.1, -math.inf, math.inf), (-math.inf, 0.15)) == "undecided"
+    assert at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "reproduced"
+    assert at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "undecided"
 
 
 def test_an_empty_band_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        judge_size(Interval.exact(1), (2, 1))
+        between(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +115,13 @@ def test_an_empty_band_is_refused():
     [(17.0, "reproduced"), (18.6, "reproduced"), (18.8, "contradicted"), (math.nan, "undecided")],
 )
 def test_a_prediction_agrees_within_ten_per_cent(predicted, verdict):
-    assert judge_prediction(predicted, 17.0) == verdict
+    assert near(17.0).judge(Interval.exact(predicted)) == verdict
 
 
 def test_a_prediction_with_chance_in_it_needs_its_whole_interval_in_the_band():
-    assert judge_prediction(Interval(17.5, 17.0, 18.0), 17.0) == "reproduced"
-    assert judge_prediction(Interval(17.5, 16.0, 19.0), 17.0) == "undecided"
-    assert judge_prediction(Interval(17.5, 17.0, 18.0), 17.0, band=0.02) == "undecided"
+    assert near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "reproduced"
+    assert near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "undecided"
+    assert near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "undecided"
 
 
 def test_a_relative_error_keeps_its_ends_in_order():
@@ -140,3 +144,31 @@ def test_a_claim_of_parts_holds_with_all_and_falls_with_any(parts):
 def test_a_claim_without_parts_is_refused():
     with pytest.raises(ValueError, match="without parts"):
         all_of([])
+
+
+@given(st.lists(numbers, min_size=2, max_size=6), bands)
+def test_a_p_value_is_below_five_per_cent_where_the_interval_decides(values, band):
+    found, rule = mean_ci(values), Rule(*band)
+    outside, inside = rule.p_values(found)
+    margin = 1e-9 * (1 + abs(found.low) + abs(found.high))
+    for p, verdict in ((outside, "reproduced"), (inside, "contradicted")):
+        sure = {rule.judge(wider(found, d, d)) == verdict for d in (margin, -margin)}
+        if found.high - found.low > 4 * margin and len(sure) == 1:
+            assert (p < 0.05) == sure.pop()
+
+
+def test_a_p_value_is_that_of_the_t_test():
+    stats = pytest.importorskip("scipy.stats")
+    values = [0.3, -0.1, 0.4, 0.2]
+    expected = stats.ttest_1samp(values, 0.0).pvalue
+    assert ABOVE.p_values(mean_ci(values))[0] == pytest.approx(expected, rel=1e-12)
+    assert BELOW.p_values(mean_ci(values))[1] == pytest.approx(expected, rel=1e-12)
+
+
+def test_holm_corrects_as_its_own_example_does():
+    # Holm's procedure by hand: 4 x 0.01, 3 x 0.02, then never less than the one before
+    assert holm([0.02, 0.5, 0.01, 0.03]) == pytest.approx([0.06, 0.5, 0.04, 0.06])
+
+
+def test_one_p_value_needs_no_correction():
+    assert holm([0.04]) == [0.04]

@@ -69,7 +69,7 @@ def test_the_file_has_the_documented_keys(tmp_path):
     write_results(tmp_path / "r.json", some_results())
     data = json.loads((tmp_path / "r.json").read_text())
     top = {"schema", "paper", "scale", "corpus", "seeds", "provenance", "exhibits", "claims"}
-    row = {"label", "column", "paper", "measured", "ci95", "runs"}
+    row = {"label", "column", "paper", "measured", "ci95", "runs", "sample"}
     claim = {"id", "statement", "where", "statistic", "paper", "measured", "ci95"}
     assert data.keys() == top
     assert data["schema"] == 1

@@ -1,0 +1,115 @@
+"""An estimate with its interval, and the values it comes from.
+
+Whoever holds a ``Sample`` can compute the interval again: ``statistics.interval_of``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Statistic = Literal["mean", "ratio", "bounds", "rank correlation"]
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What an interval is computed from.
+
+    Attributes:
+        statistic: of the columns: the ``mean`` of the one, the ``ratio`` of the means of two, the
+            mean of what lies between the ``bounds`` that two give, or the mean ``rank
+            correlation`` of a row with ``at``.
+        values: a row for each seed, [S, K].
+        tests: covariance over test utterances of the columns' means, [K, K], where all seeds were
+            tested on the same utterances; empty where each seed has a corpus of its own, whose
+            utterances are part of what varies from seed to seed.
+        utterances: how many, where they are the same.
+        at: the settings that a rank correlation is with, [K].
+    """
+
+    statistic: Statistic
+    values: Matrix
+    tests: Matrix = ()
+    utterances: int = 0
+    at: tuple[float, ...] = ()
+
+    @property
+    def finite(self) -> bool:
+        """Whether all its values are numbers."""
+        return all(math.isfinite(x) for row in self.values for x in row)
+
+    def scaled(self, factor: float, shift: float) -> Sample | None:
+        """The sample of ``factor x + shift``; None where there is none."""
+        if self.statistic == "mean":
+            values = tuple((factor * x + shift,) for (x,) in self.values)
+            tests = tuple((factor**2 * v,) for (v,) in self.tests)
+            return replace(self, values=values, tests=tests)
+        if self.statistic == "ratio":  # f (a / b) + s = (f a + s b) / b
+            values = tuple((factor * a + shift * b, b) for a, b in self.values)
+            return replace(self, values=values, tests=self._mapped(factor, shift))
+        if self.statistic == "bounds":
+            ends = ([factor * x + shift for x in row] for row in self.values)
+            return replace(self, values=tuple((min(row), max(row)) for row in ends))
+        if shift == 0 and factor in (1.0, -1.0):
+            return replace(self, values=tuple(tuple(factor * x for x in r) for r in self.values))
+        return None
+
+    def _mapped(self, f: float, s: float) -> Matrix:
+        """The covariance of (f a + s b, b)."""
+        if not self.tests:
+            return ()
+        (aa, ab), (_, bb) = self.tests
+        top, cross = f * f * aa + 2 * f * s * ab + s * s * bb, f * ab + s * bb
+        return ((top, cross), (cross, bb))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95% interval, ``low <= high``; the whole line if unbounded.
+
+    Attributes:
+        estimate: the estimate.
+        low, high: the interval's ends.
+        degrees: of freedom of its Student's t; infinite for a normal.
+        sample: what it was computed from, if that is known.
+    """
+
+    estimate: float
+    low: float = -math.inf
+    high: float = math.inf
+    degrees: float = field(default=math.inf, compare=False)
+    sample: Sample | None = field(default=None, compare=False)
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        """A quantity without chance in it, e.g. a simulated time without jitter."""
+        return cls(value, value, value) if math.isfinite(value) else cls(value)
+
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The bounds, as ``results.json`` has them."""
+        return self.low, self.high
+
+    def __neg__(self) -> Interval:
+        return self._scaled(-1.0, 0.0)
+
+    def __sub__(self, other: Interval | float) -> Interval:
+        """From the smallest to the largest difference that the bounds allow."""
+        if not isinstance(other, Interval):
+            return self._scaled(1.0, -other)
+        low, high = self.low - other.high, self.high - other.low
+        return Interval(self.estimate - other.estimate, low, high)
+
+    def __rsub__(self, other: float) -> Interval:
+        return self._scaled(-1.0, other)
+
+    def __rmul__(self, factor: float) -> Interval:
+        """So many times the interval, e.g. 100 for percent."""
+        return self._scaled(factor, 0.0)
+
+    def _scaled(self, factor: float, shift: float) -> Interval:
+        low, high = sorted((factor * self.low + shift, factor * self.high + shift))
+        sample = None if self.sample is None else self.sample.scaled(factor, shift)
+        return Interval(factor * self.estimate + shift, low, high, self.degrees, sample)

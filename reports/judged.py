@@ -1,0 +1,78 @@
+"""What stands beside a verdict, in words: band, power, preconditions, corrections."""
+
+from __future__ import annotations
+
+import math
+
+from harness.judge import Claim, Condition, Part
+from harness.judge.results import Bounds
+from reports import numbers
+
+
+def test_of(part: Part) -> str:
+    """Where the paper has a quantity, and how well the design could tell; empty if not judged."""
+    if part.band is None:
+        return ""
+    return " · ".join([f"holds {band(part.band)}", *_chances(part)])
+
+
+def remarks(claim: Claim) -> list[str]:
+    """Everything else that a reader of the verdict must know, one sentence each."""
+    told = [_condition(each) for each in claim.preconditions]
+    if claim.because:
+        told.append(f"Not testable: {claim.because}")
+    if claim.cannot_fail:
+        told.append(f"Cannot fail: {claim.cannot_fail}.")
+    if claim.corrected is not None and claim.corrected != claim.verdict:
+        told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
+    return told
+
+
+def several(claim: Claim) -> tuple[Part, ...]:
+    """The parts of a claim of more than one quantity."""
+    return claim.parts if len(claim.parts) > 1 else ()
+
+
+def band(ends: Bounds) -> str:
+    """A band in words.
+
+    Example:
+        >>> band((None, 1.08)), band((5.0, 8.0)), band((0.0, None))
+        ('up to 1.08', 'from 5 to 8', 'from 0')
+    """
+    low, high = ends
+    told = (
+        "" if low is None else f"from {numbers.printed(low)}",
+        "" if high is None else f"{'up ' if low is None else ''}to {numbers.printed(high)}",
+    )
+    return " ".join(filter(None, told)) or "anywhere"
+
+
+def power(part: Part | Claim) -> str:
+    """The chance of ``reproduced`` if the paper is right; a dash where that is not known.
+
+    Example:
+        >>> power(Part("", power=0.834)), power(Part("")), power(Part("", power=0.9999))
+        ('83%', '–', '> 99%')
+    """
+    if part.power is None:
+        return numbers.MISSING
+    if part.power == 1:
+        return "100%"
+    return "> 99%" if part.power > 0.99 else f"{math.floor(100 * part.power)}%"
+
+
+def _chances(part: Part) -> list[str]:
+    """Power, and the effect that is found."""
+    if part.ci95 is not None and None in part.ci95:
+        return ["no scatter is known"]
+    told = [] if part.power is None else [f"power {power(part)}"]
+    if part.finds:
+        told.append(f"finds {numbers.printed(float(f'{part.finds:.2g}'))} beyond an end (80%)")
+    return told
+
+
+def _condition(each: Condition) -> str:
+    found = numbers.measured(each.measured, each.ci95)
+    holds = "holds" if each.holds else "does not hold"
+    return f"Presumes {each.what}: {found} ({band(each.band)}), {holds}."

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from harness.judge import ABOVE, Interval, at_least, at_most, mean_ci
+from harness.judge.parts import Precondition, Quantity, claim_of, corrected
+
+CLEAR = Quantity("clear", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
+AGAINST = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
+
+
+def claim(*quantities, **choices):
+    return claim_of("c", "it holds", "Table 1", "x", quantities, ("run",), **choices)
+
+
+def test_a_claim_whose_precondition_does_not_hold_is_not_testable_and_says_which():
+    unmet = Precondition("averages a run", Interval.exact(64.0), at_least(2000.0))
+    found = claim(CLEAR, presumes=[unmet])
+    assert found.verdict == "not testable"
+    assert "averages a run" in found.because
+    assert [c.holds for c in found.preconditions] == [False]
+    assert claim(CLEAR).verdict == "reproduced"
+
+
+def test_what_the_paper_leaves_open_comes_before_everything():
+    assert claim(CLEAR, undetermined="No machine is named.").because == "No machine is named."
+
+
+def test_one_seed_cannot_test_a_size_that_the_paper_gives():
+    alone = Quantity("", 1.0, mean_ci([1.0]), ABOVE, 1.0)
+    assert (claim(alone).verdict, claim(alone).power) == ("not testable", 0.0)
+
+
+def test_without_a_size_in_the_paper_power_is_unknown_and_the_effect_it_finds_is_told():
+    found = claim(replace(CLEAR, true=None))
+    assert found.power is None
+    assert 0 < (found.parts[0].finds or 0) < 0.1
+
+
+def test_a_part_that_is_only_shown_is_not_judged():
+    found = claim(CLEAR, Quantity("shown", 3.0, mean_ci([9.0, 9.1])))
+    assert found.verdict == "reproduced"
+    assert (found.parts[1].verdict, found.parts[1].band) == (None, None)
+
+
+def test_one_weak_part_of_many_does_not_contradict_a_claim():
+    values = [-0.30, -0.02, -0.16, -0.25, -0.10]  # its own p-value is 0.03
+    weak = Quantity("weak", 1.0, mean_ci(values), ABOVE, None)
+    assert claim(weak).verdict == "contradicted"
+    found = claim(weak, CLEAR, CLEAR)
+    assert found.parts[0].verdict == "contradicted"
+    assert found.verdict == "undecided"
+
+
+def test_a_correction_over_all_claims_leaves_alone_what_is_clear():
+    family = [replace(claim(CLEAR), id="a"), replace(claim(AGAINST), id="b")]
+    assert [c.corrected for c in corrected(family)] == ["reproduced", "contradicted"]
+
+
+def test_what_cannot_fail_is_no_part_of_the_correction():
+    sure = replace(claim(CLEAR, cannot_fail="by definition"), id="a")
+    weak = replace(claim(CLEAR), id="b", p_value=0.04)
+    assert [c.corrected for c in corrected([sure, weak])] == ["reproduced", "reproduced"]
+
+
+def test_a_quantity_that_was_not_measured_has_no_power():
+    assert Quantity("", 1.0, Interval(math.nan), ABOVE, 1.0).power is None
+
+
+@pytest.mark.parametrize("rule", [ABOVE, at_most(2.0)])
+def test_the_values_behind_a_part_are_kept(rule):
+    found = claim(replace(CLEAR, rule=rule)).parts[0].sample
+    assert found is not None
+    assert found.values == ((1.0,), (1.01,), (0.99,))
