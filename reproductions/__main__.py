@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ def _main(asked: argparse.Namespace) -> int:
     if asked.paper not in PAPERS:
         raise unknown("paper", asked.paper, PAPERS)
     # Only now: nobody waits for torch to be told of a misspelt word.
+    from data_synth import SYNTHETIC
     from harness.execution.jobs.grid import ProcessDied
     from harness.execution.runs.device import resolve
     from harness.store.atomic import writable_folder
@@ -75,10 +77,11 @@ def _main(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
     writable_folder(request.out, "--out")
-    seed = request.seeds[0]
-    corpus = _corpus(asked.corpus or paper.corpus, scale, seed, request.out)
+    name, seed = asked.corpus or paper.corpus, request.seeds[0]
+    made = partial(_corpus, name, scale, request.out)
+    subject = Subject(scale, made(seed), seed, device, made if name in SYNTHETIC else None)
     try:
-        results = reproduce(paper, Subject(scale, corpus, seed, device), request)
+        results = reproduce(paper, subject, request)
     except ProcessDied:
         _say("error: a process was killed from outside; the same command goes on")
         return EXIT_RUN_FAILED
@@ -110,7 +113,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     )
 
 
-def _corpus(name: str, scale: str, seed: int, out: Path) -> Corpus:
+def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
     """The corpus; where it cannot be had, an output folder made for it is taken away again.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from data_synth import SYNTHETIC, load_corpus
 from data_synth.corpus import Corpus
 from harness.errors import unknown
 from harness.execution.runs.executed import Configuration
@@ -28,19 +27,20 @@ class Subject:
             corpora and test utterances vary together; a recorded one is what it is.
         corpus_seed: what it was made with.
         device: ``"cpu"`` or ``"cuda"``.
+        made: the corpus of another seed; None if it was recorded.
     """
 
     scale: str
     corpus: Corpus
     corpus_seed: int
     device: str
+    made: Callable[[int], Corpus] | None = None
 
     def replicate(self, seed: int) -> Subject:
         """The same with the corpus of another seed."""
-        if seed == self.corpus_seed or self.corpus.name not in SYNTHETIC:
+        if seed == self.corpus_seed or self.made is None:
             return self
-        corpus = load_corpus(self.corpus.name, scale=self.scale, seed=seed)
-        return replace(self, corpus=corpus, corpus_seed=seed)
+        return replace(self, corpus=self.made(seed), corpus_seed=seed)
 
     @property
     def development(self) -> Subject:
