@@ -30,7 +30,7 @@ FETCHES: dict[str, Callable[..., Path]] = {
 SYNTHETIC = ("parametric", *presets.PRESETS, *spoken.LANGUAGES)
 """What is made anew for each seed; the others are recorded."""
 CAN_SKIP = ("samromur", "aishell")
-SCALES = ("smoke", "laptop", "gpu", "paper")
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 
 def _silent(line: str) -> None:
@@ -52,7 +52,7 @@ def load_corpus(
         name: one of ``CORPORA``: ``"parametric"`` (synthetic words), one of
             ``presets.PRESETS`` (synthetic sentences), or a recorded corpus; or the folder of a
             saved corpus, e.g. an imported one, which has its own size and no seed.
-        scale: ``"smoke"``, ``"laptop"``, ``"gpu"`` or ``"paper"``.
+        scale: one of ``SCALES``.
         cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
         seed: what is random about the corpus follows from it.
         skip: leave bad recordings out and count them; one of ``CAN_SKIP`` only.

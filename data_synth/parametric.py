@@ -45,6 +45,7 @@ MAKERS = (
 PRESETS: dict[str, Recipe] = {
     "smoke": Recipe(),
     "laptop": Recipe(train=6000, dev=500, test=1000, speakers=200, test_speakers=40),
+    "overnight": Recipe(train=60_000, dev=1000, test=2000, speakers=1000, test_speakers=100),
     "gpu": Recipe(train=330_000, dev=2000, test=4000, speakers=2000, test_speakers=200),
     "paper": Recipe(train=3_000_000, dev=5000, test=10_000, speakers=4000, test_speakers=400),
 }

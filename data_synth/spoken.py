@@ -89,6 +89,7 @@ class Recipe:
 PRESETS = {
     "smoke": Recipe(),
     "laptop": Recipe(train=2000, dev=200, test=300, speakers=200, test_speakers=40),
+    "overnight": Recipe(train=10_000, dev=300, test=1000, speakers=500, test_speakers=80),
     "gpu": Recipe(train=20_000, dev=500, test=1000, speakers=1000, test_speakers=100),
     "paper": Recipe(train=200_000, dev=1000, test=2000, speakers=2000, test_speakers=200),
 }

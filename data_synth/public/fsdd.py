@@ -91,6 +91,7 @@ class Recipe:
 PRESETS: dict[str, Recipe] = {
     "smoke": Recipe(train_takes=20),
     "laptop": Recipe(),
+    "overnight": Recipe(),
     "gpu": Recipe(),
     "paper": Recipe(),
 }

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _configure_make(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("preset", help="which corpus, e.g. parametric or mandarin-like")
     verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
-    verb.add_argument("--scale", default="smoke", help="smoke, laptop, gpu or paper")
+    verb.add_argument("--scale", default="smoke", help="smoke, laptop, overnight, gpu or paper")
     verb.add_argument("--seed", type=int, default=0)
     verb.add_argument("--skip-bad", action="store_true", help="leave out bad recordings, counted")
 

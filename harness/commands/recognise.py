@@ -56,7 +56,9 @@ class System:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("corpus", help="a corpus by name, or a folder made by `lagbench corpus`")
-    parser.add_argument("--scale", default="laptop", help="smoke, laptop (default), gpu or paper")
+    parser.add_argument(
+        "--scale", default="laptop", help="smoke, laptop (default), overnight, gpu or paper"
+    )
     parser.add_argument("--corpus-seed", type=int, default=CORPUS_SEED, help="of a made corpus")
     parser.add_argument("--skip-bad", action="store_true", help="leave out bad recordings")
     parser.add_argument("--seeds", default="3", help="how many, from 11 on; or a list: 0,1")

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from data_synth import SCALES, presets
 from data_synth import continuous as c
-from data_synth import presets
 from data_synth.knobs import table
 from data_synth.storage import load, write_chunks
 from data_synth.text import Manner
@@ -145,7 +145,7 @@ def test_the_language_models_text_is_apart_from_what_is_said(tiny):
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_grow_with_the_scale_and_can_be_said(name):
-    sizes = [presets.recipe(name, scale).train for scale in presets.SIZES]
+    sizes = [presets.recipe(name, scale).train for scale in SCALES]
     assert sizes == sorted(sizes)
     recipe = presets.recipe(name, "smoke")
     maker = c.Maker(recipe)
