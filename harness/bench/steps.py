@@ -31,7 +31,7 @@ from harness.simulator import Simulation, Workload, load_cluster
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 WORKERS, RATE = 4, 1e-5
-CONTEXT, UTTERANCE, CHUNK = 5, 500, 100
+CONTEXT, UTTERANCE = 5, 500
 READY = 4
 """Minibatches that lie spliced before the bare step."""
 
@@ -87,7 +87,7 @@ class SimulatedSteps:
         self._frames, self._device = speech, setting.device
         start = np.unique(speech.first.cpu().numpy())
         length = (speech.last.cpu().numpy()[start] + 1) - start
-        self._order = Order(0, 0, start, length, setting.minibatch, 1.0, CHUNK)
+        self._order = Order(0, 0, start, length, setting.minibatch)
         workload = Workload.of_network(setting.layers, setting.minibatch)
         cluster = load_cluster(CLUSTER)
         self._simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)
@@ -102,7 +102,7 @@ class SimulatedSteps:
         )
 
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
-        """Spliced frames from a whole chunk, in the order of a run; pass after pass."""
+        """Spliced frames from all of the speech, in the order of a run; pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
         return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
 

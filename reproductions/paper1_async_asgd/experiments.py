@@ -54,6 +54,7 @@ class Preset:
 PRESETS = {
     "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10),
     "laptop": Preset((128,) * 3, 32, math.inf, 1 / 100, 1.0, 3, 20, 10),
+    "overnight": Preset((64,) * 3, 32, math.inf, 1 / 100, 1.0, 7, 20, 20),
     "gpu": Preset((1024,) * 7, 128, math.inf, 1 / 500, 0.2, 3, 16, 25),
     "paper": Preset((2048,) * 7, 256, math.inf, 1 / 500, 0.2, 3, 20, 50),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -55,19 +55,17 @@ class Frames:
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Order:
-    """The minibatches of one stage: utterances shuffled, cut into chunks, frames shuffled in each.
+    """The minibatches of one stage: its frames, shuffled.
 
-    Paper 1, section 2.4: the training set is divided into chunks that are sent out one by
-    one. The last frames that do not fill a minibatch are left out of the stage.
+    The last frames that do not fill a fold are left out of the stage.
 
     Args:
         seed: the run's seed; ``stage`` numbers the stage, so that every pass differs.
         start, frames: first row and length of each training utterance.
         minibatch: frames a minibatch.
         share: the share of the utterances used.
-        chunk_steps: minibatches a chunk.
         a_fold: minibatches that are handed out for a fold.
     """
 
@@ -76,8 +74,7 @@ class Order:
     start: np.ndarray
     frames: np.ndarray
     minibatch: int
-    share: float
-    chunk_steps: int
+    share: float = 1.0
     a_fold: int = 1
 
     @property
@@ -85,53 +82,39 @@ class Order:
         """Minibatches in the stage: whole folds of them."""
         return self.folds * self.a_fold
 
-    @property
+    @cached_property
     def folds(self) -> int:
         """Folds in the stage."""
-        return len(self._rows) // (self.minibatch * self.a_fold)
-
-    @property
-    def _rows(self) -> np.ndarray:
-        return _shuffled_rows(self)
+        return int(self.frames[self._subset].sum()) // (self.minibatch * self.a_fold)
 
     def rows(self, step: int) -> np.ndarray:
         """The frames (row numbers, ``[B]``) of minibatch ``step``.
 
         After the last comes the first: where contributions are lost, more are handed out.
         """
-        chunk, within = divmod(step % self.steps, self.chunk_steps)
-        order = _chunk_order(self, chunk)
-        return order[within * self.minibatch : (within + 1) * self.minibatch]
+        first = self.minibatch * (step % self.steps)
+        return self._shuffled[first : first + self.minibatch]
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step), whoever the worker."""
         return np.stack([self.rows(step) for _, step in keys])
 
-    def __hash__(self) -> int:
-        return hash((self.seed, self.stage, self.minibatch, self.share, self.chunk_steps))
+    @cached_property
+    def _subset(self) -> np.ndarray:
+        """Numbers of the utterances used: a pass over 25% is the same 25% whichever stage asks."""
+        every = stream(self.seed, "subset").permutation(len(self.start))
+        return every[: max(1, round(self.share * len(every)))]
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-@lru_cache(maxsize=2)
-def _shuffled_rows(order: Order) -> np.ndarray:
-    """Every row of the stage, utterance after utterance in a drawn order."""
-    every = len(order.start)
-    # One subset a run, whichever stage asks: a pass over 25% is the same 25% each time.
-    subset = stream(order.seed, "subset").permutation(every)[: max(1, round(order.share * every))]
-    chosen = stream(order.seed, "utterance order", order.stage).permutation(subset)
-    return np.concatenate(
-        [
-            np.arange(int(a), int(a + n))
-            for a, n in zip(order.start[chosen], order.frames[chosen], strict=True)
-        ]
-    )
+    @cached_property
+    def _shuffled(self) -> np.ndarray:
+        """Every row of the stage in the order it is trained on."""
+        chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
+        # 0, because frames were once shuffled piece by piece: one piece keeps its bytes.
+        frame_order = stream(self.seed, "frame order", self.stage, 0)
+        return frame_order.permutation(row_numbers(self.start[chosen], self.frames[chosen]))
 
 
-@lru_cache(maxsize=3)
-def _chunk_order(order: Order, chunk: int) -> np.ndarray:
-    """The rows of one chunk in the order they are trained on."""
-    size = order.chunk_steps * order.minibatch
-    rows = _shuffled_rows(order)[chunk * size : (chunk + 1) * size]
-    return stream(order.seed, "frame order", order.stage, chunk).permutation(rows)
+def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """The row numbers of utterances, one after the other."""
+    before = np.cumsum(frames) - frames
+    return np.arange(int(frames.sum())) + np.repeat(start - before, frames)

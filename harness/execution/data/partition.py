@@ -16,6 +16,7 @@ from heapq import heapreplace
 import numpy as np
 
 from harness.errors import UserError
+from harness.execution.data.frames import row_numbers
 from harness.seeds import stream
 
 
@@ -61,11 +62,6 @@ class Partition:
     def steps(self) -> int:
         """Minibatches of each worker in the pass."""
         return self.folds * self.every
-
-    @property
-    def chunk_steps(self) -> int:
-        """Folds in a chunk: the pass is one."""
-        return self.folds
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step).
@@ -116,9 +112,3 @@ def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.nd
         dealt[worker].append(utterance)
         heapreplace(least, (has + int(frames[utterance]), worker))
     return [np.array(own, dtype=np.int64) for own in dealt]
-
-
-def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
-    """The row numbers of utterances, one after the other."""
-    before = np.cumsum(frames) - frames
-    return np.arange(int(frames.sum())) + np.repeat(start - before, frames)

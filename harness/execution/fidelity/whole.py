@@ -114,7 +114,7 @@ def _stage(
     for asked in boundaries.segments():
         left = order.folds - asked.begins
         if boundaries.is_chunk(asked.begins) and (
-            search_s := config.search_s(stage, order.chunk_steps, left)
+            search_s := config.search_s(stage, boundaries.chunk_steps, left)
         ):
             yield simulation.pause(search_s, SEARCH)
         if (rest := most - simulation.version) < asked.folds:

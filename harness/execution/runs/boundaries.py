@@ -63,13 +63,19 @@ class Boundaries:
         times = self.config.schedule.held_out_tests
         return self._every(times) if times else {}
 
+    @property
+    def chunk_steps(self) -> int:
+        """Minibatches in a chunk."""
+        order = self.order
+        return max(1, round(self.config.chunk * int(order.frames.sum()) / order.minibatch))
+
     def is_chunk(self, step: int) -> bool:
         """Whether a chunk whose rate is searched begins after so many folds."""
-        return self.config.schedule.searches and step % self.order.chunk_steps == 0
+        return self.config.schedule.searches and step % self.chunk_steps == 0
 
     def segments(self, begun: int = 0) -> Iterator[Segment]:
         """The rest of a stage that stands ``begun`` folds after its beginning."""
-        folds, chunk = self.order.folds, self.order.chunk_steps
+        folds, chunk = self.order.folds, self.chunk_steps
         chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
         ends = chunks | self.evaluations.keys() | self.held_out_tests.keys() | {folds}
         for end in sorted(step for step in ends if step > begun):

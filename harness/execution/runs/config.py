@@ -23,7 +23,7 @@ from harness.simulator import Cluster, ParameterServer, Simulation, Workload, co
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.spec import setting
 
-FORMAT = 2
+FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""
 ADDED = ("protocol", "tested", "whole_trials", "shards", "precision")
 """Fields that came later: at their default they are no part of a run's identity."""
@@ -60,7 +60,7 @@ class RunConfig:
             random parameters.
         algorithm, schedule: how contributions are made and folded, at which rates.
         stages, passes: the data: stage by stage, at most ``passes`` of them.
-        chunk: size of a data chunk as a share of the training set.
+        chunk: what a search chooses a rate for, as a share of the training set.
         evaluations: how often in a pass the development set is scored.
         cluster, workers: what the timing simulates.
         timed_layers: sizes of the network the cluster is charged for (units a level).
@@ -183,9 +183,7 @@ class RunConfig:
         if own is not None:
             between = (self.workers, size, own, share)
             return Partition(self.seed, stage, train.start, train.frames, *between)
-        chunk = max(1, round(self.chunk * train.total_frames / size))
-        cut = (size, share, chunk, a_fold)
-        order = Order(self.seed, stage, train.start, train.frames, *cut)
+        order = Order(self.seed, stage, train.start, train.frames, size, share, a_fold)
         if not order.folds:
             need = f"{a_fold} minibatches of {size} frames"
             raise UserError(f"stages: a fold takes {need}, which {train.total_frames} do not fill")

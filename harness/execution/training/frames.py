@@ -133,16 +133,17 @@ class FrameTraining(Training[FrameExecutor]):
 
         The simulated cluster runs one rung on each worker at a time.
         """
-        schedule, left = self.config.schedule, self.order.steps - self.position.step
-        if not schedule.tries(self.order.chunk_steps, left):
+        schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
+        left = self.order.steps - self.position.step
+        if not schedule.tries(chunk_steps, left):
             return self.pace.rate
-        steps = min(schedule.trial_steps(self.order.chunk_steps), left)
+        steps = min(schedule.trial_steps(chunk_steps), left)
         first = self.position.steps_before + self.position.step
         minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
         rate = schedule.choose(ladder, losses)
-        cost = self.config.search_s(self.position.stage, self.order.chunk_steps, left)
+        cost = self.config.search_s(self.position.stage, chunk_steps, left)
         self.segments.append(self.executor.pause(cost, SEARCH))
         return rate
 

@@ -103,7 +103,7 @@ def _pretrain(
     train = corpus.split("train")
     # Stages of training count from 0: these orders are of no stage.
     orders = [
-        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, config.share, 10**9)
+        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, config.share)
         for epoch in range(max(config.recipe.gaussian_epochs, config.recipe.bernoulli_epochs))
     ]
 

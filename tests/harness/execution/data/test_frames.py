@@ -1,4 +1,4 @@
-"""Splicing, and the order of frames over passes and chunks, against both written out by hand."""
+"""Splicing, and the order of frames over passes, against both written out by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from data_synth.corpus import Corpus, Utterances
+from harness.algorithms.schedules import Search
 from harness.execution.data.frames import Frames, Order
 from harness.seeds import stream
 
@@ -44,44 +45,42 @@ def test_a_spliced_frame_repeats_the_ends_of_its_own_utterance_and_sees_no_other
     assert targets.flatten().tolist() == [row % 3 for row in range(TOTAL)]
 
 
-def order(stage: int = 0, share: float = 1.0, minibatch: int = 3, chunk_steps: int = 4) -> Order:
-    return Order(7, stage, START, LENGTHS, minibatch, share, chunk_steps)
+def order(stage: int = 0, share: float = 1.0, minibatch: int = 3) -> Order:
+    return Order(7, stage, START, LENGTHS, minibatch, share)
 
 
-def by_hand(stage: int, share: float, minibatch: int, chunk_steps: int) -> list[list[int]]:
-    """Paper 1, section 2.4: shuffle utterances, cut them into chunks, shuffle frames in each."""
+def by_hand(stage: int, share: float, minibatch: int) -> list[list[int]]:
+    """Draw the utterances, put them in order, shuffle all their frames."""
     drawn = stream(7, "subset").permutation(len(LENGTHS)).tolist()
     subset = drawn[: round(share * len(LENGTHS))]
     said = stream(7, "utterance order", stage).permutation(subset).tolist()
     rows = [START[u] + at for u in said for at in range(LENGTHS[u])]
-    size, shuffled = minibatch * chunk_steps, []
-    for chunk, begin in enumerate(range(0, len(rows), size)):
-        frames = stream(7, "frame order", stage, chunk).permutation(rows[begin : begin + size])
-        shuffled += frames.tolist()
+    shuffled = stream(7, "frame order", stage, 0).permutation(rows).tolist()
     whole = len(shuffled) // minibatch * minibatch
     return [shuffled[at : at + minibatch] for at in range(0, whole, minibatch)]
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("share", "minibatch", "chunk_steps"), [(1.0, 3, 4), (1.0, 5, 1), (0.5, 2, 3), (1.0, 4, 50)]
-)
-def test_minibatches_are_those_of_the_paper_chunk_by_chunk(stage, share, minibatch, chunk_steps):
-    ours = order(stage, share, minibatch, chunk_steps)
-    expected = by_hand(stage, share, minibatch, chunk_steps)
+@pytest.mark.parametrize(("share", "minibatch"), [(1.0, 3), (1.0, 5), (0.5, 2)])
+def test_minibatches_are_shuffled_frames_of_the_utterances_that_were_drawn(stage, share, minibatch):
+    ours, expected = order(stage, share, minibatch), by_hand(stage, share, minibatch)
     assert ours.steps == ours.folds == len(expected)
     assert [ours.rows(step).tolist() for step in range(ours.steps)] == expected
+    assert ours.rows(ours.steps).tolist() == expected[0]
 
 
-def test_a_pass_sees_each_frame_once_and_a_chunk_only_its_own():
+def test_a_pass_sees_each_frame_once():
     ours = order()
     seen = np.concatenate([ours.rows(step) for step in range(ours.steps)])
-    assert len(seen) == TOTAL
-    assert set(seen.tolist()) == set(range(TOTAL))
-    chunks = [set(seen[at : at + 12].tolist()) for at in range(0, TOTAL, 12)]
-    said = stream(7, "utterance order", 0).permutation(stream(7, "subset").permutation(8))
-    rows = np.concatenate([START[u] + np.arange(LENGTHS[u]) for u in said])
-    assert chunks == [set(rows[at : at + 12].tolist()) for at in range(0, TOTAL, 12)]
+    assert sorted(seen.tolist()) == list(range(TOTAL))
+
+
+def test_the_chunk_of_a_search_changes_no_minibatch(configure, corpus):
+    train, schedule = corpus.split("train"), Search(0.02)
+    one, other = (
+        configure(schedule=schedule, chunk=chunk).order(0, train) for chunk in (0.05, 1.0)
+    )
+    assert all((one.rows(step) == other.rows(step)).all() for step in range(one.steps))
 
 
 def test_passes_over_a_share_see_the_same_utterances_in_another_order():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.data.frames import Frames, Order
-from harness.execution.data.partition import Partition, balanced, row_numbers
+from harness.execution.data.frames import Frames, Order, row_numbers
+from harness.execution.data.partition import Partition, balanced
 from harness.execution.runs.config import Stage
 from harness.seeds import stream
 from harness.simulator import Averaging
@@ -15,26 +15,26 @@ from harness.simulator import Averaging
 
 @pytest.fixture
 def minibatches(configure, corpus):
-    """Two stages of other minibatches, a quarter of the frames a chunk."""
+    """Two stages of other minibatches."""
     config = configure(stages=(Stage(4, 64, 0.5), Stage(8, 256)), seed=3)
     return config.minibatches(corpus, Frames.of(corpus, "cpu"))
 
 
-def order(corpus, stage, minibatch, share, chunk):
+def order(corpus, stage, minibatch, share):
     train = corpus.split("train")
-    return Order(3, stage, train.start, train.frames, minibatch, share, chunk)
+    return Order(3, stage, train.start, train.frames, minibatch, share)
 
 
 def test_a_stage_has_its_own_order_from_its_first_step_on(minibatches, corpus):
-    frames, total = Frames.of(corpus, "cpu"), corpus.frames_of("train")
-    half = order(corpus, 0, 4, 0.5, round(0.25 * total / 4))
+    frames = Frames.of(corpus, "cpu")
+    half = order(corpus, 0, 4, 0.5)
     assert minibatches.order.steps == half.steps
     keys = [(0, half.steps - 1), (2, 0), (1, 3)]
     expected = [half.rows(step).tolist() for _, step in keys]
     assert minibatches.order.rows_of(keys).tolist() == expected
 
     minibatches.begin(1, half.steps)
-    whole = order(corpus, 1, 8, 1.0, round(0.25 * total / 8))
+    whole = order(corpus, 1, 8, 1.0)
     steps = [0, 5, whole.steps - 1]
     given = minibatches.of([(step % 3, half.steps + step) for step in steps])
     rows = np.stack([whole.rows(step) for step in steps])

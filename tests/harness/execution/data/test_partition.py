@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.execution.data.partition import Partition, balanced, row_numbers
+from harness.execution.data.frames import row_numbers
+from harness.execution.data.partition import Partition, balanced
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES

@@ -25,7 +25,8 @@ def test_evaluations_leave_the_workers_running_until_the_stage_ends(configure, c
 
 def test_a_search_begins_each_chunk_with_idle_workers(configure, corpus):
     cut = boundaries(configure(schedule=Search(0.02), evaluations=1, chunk=0.5), corpus)
-    folds, chunk = cut.order.folds, cut.order.chunk_steps
+    folds, chunk = cut.order.folds, cut.chunk_steps
+    assert chunk == round(0.5 * corpus.frames_of("train") / cut.order.minibatch)
     first, *_, last = segments = list(cut.segments())
     assert all(segment.drain for segment in segments)
     assert first == Segment(0, chunk, True, None)

@@ -14,6 +14,7 @@ import torch
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
+from harness.execution.runs.boundaries import Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import checkpoint, frames
 from harness.execution.training import loop as module
@@ -103,8 +104,9 @@ def left_behind(folder: Path, name: str) -> tuple[dict[str, np.ndarray], dict]:
 
 
 def inside_a_chunk(training: Training) -> bool:
-    within = training.position.step % training.order.chunk_steps
-    return training.position.stage == 1 and 0 < within < training.order.chunk_steps - 1
+    chunk_steps = Boundaries(training.config, training.order, 1).chunk_steps
+    within = training.position.step % chunk_steps
+    return training.position.stage == 1 and 0 < within < chunk_steps - 1
 
 
 def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothing(
