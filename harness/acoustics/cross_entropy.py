@@ -19,11 +19,12 @@ def softmax_cross_entropy_(logits: Tensor, targets: Tensor) -> Tensor:
         ``[R]``: each replica's loss summed over its B frames, in nats.
     """
     index = targets.unsqueeze(2)
-    picked = logits.gather(2, index)
-    # The loss from log-sum-exp, not from log(softmax): a confident mistake underflows there.
-    loss = (torch.logsumexp(logits, 2, keepdim=True) - picked).sum((1, 2))
+    # The log of a frame's sum is its largest logit less the log of its largest posterior, which
+    # no confident mistake lets underflow; the sum of exponentials is then taken only once.
+    behind = logits.amax(2, keepdim=True).sub_(logits.gather(2, index))
     torch.softmax(logits, 2, out=logits)
-    logits.scatter_add_(2, index, torch.full_like(picked, -1.0))
+    loss = behind.sub_(logits.amax(2, keepdim=True).log_()).sum((1, 2))
+    logits.scatter_add_(2, index, torch.full_like(behind, -1.0))
     return loss
 
 

@@ -9,6 +9,7 @@ of one network, B frames of a minibatch, D inputs, K targets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -40,12 +41,16 @@ class Layout:
 
     def views(self, stack: Tensor) -> list[Affine]:
         """Per-layer views of a ``[R, P]`` stack; writing to them writes to the stack."""
-        layers, at = list[Affine](), 0
-        for m, n in pairwise(self.sizes):
-            weight = stack[:, at : at + m * n].view(len(stack), n, m)
-            layers.append(Affine(weight, stack[:, at + m * n : at + m * n + n]))
-            at += m * n + n
-        return layers
+        # One split, because a slice each takes as long as a small layer's product.
+        parts, replicas = stack.split_with_sizes(self._lengths, 1), stack.shape[0]
+        weights = zip(parts[::2], pairwise(self.sizes), strict=True)
+        shaped = [part.view(replicas, n, m) for part, (m, n) in weights]
+        return [Affine(*layer) for layer in zip(shaped, parts[1::2], strict=True)]
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """Of each layer's weights and biases, one after the other."""
+        return [length for m, n in pairwise(self.sizes) for length in (m * n, n)]
 
 
 def random_parameters(

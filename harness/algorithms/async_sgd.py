@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.blocks import fit_for_blocks, step_and_average
-from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.algorithms.turns import Turns, one_by_one
+from harness.algorithms.contract import Memory, Server
+from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
 from harness.network import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
 
 
 @dataclass(frozen=True)
-class AsyncSgd(Algorithm):
+class AsyncSgd(FoldsInARow):
     """``theta <- theta - rate * g``, whatever g's staleness.
 
     Args:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.blocks import step_and_average
-from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.algorithms.turns import Turns, one_by_one
+from harness.algorithms.contract import Memory, Server
+from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
 from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)
-class AveragedSgd(Algorithm):
+class AveragedSgd(FoldsInARow):
     """A running average at first, and from the switch on the average of all iterates.
 
     Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n

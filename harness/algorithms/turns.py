@@ -11,9 +11,10 @@ Shape letters: S slots, P parameters.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,10 +52,10 @@ class Turns:
     order: Sequence[Turn]
 
 
-@runtime_checkable
-class FoldsInARow(Protocol):
+class FoldsInARow(Algorithm):
     """An algorithm that knows a faster way to the bytes of ``one_by_one``."""
 
+    @abstractmethod
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
         """All folds and reads of ``turns``."""
         ...

@@ -43,12 +43,17 @@ class Frames:
             corpus.context,
         )
 
+    @cached_property
+    def _reach(self) -> Tensor:
+        """From a frame to each that is spliced with it."""
+        return torch.arange(-self.context, self.context + 1, device=self.features.device)
+
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
-        reach = torch.arange(-self.context, self.context + 1, device=rows.device)
-        index = rows.unsqueeze(-1) + reach
-        index = torch.maximum(
-            torch.minimum(index, self.last[rows].unsqueeze(-1)), self.first[rows].unsqueeze(-1)
+        index = torch.clamp(
+            rows.unsqueeze(-1) + self._reach,
+            self.first[rows].unsqueeze(-1),
+            self.last[rows].unsqueeze(-1),
         )
         # Three times as fast as indexing with a tensor of indices.
         spliced = self.features.index_select(0, index.flatten())
