@@ -63,16 +63,19 @@ class Setting:
         return self.minibatch * (6.0 * sum(weights) - 2.0 * weights[0])
 
 
+def utterances(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
+    """First row and length of each utterance: equal but for the last."""
+    start = np.arange(0, setting.speech, UTTERANCE)
+    return start, np.minimum(setting.speech - start, UTTERANCE)
+
+
 def speech_for(setting: Setting) -> Frames:
     """Random features and targets in utterances of equal length, on the device."""
-    draw = torch.Generator(setting.device).manual_seed(0)
-    on = setting.device
-    start = torch.arange(setting.speech, device=on) // UTTERANCE * UTTERANCE
+    draw = np.random.default_rng(0)
     dim = setting.layers[0] // (2 * CONTEXT + 1)
-    features = torch.randn(setting.speech, dim, generator=draw, device=on)
-    targets = torch.randint(setting.layers[-1], (setting.speech,), generator=draw, device=on)
-    end = (start + UTTERANCE).clamp(max=setting.speech) - 1
-    return Frames(features, targets, start, end, CONTEXT)
+    features = draw.standard_normal((setting.speech, dim), np.float32)
+    targets = draw.integers(setting.layers[-1], size=setting.speech)
+    return Frames.laid_out(features, targets, *utterances(setting), CONTEXT, setting.device)
 
 
 class SimulatedSteps:
@@ -85,9 +88,7 @@ class SimulatedSteps:
 
     def __init__(self, setting: Setting, speech: Frames) -> None:
         self._frames, self._device = speech, setting.device
-        start = np.unique(speech.first.cpu().numpy())
-        length = (speech.last.cpu().numpy()[start] + 1) - start
-        self._order = Order(0, 0, start, length, setting.minibatch)
+        self._order = Order(0, 0, *utterances(setting), setting.minibatch)
         workload = Workload.of_network(setting.layers, setting.minibatch)
         cluster = load_cluster(CLUSTER)
         self._simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)

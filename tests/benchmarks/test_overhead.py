@@ -25,6 +25,7 @@ from harness.bench.steps import RATE, WORKERS, Setting, SimulatedSteps, pair, sp
 
 PAPER_1 = Setting((440, 512, 512, 512, 1000), 256, 100_000, "cpu")
 FULL = Setting((429, *(2048,) * 7, 10217), 256, 20_000, "cpu")
+OVERNIGHT = Setting((429, 64, 64, 64, 355), 32, 1_000_000, "cpu")
 ETA = 0.01
 FOLDS, ROUNDS = 16, 9
 """A measurement: short, so that both sides see the same load of the machine; and how many."""
@@ -123,6 +124,50 @@ def test_a_minibatch_of_the_full_network_over_a_bare_step(benchmark):
     by_clock, of_processor = ratios(lambda: bare.run(WORKERS), steps, 2)
     benchmark.extra_info["ratio"], benchmark.extra_info["processor_ratio"] = by_clock, of_processor
     benchmark.pedantic(steps, rounds=1)
+
+
+class Floor:
+    """The arithmetic of folds and nothing else: the products of four workers' gradients at a
+    time, into memory that lies there, and what a fold, an average and a read move."""
+
+    def __init__(self, harness: SimulatedSteps) -> None:
+        layout, frames = harness.replay.network.layout, OVERNIGHT.minibatch
+        self.stack = harness.replay.server.model.repeat(WORKERS, 1)
+        self.model, self.average = self.stack[0].clone(), self.stack[0].clone()
+        self.gradients = torch.zeros_like(self.stack)
+        levels = [torch.rand(WORKERS, frames, units) for units in layout.sizes]
+        weights, slopes = layout.views(self.stack), layout.views(self.gradients)
+        upper, lower = levels[1:], levels[:-1]
+        forward = zip(lower, (w.transpose(1, 2) for w, _ in weights), upper, strict=True)
+        back = zip(upper, (w for w, _ in weights), lower, strict=True)
+        grown = zip((d.transpose(1, 2) for d in upper), lower, slopes, strict=True)
+        factors = [*forward, *list(back)[1:], *((d, x, slope.weight) for d, x, slope in grown)]
+        self.products = [(a, b, torch.empty_like(out)) for a, b, out in factors]
+
+    def run(self) -> None:
+        for _ in range(FOLDS // WORKERS):
+            for a, b, out in self.products:
+                torch.bmm(a, b, out=out)
+            for replica, gradient in zip(self.stack, self.gradients, strict=True):
+                self.model.sub_(gradient, alpha=RATE)
+                self.average.lerp_(self.model, ETA)
+                replica.copy_(self.model)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_folds_of_32_frames_over_their_floor(benchmark):
+    harness = SimulatedSteps(OVERNIGHT, speech_for(OVERNIGHT))
+    floor = Floor(harness)
+
+    def steps() -> None:
+        harness.run(FOLDS)
+
+    steps()
+    floor.run()
+    rounds = 20 * ROUNDS if benchmark.enabled else 1
+    benchmark.extra_info["floor_ratio"] = ratios(floor.run, steps, rounds)[1]
+    benchmark.pedantic(steps, rounds=1)
+    assert harness.replay.server.version == (rounds + 2) * FOLDS
 
 
 class Still:

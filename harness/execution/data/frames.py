@@ -10,54 +10,77 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus, frame_edges
+from data_synth.corpus import Corpus
 from harness.network import Minibatch
 from harness.seeds import stream
 
 
 @dataclass(frozen=True)
 class Frames:
-    """One corpus on one device: features ``[N, dim]``, targets ``[N]``, utterance edges ``[N]``.
+    """A corpus on one device, the ends of every utterance repeated as splicing wants them.
 
-    Splicing happens when a minibatch is gathered: the eleven-frame inputs of paper 1 would
-    take eleven times the memory.
+    A spliced frame is then one piece of memory, and is copied as one. Spliced beforehand, the
+    eleven-frame inputs of paper 1 would take eleven times the memory.
+
+    Args:
+        features: ``[N + 2 context U, dim]`` of N frames in U utterances.
+        before: where the first frame lies that is spliced with each, ``[N]``.
+        targets: ``[N]``.
+        context: frames that are spliced on either side.
     """
 
     features: Tensor
+    before: Tensor
     targets: Tensor
-    first: Tensor
-    last: Tensor
     context: int
 
     @classmethod
     def of(cls, corpus: Corpus, device: str) -> Frames:
         """Copy a corpus to ``device`` (``"cpu"`` or ``"cuda"``)."""
-        row, start, end = frame_edges(corpus.utterances)
-        first, last = np.zeros_like(row), np.zeros_like(row)
-        first[row], last[row] = start, end
-        return cls(
-            torch.as_tensor(np.array(corpus.features)).to(device),
-            torch.as_tensor(corpus.targets.astype(np.int64)).to(device),
-            torch.as_tensor(first).to(device),
-            torch.as_tensor(last).to(device),
-            corpus.context,
-        )
+        table = corpus.utterances
+        parts = corpus.features, corpus.targets, table.start, table.frames
+        return cls.laid_out(*parts, corpus.context, device)
 
-    @cached_property
-    def _reach(self) -> Tensor:
-        """From a frame to each that is spliced with it."""
-        return torch.arange(-self.context, self.context + 1, device=self.features.device)
+    @classmethod
+    def laid_out(
+        cls,
+        features: np.ndarray,
+        targets: np.ndarray,
+        start: np.ndarray,
+        frames: np.ndarray,
+        context: int,
+        device: str,
+    ) -> Frames:
+        """Copy frames ``[N, dim]`` and targets ``[N]`` of utterances to a device.
+
+        Args:
+            features: of every frame.
+            targets: of every frame.
+            start: first row of each utterance.
+            frames: its length.
+            context: frames that are spliced on either side.
+            device: ``"cpu"`` or ``"cuda"``.
+        """
+        longer = frames + 2 * context
+        first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
+        rows = np.clip(row_numbers(start - context, longer), first, last)
+        before = np.zeros(len(targets), np.int64)
+        before[row_numbers(start, frames)] = row_numbers(np.cumsum(longer) - longer, frames)
+        parts = features[rows], before, targets.astype(np.int64)
+        longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
+        return cls(longer_features, first_spliced, wanted, context)
 
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
-        index = torch.clamp(
-            rows.unsqueeze(-1) + self._reach,
-            self.first[rows].unsqueeze(-1),
-            self.last[rows].unsqueeze(-1),
-        )
-        # Three times as fast as indexing with a tensor of indices.
-        spliced = self.features.index_select(0, index.flatten())
+        spliced = self._spliced.index_select(0, self.before[rows].flatten())
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
+
+    @cached_property
+    def _spliced(self) -> Tensor:
+        """All that can be spliced: rows that overlap in memory."""
+        length, dim = self.features.shape
+        window = 2 * self.context + 1
+        return self.features.as_strided((length - window + 1, window * dim), (dim, 1))
 
 
 @dataclass(frozen=True, eq=False)
