@@ -19,6 +19,8 @@ from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
 from harness.errors import UserError
 
 EXHAUSTIVE = 2**31 - 1
+BINS = 256
+"""Of the histogram that finds the score of the last state to survive."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,49 @@ def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
     if len(values) == 0:
         return -np.inf
     lowest = values.max() - width
-    if len(values) > max_active:
-        at = len(values) - max_active
-        lowest = max(lowest, np.partition(values, at)[at])
-    return lowest
+    within = values[values >= lowest]
+    return lowest if len(within) <= max_active else _ranked(within, len(within) - max_active)
+
+
+@part
+def _ranked(values: np.ndarray, rank: int) -> float:
+    """What ``np.sort(values)[rank]`` is: by a histogram, then among its bin's values alone."""
+    lowest, highest = values.min(), values.max()
+    if lowest == highest:
+        return lowest
+    bins = ((values - lowest) * (BINS / (highest - lowest))).astype(np.int64)
+    counts = np.zeros(BINS + 1, np.int64)
+    for each in bins:
+        counts[each] += 1
+    chosen = 0
+    while rank >= counts[chosen]:
+        rank -= counts[chosen]
+        chosen += 1
+    return np.partition(values[bins == chosen], rank)[rank]
+
+
+@part
+def _bound(
+    row: np.ndarray,
+    tokens: range,
+    node: np.ndarray,
+    score: np.ndarray,
+    first: np.ndarray,
+    split: np.ndarray,
+    weight: np.ndarray,
+    consumed: np.ndarray,
+) -> float:
+    """A score that a state of the next frame is sure to reach: that of the heaviest token."""
+    if len(tokens) == 0:
+        return -np.inf
+    heaviest = tokens.start
+    for i in tokens:
+        if score[i] > score[heaviest]:
+            heaviest = i
+    n, best = node[heaviest], -np.inf
+    for a in range(first[n], split[n]):
+        best = max(best, score[heaviest] + weight[a] + row[consumed[a]])
+    return best
 
 
 @part
@@ -185,21 +226,22 @@ def _advance(
 ) -> int:
     """Let tokens enter the states of the next frame; returns how many states were found."""
     # Unsigned indices spare the test for a negative one, which this loop would feel.
-    count, best, top = 0, -np.inf, row.max()
+    count, top = 0, row.max()
+    lowest = _bound(row, tokens, node, score, first, split, weight, consumed) - width
     for i in tokens:
         n, so_far = np.uint32(node[i]), score[i]
         for a in range(np.uint64(first[n]), np.uint64(split[n])):
             left = so_far + weight[a]
-            if left + top < best - width:
+            if left + top < lowest:
                 break  # the arcs after it weigh less
             d = np.uint32(to[a])
             entered, before = left + row[np.uint32(consumed[a])], value[d]
-            if entered > before:
+            if entered > before and entered >= lowest:
                 if before == -np.inf:
                     found[count] = d
                     count += 1
                 value[d], came[d], via[d] = entered, i, a
-                best = max(best, entered)
+                lowest = max(lowest, entered - width)
     return count
 
 

@@ -98,6 +98,33 @@ def character_errors(
     return word_errors(*spelt)
 
 
+def phones(words: Sentence, pronunciations: Mapping[str, Sentence]) -> tuple[str, ...]:
+    """A sentence as phones, each word in its first pronunciation.
+
+    Args:
+        words: its words.
+        pronunciations: word -> phones; a word that is not among them counts as one phone.
+
+    Example:
+        >>> phones(["no", "uh"], {"no": ("n", "ow")})
+        ('n', 'ow', 'uh')
+    """
+    return tuple(phone for word in words for phone in pronunciations.get(word, (word,)))
+
+
+def phone_errors(
+    references: Iterable[Sentence],
+    hypotheses: Iterable[Sentence],
+    pronunciations: Mapping[str, Sentence],
+) -> ErrorCounts:
+    """Count the edits of every utterance's phones: a homophone is no error.
+
+    See ``word_errors`` and ``phones``.
+    """
+    spelt = ([phones(s, pronunciations) for s in side] for side in (references, hypotheses))
+    return word_errors(*spelt)
+
+
 def isolated_word_errors(
     scores: Iterable[np.ndarray],
     references: Sequence[str],

@@ -18,7 +18,7 @@ from harness.store import Run
 
 __all__ = ["measured", "text"]
 
-UNITS = ("words", "characters")
+UNITS = ("words", "characters", "phones")
 
 
 def measured(
@@ -76,8 +76,10 @@ def _words_are(corpus: Corpus) -> str:
     return "characters" if all(len(w) == 1 for words in said for w in words) else "words"
 
 
-def _tuned(run: Run) -> dict[str, float]:
-    names = ("scale", "insertion", "dev_word_error", "dev_frame_error", "passes")
+def _tuned(run: Run) -> dict[str, Any]:
+    names = ("dev_word_error", "dev_frame_error", "passes")
+    for setting in ("scale", "insertion"):
+        names += (setting, *(f"{setting}_{what}" for what in ("low", "high", "decided")))
     return {name: run.summary[name] for name in names if name in run.summary}
 
 
@@ -88,7 +90,8 @@ def _test(corpus: Corpus, test: str, runs: Sequence[Run]) -> dict[str, Any]:
         "chance": _chance(corpus, test),
         "unknown_words": runs[0].summary[f"{test}_unknown_words"],
     }
-    for unit in UNITS:
+    kept = load_file(runs[0].path(ERRORS))
+    for unit in (unit for unit in UNITS if f"{test}/{unit}/edits" in kept):
         errors, lengths = _errors(test, unit, runs)
         each = [bootstrap_rate_ci(own, lengths, _stream(test)) for own in errors]
         pooled = rate_ci(errors, lengths) if len(runs) > 1 else each[0]
@@ -148,7 +151,7 @@ def text(found: dict[str, Any]) -> str:
     lines = [*said, ""]
     heads = (
         "system", "set", "frames wrong", "chance", "unknown", _unit(found), "characters wrong",
-        "seeds",
+        "phones wrong", "seeds",
     )  # fmt: skip
     rows = [heads, ("---",) * len(heads)]
     for system in found["systems"]:
@@ -191,6 +194,7 @@ def _row(system: str, test: str, own: dict[str, Any]) -> tuple[str, ...]:
         f"{own['unknown_words']:.1%}",
         _rate(own["words"]),
         _rate(own["characters"]),
+        _rate(own["phones"]) if "phones" in own else "–",
         seeds,
     )
 
@@ -207,6 +211,16 @@ def _tuning(system: dict[str, Any]) -> str:
         return f"{system['system']}: nothing to tune."
     scales = ", ".join(f"{t['scale']:g}/{t['insertion']:g}" for t in tuned)
     rates = ", ".join(f"{t['dev_word_error']:.1%}" for t in tuned)
-    return (
-        f"{system['system']}: acoustic scale/insertion penalty {scales}, chosen on dev ({rates})."
-    )
+    told = f"{system['system']}: acoustic scale/insertion penalty {scales}, chosen on dev ({rates})"
+    return ". ".join([told, *_undecided(system)]) + "."
+
+
+def _undecided(system: dict[str, Any]) -> list[str]:
+    """What development data could not decide, setting by setting and seed by seed."""
+    return [
+        f"Dev cannot decide the {what} of seed {seed}: "
+        f"{tuned[f'{name}_low']:g} to {tuned[f'{name}_high']:g} do as well"
+        for what, name in (("scale", "scale"), ("penalty", "insertion"))
+        for seed, tuned in zip(system["seeds"], system["tuned"], strict=True)
+        if not tuned[f"{name}_decided"]
+    ]

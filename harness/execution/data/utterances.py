@@ -1,9 +1,10 @@
-"""Which replica decodes which utterances, and in what order."""
+"""Which utterances: those of each replica and in what order, and an even choice of some."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from data_synth.corpus import Utterances
 from harness.seeds import stream
 
 
@@ -32,3 +33,9 @@ def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray
         joined = np.concatenate(row)
         found[replica, : len(joined)] = joined
     return found
+
+
+def evenly(part: Utterances, at_most: int) -> Utterances:
+    """About ``at_most`` utterances, which lie evenly: neighbours are often of one speaker."""
+    chosen = np.linspace(0, len(part) - 1, min(at_most, len(part)))
+    return part.take(chosen.round().astype(np.int64))

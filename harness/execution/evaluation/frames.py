@@ -12,6 +12,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics.cross_entropy import cross_entropy, frame_errors
 from harness.acoustics.dnn import Dnn
+from harness.acoustics.tuning import Tuned
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.recognition import recogniser_of
 
@@ -73,9 +74,19 @@ class FrameEvaluator:
         """Frame scores of ``model [P]`` on any set."""
         return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
 
-    def word_errors(self, split: str, model: Tensor) -> np.ndarray:
-        """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``."""
-        return self.recogniser.errors(split, lambda part: self.likelihoods(model, part))
+    def tuned(self, model: Tensor) -> Tuned | None:
+        """What development data say ``model [P]`` is best decoded with, if it is decoded."""
+        return self.recogniser.tuned(lambda part: self.likelihoods(model, part))
+
+    def word_errors(self, split: str, model: Tensor, tuned: Tuned | None) -> np.ndarray:
+        """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``.
+
+        Args:
+            split: the test set.
+            model: the parameters.
+            tuned: of the same model.
+        """
+        return self.recogniser.errors(split, lambda part: self.likelihoods(model, part), tuned)
 
     @torch.no_grad()
     def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:

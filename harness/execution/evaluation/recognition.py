@@ -13,29 +13,28 @@ from harness.acoustics.decoder import Beam
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import isolated_word_errors, word_errors
-from harness.acoustics.tuning import recognise, tune
+from harness.acoustics.tuning import Tuned, recognise, tune
+from harness.execution.data.utterances import evenly
 
 ORDER = 2
 """Of the language model that tests are decoded with."""
-TUNED_ON = 40
-"""How many development utterances, evenly chosen, decide the acoustic scale."""
-BEAM = Beam(12.0)
+TUNED_ON = 100
+"""How many development utterances, evenly chosen, decide a model's acoustic scale."""
+BEAM = Beam(12.0, max_active=1000)
 
 ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
-"""Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
+"""Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance, by one model."""
 
 
 class Recogniser(Protocol):
-    """What turns frame scores into errors of one corpus.
+    """What turns a model's frame scores into errors of one corpus; it remembers no model."""
 
-    Attributes:
-        scale: the acoustic scale in use; None before it is tuned, or where none is needed.
-    """
+    def tuned(self, scores_of: ScoresOf) -> Tuned | None:
+        """The model's own acoustic scale, by development data; None where none is needed."""
+        ...
 
-    scale: float | None
-
-    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
-        """Errors of each utterance of a test set, int64 ``[U]``."""
+    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
+        """Errors of each utterance of a test set, int64 ``[U]``, as tuned for the same model."""
         ...
 
     def lengths(self, split: str) -> np.ndarray:
@@ -53,10 +52,14 @@ class SingleWords:
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.scale: float | None = None
 
-    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
+    def tuned(self, scores_of: ScoresOf) -> None:
+        """Nothing: no language model is weighed against the scores."""
+        del scores_of
+
+    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
         """1 where the wrong word scored best."""
+        del tuned
         part = self.corpus.split(split)
         said = [words[0] for words in part.words]
         lexicon, silence = self.corpus.lexicon, self.corpus.silence
@@ -68,31 +71,25 @@ class SingleWords:
 
 
 class Sentences:
-    """Beam search with a bigram; the acoustic scale is tuned on the development set, once.
-
-    The first model that is tested decides the scale, so it is the same for all tests and
-    passes of a run.
-    """
+    """Beam search with a bigram; each model's acoustic scale is tuned on the development set."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         model = language_model.train(corpus.lm_text, ORDER)
         self.graph = decoding_graph(model, Lexicon.of(corpus.lexicon, corpus.silence))
-        self.scale: float | None = None
 
-    def errors(self, split: str, scores_of: ScoresOf) -> np.ndarray:
+    def tuned(self, scores_of: ScoresOf) -> Tuned:
+        """The acoustic scale, without a penalty for words."""
+        dev = evenly(self.corpus.split("dev"), TUNED_ON)
+        return tune(dev.words, scores_of(dev), self.graph, insertions=(0.0,), beam=BEAM)
+
+    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
         """Substitutions, insertions and deletions of each utterance."""
-        if self.scale is None:
-            self.scale = self._tuned(scores_of)
+        assert tuned is not None
         part = self.corpus.split(split)
-        found = recognise(self.graph, scores_of(part), self.scale, BEAM)
+        found = recognise(self.graph, scores_of(part), tuned.best.scale, BEAM)
         return word_errors(part.words, [each.words for each in found]).errors
 
     def lengths(self, split: str) -> np.ndarray:
         """Words said in each utterance."""
         return np.array([len(words) for words in self.corpus.split(split).words], np.int64)
-
-    def _tuned(self, scores_of: ScoresOf) -> float:
-        dev = self.corpus.split("dev")
-        few = dev.take(np.arange(0, len(dev), max(1, len(dev) // TUNED_ON)))
-        return tune(few.words, scores_of(few), self.graph, insertions=(), beam=BEAM).best.scale

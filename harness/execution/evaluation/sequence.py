@@ -12,17 +12,16 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
-from harness.acoustics.decoder import Beam
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.scoring import ErrorCounts, word_errors
-from harness.acoustics.tuning import recognise, tune
+from harness.acoustics.scoring import Sentence, word_errors
+from harness.acoustics.tuning import Tuned, recognise, tune
 from harness.execution.data.decoding import Seen, Tally, log_posteriors
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
-
-BEAM = Beam(12.0)
+from harness.execution.data.utterances import evenly
+from harness.execution.evaluation.recognition import BEAM
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,14 @@ class HeldOut:
     Attributes:
         criterion: its value a frame, in nats (accuracy a frame for minimum Bayes risk).
         frame_error: share of frames whose target is not the most probable one.
-        word_error: decoded with the criterion's own graph and scale; NaN where nobody asked.
+        words: decoded with the criterion's own graph at the model's own acoustic scale; None
+            where nobody asked.
         tally: of the criterion.
     """
 
     criterion: float
     frame_error: float
-    word_error: float
+    words: Tuned | None
     tally: Tally
 
 
@@ -83,49 +83,54 @@ class SequenceEvaluator:
         held_out: int,
     ) -> None:
         self.net, self.frames, self.corpus, self.criterion = net, frames, corpus, criterion
-        dev = corpus.split("dev")
-        chosen = np.linspace(0, len(dev) - 1, min(held_out, len(dev)))
-        self._held_out = dev.take(chosen.round().astype(np.int64))
+        self._held_out = evenly(corpus.split("dev"), held_out)
 
     def held_out(self, model: Tensor, words: bool = True) -> HeldOut:
         """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
         part, tally, wrong = self._held_out, Tally(), 0
-        heard: list[tuple[str, ...]] = []
+        scores: list[np.ndarray] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
             tally.add(Seen.of(i, outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":
-                return HeldOut(np.nan, np.nan, np.nan, tally)
+                return HeldOut(np.nan, np.nan, None, tally)
             if words:
-                scores = [posteriors - self.criterion.log_prior]
-                scale = self.criterion.criterion.kappa
-                heard += [r.words for r in recognise(self.criterion.graph, scores, scale, BEAM)]
+                scores.append(posteriors - self.criterion.log_prior)
         value = tally.value / tally.value_frames if tally.value_frames else np.nan
-        errors = word_errors(part.words, heard).rate if words else np.nan
-        return HeldOut(value, wrong / part.total_frames, errors, tally)
+        graph = self.criterion.graph
+        tuned = tune(part.words, scores, graph, insertions=(0.0,), beam=BEAM) if words else None
+        return HeldOut(value, wrong / part.total_frames, tuned, tally)
 
-    def tests(self, model: Tensor, order: int) -> dict[str, Tested]:
-        """``model [P]`` on every test set, decoded with a language model of some order.
+    def tuned(self, model: Tensor, order: int) -> Tuned:
+        """What held-out speech says ``model [P]`` is best decoded with: scale and penalty.
 
-        The acoustic scale is the criterion's; the insertion penalty is tuned on the held-out
-        utterances.
+        Args:
+            model: the parameters.
+            order: of the language model.
         """
+        part = self._held_out
         graph = _test_graph(self.corpus, order)
-        dev, scale = self._held_out, (self.criterion.criterion.kappa,)
-        best = tune(dev.words, self._scores(model, dev), graph, scales=scale, beam=BEAM).best
-        found: dict[str, Tested] = {}
-        for test in self.corpus.tests:
-            part, wrong = self.corpus.split(test), 0
-            heard: list[tuple[str, ...]] = []
-            tuned = graph.penalised(best.insertion)
-            for i, posteriors in enumerate(self._posteriors(model, part)):
-                wrong += self._wrong(part, i, posteriors)
-                scores = [posteriors - self.criterion.log_prior]
-                heard += [r.words for r in recognise(tuned, scores, best.scale, BEAM)]
-            counts: ErrorCounts = word_errors(part.words, heard)
-            found[test] = Tested(counts.errors, counts.lengths, wrong / part.total_frames)
-        return found
+        return tune(part.words, self._scores(model, part), graph, beam=BEAM)
+
+    def test(self, split: str, model: Tensor, order: int, tuned: Tuned) -> Tested:
+        """``model [P]`` on a test set, decoded with a language model of some order.
+
+        Args:
+            split: the test set.
+            model: the parameters.
+            order: of the language model.
+            tuned: of the same model and order.
+        """
+        graph = _test_graph(self.corpus, order).penalised(tuned.best.insertion)
+        part, wrong = self.corpus.split(split), 0
+        heard: list[Sentence] = []
+        for i, posteriors in enumerate(self._posteriors(model, part)):
+            wrong += self._wrong(part, i, posteriors)
+            scores = [posteriors - self.criterion.log_prior]
+            heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
+        counts = word_errors(part.words, heard)
+        return Tested(counts.errors, counts.lengths, wrong / part.total_frames)
 
     def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
         return (p - self.criterion.log_prior for p in self._posteriors(model, part))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
@@ -18,6 +18,7 @@ from harness.acoustics.mmi import SequenceCriterion
 from harness.execution.data.corpora import corpus_of
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
+from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
@@ -109,7 +110,7 @@ class _Line:
         # Whole frames or none: rejected and cancelled ones would leave another function.
         criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
         self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))
-        self.part = _some(corpus.split("train"), config.utterances)
+        self.part = evenly(corpus.split("train"), config.utterances)
 
     def posteriors(self, point: float) -> list[np.ndarray]:
         """Log p(s|x_t) of each utterance, float64 [T, K]."""
@@ -147,8 +148,3 @@ class _Line:
         value = sum(self.criterion.outer(there[i], words[i], paths=paths[i]).value for i in usable)
         touching = sum(tangents[i].value(there[i]) for i in usable)
         return value / frames, touching / frames
-
-
-def _some(part: Utterances, at_most: int) -> Utterances:
-    chosen = np.linspace(0, len(part) - 1, min(at_most, len(part)))
-    return part.take(chosen.round().astype(np.int64))

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariable
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from data_synth import load_corpus
-from data_synth.corpus import Corpus
+from data_synth.corpus import Corpus, Utterances
 from data_synth.storage import load
 from harness.acoustics import language_model
 from harness.acoustics.arpa import read_arpa
@@ -26,10 +26,11 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.hmm import chain_scores, chains
 from harness.acoustics.language_model import LanguageModel
 from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.scoring import Sentence, character_errors, word_errors
+from harness.acoustics.scoring import Sentence, character_errors, phone_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
 from harness.execution.data.frames import Frames
+from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.evaluation.recognition import BEAM, ScoresOf
 from harness.execution.runs.config import RunConfig, plain
@@ -39,11 +40,12 @@ from harness.execution.training.run import train
 from harness.identity import identity
 from harness.store import Run, RunWriter, Store
 
-FORMAT = 1
+FORMAT = 2
 """Grows when the same configuration would no longer give the same errors."""
 ERRORS, HEARD = "errors.safetensors", "heard.json"
-"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words and characters for each test
-set; and what was recognised, a list of words for each utterance."""
+"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words, characters and phones (where
+words are made of phones) for each test set; and what was recognised, a list of words for each
+utterance."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Decoding:
         order: of the n-gram model estimated on the corpus's ``lm_text``.
         closed: the model knows every word of the lexicon; else those of its text alone.
         arpa: SHA-256 of an ARPA file used in its place; empty for none.
-        scales, insertions: acoustic scales and word insertion penalties to try on dev.
+        scales, insertions: acoustic scales and word insertion penalties that dev may choose.
         dev: how many development utterances decide, evenly chosen.
         beam: what the search keeps.
     """
@@ -132,7 +134,6 @@ class Transcriber:
 
     def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
         self.corpus, self.decoding, self.arpa = corpus, decoding, arpa
-        self.tuned: Tuned | None = None
 
     @cached_property
     def model(self) -> LanguageModel | None:
@@ -160,35 +161,35 @@ class Transcriber:
         words = [word for said in self.corpus.split(split).words for word in said]
         return sum(word not in self.vocabulary for word in words) / len(words)
 
-    def hear(self, split: str, scores_of: ScoresOf) -> list[Sentence]:
-        """What is recognised in each utterance; the first call tunes on the development set."""
-        part = self.corpus.split(split)
+    def tuned(self, scores_of: ScoresOf) -> Tuned | None:
+        """A model's scale and penalty, by development data; None where words come one by one."""
         if self.model is None:
+            return None
+        dev, decoding = evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
+        return tune(
+            dev.words,
+            scores_of(dev),
+            self._graph,
+            scales=decoding.scales,
+            insertions=decoding.insertions,
+            beam=decoding.beam,
+        )
+
+    def hear(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> list[Sentence]:
+        """What is recognised in each utterance, as tuned for the same model."""
+        part = self.corpus.split(split)
+        if tuned is None:
             laid = chains(self.corpus.lexicon, self.corpus.silence)
             best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
             return [(laid.words[i],) for i in best]
-        best = self._tune(scores_of).best
-        graph, beam = self._graph.penalised(best.insertion), self.decoding.beam
-        return [found.words for found in recognise(graph, scores_of(part), best.scale, beam)]
+        graph, beam = self._graph.penalised(tuned.best.insertion), self.decoding.beam
+        found = recognise(graph, scores_of(part), tuned.best.scale, beam)
+        return [each.words for each in found]
 
     @cached_property
     def _graph(self):
         assert self.model is not None
         return decoding_graph(self.model, self._said)
-
-    def _tune(self, scores_of: ScoresOf) -> Tuned:
-        if self.tuned is None:
-            dev, decoding = self.corpus.split("dev"), self.decoding
-            few = dev.take(np.arange(0, len(dev), max(1, len(dev) // decoding.dev)))
-            self.tuned = tune(
-                few.words,
-                scores_of(few),
-                self._graph,
-                scales=decoding.scales,
-                insertions=decoding.insertions,
-                beam=decoding.beam,
-            )
-        return self.tuned
 
 
 @executed.register
@@ -224,15 +225,19 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     heard: dict[str, list[Sentence]] = {}
     summary: dict[str, Any] = {"trained": trained.hash, "passes": trained.summary["passes"]}
     began = time.monotonic()
+
+    def scores_of(part: Utterances) -> list[np.ndarray]:
+        return evaluator.likelihoods(model, part)
+
+    tuned = transcriber.tuned(scores_of)
     for test in corpus.tests:
-        heard[test] = transcriber.hear(test, lambda part: evaluator.likelihoods(model, part))
-        arrays |= _errors(test, corpus.split(test).words, heard[test])
+        heard[test] = transcriber.hear(test, scores_of, tuned)
+        arrays |= _errors(corpus, test, heard[test])
         summary[f"{test}_frame_error"] = evaluator.frames_of(test, model).frame_error
         summary[f"{test}_unknown_words"] = transcriber.unknown(test)
     summary["dev_frame_error"] = evaluator.frames_of("dev", model).frame_error
-    if transcriber.tuned is not None:
-        best = transcriber.tuned.best
-        summary |= {"scale": best.scale, "insertion": best.insertion, "dev_word_error": best.rate}
+    if tuned is not None:
+        summary |= _told(tuned)
     with TemporaryDirectory() as folder:
         save_file(arrays, path := Path(folder) / ERRORS)
         writer.attach(ERRORS, path)
@@ -240,14 +245,27 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     writer.finish("done", summary, provenance={"testing_s": round(time.monotonic() - began, 3)})
 
 
-def _errors(
-    test: str, said: Sequence[Sentence], heard: Sequence[Sentence]
-) -> dict[str, np.ndarray]:
-    """Edits and lengths of a test set, by words and by characters."""
-    words, letters = word_errors(said, heard), character_errors(said, heard, " ")
+def _told(tuned: Tuned) -> dict[str, Any]:
+    """What was chosen, and between which settings development data could not."""
+    best = tuned.best
     return {
-        f"{test}/words/edits": words.edits,
-        f"{test}/words/lengths": words.lengths,
-        f"{test}/characters/edits": letters.edits,
-        f"{test}/characters/lengths": letters.lengths,
+        "scale": best.scale,
+        "scale_low": tuned.scale.low,
+        "scale_high": tuned.scale.high,
+        "scale_decided": float(tuned.scale.decided),
+        "insertion": best.insertion,
+        "insertion_low": tuned.insertion.low,
+        "insertion_high": tuned.insertion.high,
+        "insertion_decided": float(tuned.insertion.decided),
+        "dev_word_error": best.rate,
     }
+
+
+def _errors(corpus: Corpus, test: str, heard: Sequence[Sentence]) -> dict[str, np.ndarray]:
+    """Edits and lengths of a test set in every unit that the corpus has."""
+    said = corpus.split(test).words
+    counted = {"words": word_errors(said, heard), "characters": character_errors(said, heard, " ")}
+    if corpus.pronunciations:
+        counted["phones"] = phone_errors(said, heard, corpus.pronunciations)
+    edits = {f"{test}/{unit}/edits": counts.edits for unit, counts in counted.items()}
+    return edits | {f"{test}/{unit}/lengths": counts.lengths for unit, counts in counted.items()}

@@ -28,7 +28,7 @@ FORMAT = 3
 ADDED = ("protocol", "tested", "whole_trials", "shards", "precision")
 """Fields that came later: at their default they are no part of a run's identity."""
 
-Tested = Literal["every pass", "at the end", "never"]
+Tested = Literal["every pass", "first pass", "at the end", "never"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class RunConfig:
             part of the data; backup workers, whose slowest contributions are dropped; the
             asynchronous parameter server with settings of its own; or whatever else derives
             from `TimingProtocol` and hands out data. None is the plain server.
-        tested: when the test sets are scored, after every pass or the last one; a search for
-            settings on development data never needs them.
+        tested: when the test sets are scored: decoding takes long, and a search for settings on
+            development data never needs it.
         shards: equal parts of the model, each with a server of its own; then workers wait for
             each other at every evaluation.
         precision: of the products in gradients; see `harness.acoustics.precision`.
@@ -163,6 +163,11 @@ class RunConfig:
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""
         return self.stages[min(number, len(self.stages) - 1)]
+
+    def tests(self, number: int, last: bool) -> bool:
+        """Whether the test sets are scored after the pass of a number, from 0."""
+        due = {"every pass": True, "first pass": number == 0, "at the end": last, "never": False}
+        return due[self.tested]
 
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""

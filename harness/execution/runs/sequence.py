@@ -14,7 +14,7 @@ from harness.execution.data.utterances import orders
 from harness.execution.runs.config import RunConfig, plain
 from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Workload
 
-FORMAT = 2
+FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""
 
 SHUFFLINGS = ("none", "on the fly", "full")

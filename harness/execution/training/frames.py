@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.acoustics.tuning import Tuned
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
@@ -120,7 +121,7 @@ class FrameTraining(Training[FrameExecutor]):
             accuracy = 1.0 - self.evaluator.dev(self.executor.server.model).frame_error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
-        if self.config.tested == "every pass" or (last and self.config.tested == "at the end"):
+        if self.config.tests(position.stage, last):
             self._test()
         position.epoch_before += self.config.stage(position.stage).share
         position.steps_before += self.order.steps
@@ -170,15 +171,22 @@ class FrameTraining(Training[FrameExecutor]):
 
     def _test(self) -> None:
         """Score every candidate model on the test sets; the errors of each utterance are kept."""
-        for test in self.corpus.tests:
-            self.word_errors[f"{test}/lengths"] = self.evaluator.recogniser.lengths(test)
-            for name, model in self.executor.server.candidates().items():
-                wrong = self.evaluator.word_errors(test, model)
-                frames = self.evaluator.frames_of(test, model)
-                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
-                self.log(f"{test}_frame_error/{name}", frames.frame_error)
-                said = self.word_errors[f"{test}/lengths"]
-                self.log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
+        for name, model in self.executor.server.candidates().items():
+            tuned = self.evaluator.tuned(model)
+            if tuned is not None:
+                self.log(f"acoustic_scale/{name}", tuned.best.scale)
+                self.log(f"acoustic_scale_decided/{name}", float(tuned.decided))
+            for test in self.corpus.tests:
+                self._test_on(test, name, model, tuned)
+
+    def _test_on(self, test: str, name: str, model: Tensor, tuned: Tuned | None) -> None:
+        """Score one candidate on one test set."""
+        said = self.evaluator.recogniser.lengths(test)
+        wrong = self.evaluator.word_errors(test, model, tuned)
+        self.word_errors[f"{test}/lengths"] = said
+        self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+        self.log(f"{test}_frame_error/{name}", self.evaluator.frames_of(test, model).frame_error)
+        self.log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
 
     def _log_training_loss(self) -> None:
         position, total = self.position, self.executor.loss
@@ -218,11 +226,9 @@ class FrameTraining(Training[FrameExecutor]):
 
     def decided(self) -> Facts:
         """See `Training`."""
-        scale = self.evaluator.recogniser.scale
-        return {"position": vars(self.position), "pace": vars(self.pace), "acoustic_scale": scale}
+        return {"position": vars(self.position), "pace": vars(self.pace)}
 
     def take_up(self, facts: Facts) -> None:
         """See `Training`."""
         self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
         self.minibatches.begin(self.position.stage, self.position.steps_before)
-        self.evaluator.recogniser.scale = facts["acoustic_scale"]

@@ -103,7 +103,13 @@ class SequenceTraining(Training[SequenceExecutor]):
             self.evaluate()
         if not self.config.test:
             return
-        for test, found in self.evaluator.tests(self.deployed(), self.config.order).items():
+        model, order = self.deployed(), self.config.order
+        tuned = self.evaluator.tuned(model, order)
+        self.log("acoustic_scale/iterate", tuned.best.scale)
+        self.log("insertion_penalty/iterate", tuned.best.insertion)
+        self.log("acoustic_scale_decided/iterate", float(tuned.decided))
+        for test in self.corpus.tests:
+            found = self.evaluator.test(test, model, order, tuned)
             self.word_errors[f"{test}/lengths"] = found.lengths
             self.word_errors[f"{test}/iterate/{self.config.passes}"] = found.errors
             self.log(f"{test}_frame_error/iterate", found.frame_error)
@@ -157,8 +163,9 @@ class SequenceTraining(Training[SequenceExecutor]):
     def _log_held_out(self, found: HeldOut) -> None:
         self.log("held_out_criterion", found.criterion)
         self.log("dev_frame_error/iterate", found.frame_error)
-        if self.config.test:
-            self.log("dev_word_error/iterate", found.word_error)
+        if found.words is not None:
+            self.log("dev_word_error/iterate", found.words.best.rate)
+            self.log("dev_acoustic_scale/iterate", found.words.best.scale)
 
     def _log_tally(self) -> None:
         """Log what decoding came across, and begin to count anew."""

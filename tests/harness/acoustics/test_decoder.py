@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
+from harness.acoustics.decoder import (
+    EVERYTHING,
+    Beam,
+    _arguments,
+    _search,
+    decode,
+    lattice,
+)
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lexicon import Lexicon
@@ -127,3 +134,15 @@ def test_what_every_score_of_a_frame_gains_changes_no_path_under_any_beam(task_o
             assert (other.words, other.complete) == (one.words, one.complete)
             assert other.targets.tolist() == one.targets.tolist()
             assert other.score == pytest.approx(one.score + gain * 15)
+
+
+@pytest.mark.parametrize("most", [1, 10, 30])
+def test_of_too_many_states_the_best_survive_and_those_that_tie_with_the_last(most):
+    graph, scores = random_task()
+    scores[10:] = np.round(scores[10:])  # so that many tie
+    tokens = _search(*_arguments(graph, scores, Beam(1000.0, most)))
+    node, score, layer_first = tokens[0], tokens[1], tokens[4]
+    for layer in range(1, len(scores)):
+        here = slice(layer_first[layer], layer_first[layer + 1])
+        states = np.sort(score[here][node[here] < graph.states])
+        assert len(states) == most or (len(states) > most and states[0] == states[-most])

@@ -1,4 +1,4 @@
-"""The acoustic scale of test sets: tuned once, on an even part of the development set."""
+"""The acoustic scale of test sets: each model's own, by an even part of the development set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import word_errors
-from harness.acoustics.tuning import SCALES, recognise
+from harness.acoustics.tuning import recognise, tune
 from harness.execution.evaluation import recognition
 from harness.execution.evaluation.recognition import BEAM, ORDER, Sentences
 from harness.seeds import stream
@@ -38,9 +38,8 @@ def corpus() -> Corpus:
     return Corpus("tiny", features, every, table, LEXICON, lm_text=TEXT)
 
 
-def test_the_scale_is_tuned_once_on_development_utterances_that_lie_evenly(corpus, monkeypatch):
-    monkeypatch.setattr(recognition, "TUNED_ON", 3)
-    asked = []
+def scores_with(corpus, asked, gain):
+    """A model that tells the targets under noise, with scores of some size; notes who asks."""
 
     def scores_of(part: Utterances) -> list[np.ndarray]:
         asked.append(part.id.tolist())
@@ -48,27 +47,34 @@ def test_the_scale_is_tuned_once_on_development_utterances_that_lie_evenly(corpu
         for start, frames in zip(part.start.tolist(), part.frames.tolist(), strict=True):
             rows = corpus.targets[start : start + frames]
             noise = stream(8, "noise", start).normal(size=(frames, 4))
-            scores.append(3.0 * np.eye(4)[rows] + 4.0 * noise)
+            scores.append(gain * (3.0 * np.eye(4)[rows] + 4.0 * noise))
         return scores
 
-    recogniser = Sentences(corpus)
-    errors = recogniser.errors("clean", scores_of)
+    return scores_of
+
+
+def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus, monkeypatch):
+    monkeypatch.setattr(recognition, "TUNED_ON", 4)
+    asked = []
+    scores_of, recogniser = scores_with(corpus, asked, 1.0), Sentences(corpus)
+    tuned = recogniser.tuned(scores_of)
+    errors = recogniser.errors("clean", scores_of, tuned)
     assert asked == [["0", "3", "6", "9"], ["10", "11", "12", "13", "14"]]
 
     graph = decoding_graph(train(TEXT, ORDER), Lexicon.of(LEXICON))
     dev, clean = corpus.split("dev").take(np.arange(0, 10, 3)), corpus.split("clean")
-
-    def rate(scale: float) -> float:
-        found = recognise(graph, scores_of(dev), scale, BEAM)
-        return word_errors(dev.words, [each.words for each in found]).rate
-
-    assert len({rate(scale) for scale in SCALES}) > 1
-    assert recogniser.scale == min(SCALES, key=rate)
-    heard = recognise(graph, scores_of(clean), recogniser.scale, BEAM)
+    assert tuned == tune(dev.words, scores_of(dev), graph, insertions=(0.0,), beam=BEAM)
+    heard = recognise(graph, scores_of(clean), tuned.best.scale, BEAM)
     assert errors.tolist() == word_errors(clean.words, [h.words for h in heard]).errors.tolist()
 
-    asked.clear()
-    recogniser.scale = 0.7
-    recogniser.errors("clean", scores_of)
-    assert asked == [["10", "11", "12", "13", "14"]]
-    assert recogniser.scale == 0.7
+
+def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpus):
+    one, other = scores_with(corpus, [], 1.0), scores_with(corpus, [], 10.0)
+    shared = Sentences(corpus)
+    for scores_of in (one, other, one):
+        alone = Sentences(corpus)
+        tuned = shared.tuned(scores_of)
+        assert tuned == alone.tuned(scores_of)
+        found = shared.errors("clean", scores_of, tuned)
+        assert found.tolist() == alone.errors("clean", scores_of, tuned).tolist()
+    assert shared.tuned(one).best.scale > shared.tuned(other).best.scale

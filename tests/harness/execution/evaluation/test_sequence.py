@@ -43,10 +43,11 @@ def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, mon
             yield (log_posteriors(net, model, x) - PRIOR).tolist()
 
     held_out = corpus.split("dev").take(np.array([0, 2, 3]))  # three of four, evenly
-    evaluator.held_out(model)
-    assert [each.tolist() for each in seen] == list(expected(held_out))
-    seen.clear()
-    evaluator.tests(model, order=1)
-    assert [each.tolist() for each in tuned] == list(expected(held_out))
+    for tune_on_held_out in (evaluator.held_out, lambda model: evaluator.tuned(model, order=1)):
+        tuned.clear()
+        found = tune_on_held_out(model)
+        assert [each.tolist() for each in tuned] == list(expected(held_out))
+    for test in corpus.tests:
+        evaluator.test(test, model, 1, found)
     tested = [scores for test in corpus.tests for scores in expected(corpus.split(test))]
     assert [each.tolist() for each in seen] == tested
