@@ -9,9 +9,10 @@ Shape letters: R replicas, N rows of a minibatch, D columns of a row, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,6 +123,57 @@ def step_(
     return losses, Joint(inputs, outputs)
 
 
+class Call(NamedTuple):
+    """One call of `precondition`: its arguments, without the options."""
+
+    moment: Moment
+    rows: Rows
+    scale: float = 1.0
+
+
+def together(calls: Sequence[Call], options: Preconditioner) -> list[tuple[Moment, Factor]]:
+    """`precondition` of several sides that share options; alike ones with few rows as one batch.
+
+    Args:
+        calls: of any widths, numbers of rows, scales and numbers of calls before.
+        options: of all of them.
+
+    Returns:
+        What `precondition` returns, for each in its order.
+    """
+    alike = dict[Hashable, list[int]]()
+    for i, call in enumerate(calls):
+        alike.setdefault(_kind(call) if call.rows.x.numel() <= FEW else i, []).append(i)
+    done = dict[int, tuple[Moment, Factor]]()
+    for places in alike.values():
+        some = [calls[i] for i in places]
+        rows = Rows(_joined([call.rows.x for call in some]), some[0].rows.appended)
+        moment = _joint_moment([call.moment for call in some])
+        after, factor = precondition(moment, rows, options, some[0].scale)
+        done |= dict(zip(places, _apart(after, factor, len(places)), strict=True))
+    return [done[i] for i in range(len(calls))]
+
+
+def _kind(call: Call) -> Hashable:
+    """What sides must share to go through one call."""
+    x, moment = call.rows.x, call.moment
+    return x.shape, call.rows.appended, call.scale, moment.calls, x.dtype, x.device
+
+
+def _apart(moment: Moment, factor: Factor, sides: int) -> list[tuple[Moment, Factor]]:
+    """The estimates and factors of so many sides that were one batch."""
+    factors = [Factor(*parts) for parts in zip(*(t.chunk(sides) for t in factor), strict=True)]
+    return list(zip(_moments(moment, sides), factors, strict=True))
+
+
+def _moments(moment: Moment, sides: int) -> list[Moment]:
+    tensors = {name: getattr(moment, name).chunk(sides) for name in Moment.TENSORS}
+    return [
+        Moment(**{name: parts[i] for name, parts in tensors.items()}, calls=moment.calls)
+        for i in range(sides)
+    ]
+
+
 @dataclass(frozen=True)
 class _Side:
     """One layer's preconditioned side without γ: ``hat [R, N, D]``, and the ones appended to it."""
@@ -192,8 +244,5 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 def _by_layer(groups: Sequence[Group]) -> dict[int, Moment]:
     found = dict[int, Moment]()
     for group in groups:
-        parts = {n: getattr(group.moment, n).chunk(len(group.layers)) for n in Moment.TENSORS}
-        for at, i in enumerate(group.layers):
-            own = {name: split[at] for name, split in parts.items()}
-            found[i] = Moment(**own, calls=group.moment.calls)
+        found |= dict(zip(group.layers, _moments(group.moment, len(group.layers)), strict=True))
     return found

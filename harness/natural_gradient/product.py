@@ -57,17 +57,16 @@ def add_product_(
         bias.unsqueeze(2).baddbmm_(back.mT, ones)
 
 
-def project_(weight: Tensor, bias: Tensor | None, inputs: Factor, outputs: Factor) -> None:
-    """``G ← (I - WₒᵀWₒ) G (I - WᵢᵀWᵢ)`` for ``G = [weight, bias]``, in place, without γ.
+def project_(gradient: Tensor, inputs: Factor, outputs: Factor) -> None:
+    """``G ← (I - WₒᵀWₒ) G (I - WᵢᵀWᵢ)``, in place, without γ.
 
     Args:
-        weight: ``[R, n, m]``.
-        bias: ``[R, n]``; None if the inputs have no one appended.
+        gradient: G, ``[R, n, D]``; of a layer with a bias, which is its last column, D = m + 1.
         inputs: the factor of the layer's inputs.
         outputs: that of its output derivatives.
     """
-    right = _right(weight, bias, inputs)
-    _subtract(weight, bias, inputs, outputs, right, torch.bmm(outputs.basis, weight))
+    gradient.baddbmm_(torch.bmm(gradient, inputs.basis.mT), inputs.basis, alpha=-1)
+    gradient.baddbmm_(outputs.basis.mT, torch.bmm(outputs.basis, gradient), alpha=-1)
 
 
 def _forms(x: Tensor, delta: Tensor, fi: Factor, fo: Factor) -> bool:
@@ -119,17 +118,15 @@ def _project_product(
     scale_(weight, bias, scale)
 
 
-def _right(weight: Tensor, bias: Tensor | None, inputs: Factor) -> Tensor:
+def _right(weight: Tensor, bias: Tensor, inputs: Factor) -> Tensor:
     """``G Wᵢᵀ``, ``[R, n, kᵢ]``, for ``G = [weight, bias]``."""
     m = weight.shape[2]
     right = torch.bmm(weight, inputs.basis[:, :, :m].mT)
-    if bias is not None:
-        right.addcmul_(bias.unsqueeze(2), inputs.basis[:, :, m:].mT)
-    return right
+    return right.addcmul_(bias.unsqueeze(2), inputs.basis[:, :, m:].mT)
 
 
 def _subtract(
-    weight: Tensor, bias: Tensor | None, fi: Factor, fo: Factor, right: Tensor, left: Tensor
+    weight: Tensor, bias: Tensor, fi: Factor, fo: Factor, right: Tensor, left: Tensor
 ) -> None:
     """G less what both sides shrink, as one product.
 
@@ -139,7 +136,6 @@ def _subtract(
     columns = torch.cat([torch.baddbmm(right, back, torch.bmm(fo.basis, right), alpha=-1), back], 2)
     m = weight.shape[2]
     weight.baddbmm_(columns, torch.cat([fi.basis[:, :, :m], left], 1), alpha=-1)
-    if bias is not None:
-        end = torch.bmm(fo.basis, bias.unsqueeze(2))
-        last = torch.cat([fi.basis[:, :, m:], end], 1)
-        bias.unsqueeze(2).baddbmm_(columns, last, alpha=-1)
+    end = torch.bmm(fo.basis, bias.unsqueeze(2))
+    last = torch.cat([fi.basis[:, :, m:], end], 1)
+    bias.unsqueeze(2).baddbmm_(columns, last, alpha=-1)

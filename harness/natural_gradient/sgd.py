@@ -22,9 +22,10 @@ from harness.natural_gradient.change import (
     per_sample_share,
     scale_,
 )
-from harness.natural_gradient.estimate import Preconditioner, Rows
-from harness.natural_gradient.layer import NaturalGradient, Sides, one_side
-from harness.natural_gradient.precondition import Factor
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
+from harness.natural_gradient.joint import Call, together
+from harness.natural_gradient.layer import NaturalGradient, Sides
+from harness.natural_gradient.precondition import Factor, untouched
 from harness.natural_gradient.product import project_
 
 Reduction = Literal["mean", "sum"]
@@ -62,15 +63,14 @@ class _Watched:
         dtype = self.module.weight.dtype
         return Rows(x.to(dtype).unsqueeze(0), self.appended), Rows(delta.to(dtype).unsqueeze(0))
 
-    def gradient(self) -> tuple[Tensor, Tensor | None]:
-        """Copies of ``[1, n, m]`` and ``[1, n]`` (None without a bias)."""
+    def gradient(self) -> Tensor:
+        """A copy, ``[1, n, m]``; with a bias, its last column, ``[1, n, m + 1]``."""
         weight, bias = self.module.weight, self.module.bias
         assert weight.grad is not None
         if not self.appended:
-            return weight.grad[None].clone(), None
-        return weight.grad[None].clone(), (
-            torch.zeros_like(bias) if bias.grad is None else bias.grad.clone()
-        )[None]
+            return weight.grad[None].clone()
+        last = torch.zeros_like(bias) if bias.grad is None else bias.grad
+        return torch.cat([weight.grad, last.unsqueeze(1)], 1)[None]
 
 
 class NGSGD(torch.optim.Optimizer):
@@ -196,46 +196,59 @@ class NGSGD(torch.optim.Optimizer):
         """The linear layers' directions, by parameter."""
         rates = {p: group["lr"] for group in self.param_groups for p in group["params"]}
         ready = [w for w in self._watched if w.seen and w.module.weight.grad is not None]
-        made = [self._direction(w, rates[w.module.weight]) for w in ready]
+        factors = self._factors(ready)
+        made = [
+            self._direction(w, rates[w.module.weight], *both)
+            for w, both in zip(ready, factors, strict=True)
+        ]
         change = self.options.max_change
         if made and isinstance(change, PerComponent):
-            norms = torch.stack([norm for _, _, norm in made])
+            norms = torch.stack([norm for _, norm in made])
             norm = cast(Tensor, norms.norm(dim=0))  # pyright: ignore[reportUnknownMemberType]
             share = torch.clamp(change.together / norm, max=1.0)
-            for weight, bias, _ in made:
-                scale_(weight, bias, share)
+            for direction, _ in made:
+                scale_(direction, None, share)
         directions: dict[Tensor, Tensor] = {}
-        for watched, (weight, bias, _) in zip(ready, made, strict=True):
-            directions[watched.module.weight] = weight[0]
-            if bias is not None:
-                directions[watched.module.bias] = bias[0]
+        for watched, (direction, _) in zip(ready, made, strict=True):
+            module = watched.module
+            directions[module.weight] = direction[0, :, : module.in_features]
+            if watched.appended:
+                directions[module.bias] = direction[0, :, -1]
         return directions
 
-    def _direction(self, watched: _Watched, rate: Rate) -> tuple[Tensor, Tensor | None, Tensor]:
-        """A layer's ``[1, n, m]``, ``[1, n]`` and the norm of its change, ``[1]``."""
-        rows, ends = watched.rows()
-        count = rows.x.shape[1] if self.reduction == "mean" else 1
-        fi, fo = self._factors(watched, rows, ends, float(count))
-        weight, bias = watched.gradient()
-        project_(weight, bias, fi, fo)
+    def _direction(
+        self, watched: _Watched, rate: Rate, fi: Factor, fo: Factor
+    ) -> tuple[Tensor, Tensor]:
+        """A layer's ``[1, n, m or m + 1]`` and the norm of its change, ``[1]``."""
+        direction = watched.gradient()
+        project_(direction, fi, fo)
         scale, change = fi.gain * fo.gain, self.options.max_change
         if isinstance(change, PerSample):
             scale *= per_sample_share(change, fi.squares, fo.squares, scale, rate)
-        scale_(weight, bias, scale)
+        scale_(direction, None, scale)
         norm = torch.zeros_like(scale)
         if isinstance(change, PerComponent):
-            norm = limited_(weight, bias, rate, change.each)
-        return weight, bias, norm
+            norm = limited_(direction, None, rate, change.each)
+        return direction, norm
 
-    def _factors(
-        self, watched: _Watched, rows: Rows, ends: Rows, scale: float
-    ) -> tuple[Factor, Factor]:
-        """Both sides' factors; the estimates move on."""
-        sides = watched.sides or self._start(rows, ends)
-        inputs, fi = one_side(self.options.inputs, sides.inputs, rows)
-        outputs, fo = one_side(self.options.outputs, sides.outputs, ends, scale)
-        watched.sides = Sides(inputs, outputs)
-        return fi, fo
+    def _factors(self, ready: Sequence[_Watched]) -> list[tuple[Factor, Factor]]:
+        """Both sides' factors of layers; their estimates move on."""
+        rows = [watched.rows() for watched in ready]
+        sides = [w.sides or self._start(*both) for w, both in zip(ready, rows, strict=True)]
+        inputs = _one_side(
+            self.options.inputs,
+            [(known.inputs, x, 1.0) for known, (x, _) in zip(sides, rows, strict=True)],
+        )
+        outputs = _one_side(
+            self.options.outputs,
+            [
+                (known.outputs, ends, float(ends.x.shape[1]) if self.reduction == "mean" else 1.0)
+                for known, (_, ends) in zip(sides, rows, strict=True)
+            ],
+        )
+        for watched, (i, _), (o, _) in zip(ready, inputs, outputs, strict=True):
+            watched.sides = Sides(i, o)
+        return [(fi, fo) for (_, fi), (_, fo) in zip(inputs, outputs, strict=True)]
 
     def _start(self, *both: Rows) -> Sides:
         options: Sequence[Preconditioner | None] = (self.options.inputs, self.options.outputs)
@@ -245,3 +258,12 @@ class NGSGD(torch.optim.Optimizer):
                 for how, rows in zip(options, both, strict=True)
             )
         )
+
+
+def _one_side(
+    options: Preconditioner | None, calls: Sequence[tuple[Moment | None, Rows, float]]
+) -> Sequence[tuple[Moment | None, Factor]]:
+    """The same side of layers: preconditioned, or left as it is."""
+    if options is None:
+        return [(None, untouched(rows)) for _, rows, _ in calls]
+    return together([Call(m, rows, scale) for m, rows, scale in calls if m is not None], options)

@@ -7,9 +7,17 @@ from torch import Tensor
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.local_descent import descend
-from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.natural_gradient import (
+    NaturalGradient,
+    PerComponent,
+    PerSample,
+    Preconditioner,
+    joint,
+)
+from harness.natural_gradient.estimate import Rows
 from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
+from harness.natural_gradient.precondition import formed, precondition
 from harness.network import Minibatch
 from tests.harness.natural_gradient.invariants import invariants
 
@@ -84,3 +92,30 @@ def test_a_side_without_an_estimate_cannot_be_joined():
     plain = NaturalGradient(None, OPTIONS.outputs)
     with pytest.raises(ValueError, match="layer 0 has a side without an estimate"):
         join(plain.start(LAYOUT.sizes, 1))
+
+
+def test_sides_alike_and_sides_unlike_are_preconditioned_as_each_alone(monkeypatch):
+    """Two of a width, one of another, one with a one appended, one on another scale."""
+    draw = torch.Generator().manual_seed(3)
+    kinds = [(12, False, 1.0), (12, False, 1.0), (9, False, 1.0), (11, True, 1.0), (12, False, 4.0)]
+    options = Preconditioner(4, 2)
+    moments = [options.start(1, m + one, FLOAT64) for m, one, _ in kinds]
+    alone, counted = list(moments), list[int]()
+    monkeypatch.setattr(
+        joint, "precondition", lambda *a: (counted.append(len(a[1].x)), precondition(*a))[1]
+    )
+    for _ in range(15):
+        rows = [
+            Rows(torch.randn(1, FRAMES, m, generator=draw, dtype=FLOAT64), one)
+            for m, one, _ in kinds
+        ]
+        scales = [scale for *_, scale in kinds]
+        done = joint.together([*map(joint.Call, moments, rows, scales)], options)
+        moments = [moment for moment, _ in done]
+        for i, (_, factor) in enumerate(done):
+            alone[i], expected = precondition(alone[i], rows[i], options, scales[i])
+            for found, one in zip(factor[2:], expected[2:], strict=True):
+                torch.testing.assert_close(found, one, rtol=1e-10, atol=1e-12)
+            found, one = (formed(rows[i], each) for each in (factor, expected))
+            torch.testing.assert_close(found, one, rtol=1e-10, atol=1e-12)
+    assert sorted(counted[:4]) == [1, 1, 1, 2]
