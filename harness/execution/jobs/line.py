@@ -15,14 +15,15 @@ from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
-from harness.execution.data.corpora import corpus_of
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.run import final_model, started, train_sequence
+from harness.execution.training.alignment import targeted
+from harness.execution.training.initial import final_model
+from harness.execution.training.run import started, train_sequence
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 2
@@ -61,7 +62,7 @@ class LineConfig:
 @executed.register
 def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
     """As `along_line`, of the corpus that the configuration names."""
-    return along_line(config, corpus_of(config.training), store, watch)
+    return along_line(config, targeted(config.training.start, store, watch), store, watch)
 
 
 def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:

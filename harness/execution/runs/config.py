@@ -25,7 +25,9 @@ from harness.spec import setting
 
 FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""
-ADDED = ("protocol", "tested", "whole_trials", "shards", "precision")
+ALIGNMENT_FORMAT = 1
+"""The same of an alignment."""
+ADDED = ("protocol", "tested", "whole_trials", "shards", "precision", "targets")
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
@@ -75,6 +77,8 @@ class RunConfig:
         shards: equal parts of the model, each with a server of its own; then workers wait for
             each other at every evaluation.
         precision: of the products in gradients; see `harness.acoustics.precision`.
+        targets: what frames are trained towards and scored against in place of the corpus's own
+            targets.
 
     Raises:
         UserError: settings that do not go together.
@@ -103,6 +107,7 @@ class RunConfig:
     tested: Tested = "every pass"
     shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
+    targets: ForcedAlignment | None = None
 
     def __post_init__(self) -> None:
         self._check_protocol()
@@ -239,6 +244,24 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
+        return plain(self)
+
+
+@dataclass(frozen=True)
+class ForcedAlignment:
+    """The targets that a trained network finds for what was said in a corpus.
+
+    Args:
+        network: the training whose last model scores the frames.
+        kappa: what its acoustic scores are multiplied with; transitions and words weigh 1.
+    """
+
+    network: RunConfig
+    kappa: float = setting(above=0.0)
+    format: int = ALIGNMENT_FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the alignment's identity hashes."""
         return plain(self)
 
 

@@ -1,4 +1,7 @@
-"""What a run starts from; RBM pretraining is a run of its own, which all of a seed share."""
+"""What a run starts from: drawn, pretrained, or what another has trained.
+
+RBM pretraining is a run of its own, which all of a seed share.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.acoustics.stack import random_parameters
+from harness.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.runs.config import RunConfig
 from harness.seeds import stream_key
-from harness.store import RunWriter, Store
+from harness.store import Run, RunWriter, Store
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
@@ -58,6 +62,19 @@ class PretrainingConfig:
         if self.share == 1.0:
             del told["share"]
         return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
+
+
+def final_model(run: Run) -> Tensor:
+    """The final parameters ``[P]`` of a run.
+
+    Raises:
+        UserError: it has kept none.
+    """
+    try:
+        return load_file(run.path(MODEL))["model"]
+    except FileNotFoundError:
+        where = f"delete {run.dir} to have it trained again"
+        raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None
 
 
 def initial_parameters(

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from safetensors.torch import save_file as save_tensors  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
@@ -16,12 +15,12 @@ from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import check_here
 from harness.errors import UserError
-from harness.execution.data.corpora import corpus_of
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import frames, sequence
-from harness.execution.training.initial import MODEL
+from harness.execution.training.alignment import targeted
+from harness.execution.training.initial import MODEL, final_model
 from harness.execution.training.loop import Training
 from harness.identity import SHORT
 from harness.simulator import concat
@@ -45,7 +44,7 @@ def train(
 
     Args:
         config: what to run.
-        corpus: the corpus it names.
+        corpus: the corpus it names, with the targets it names (see `alignment.targeted`).
         store: where it is kept.
         watch: told of progress.
         executed_by: makes the executor, by default a simulated cluster.
@@ -104,12 +103,12 @@ def train_sequence(
 
 @executed.register
 def _(config: RunConfig, store: Store, watch: Watch) -> Run:
-    return train(config, corpus_of(config), store, watch)
+    return train(config, targeted(config, store, watch), store, watch)
 
 
 @executed.register
 def _(config: SequenceConfig, store: Store, watch: Watch) -> Run:
-    return train_sequence(config, corpus_of(config), store, watch)
+    return train_sequence(config, targeted(config.start, store, watch), store, watch)
 
 
 def identified(
@@ -151,16 +150,3 @@ def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Te
     if run.status != "done":
         raise UserError(f"start: {run.ending()}")
     return final_model(run)
-
-
-def final_model(run: Run) -> Tensor:
-    """The final parameters ``[P]`` of a run.
-
-    Raises:
-        UserError: it has kept none.
-    """
-    try:
-        return load_file(run.path(MODEL))["model"]
-    except FileNotFoundError:
-        where = f"delete {run.dir} to have it trained again"
-        raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None
