@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapreplace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.network import Minibatch
 from harness.seeds import stream
+
+Shuffling = Literal["none", "on the fly", "full"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class Order:
         minibatch: frames a minibatch.
         share: the share of the utterances used.
         a_fold: minibatches that are handed out for a fold.
+        shuffling: ``"full"`` as above; ``"none"`` leaves frames in the order of their utterances;
+            ``"on the fly"`` has in a minibatch a frame of each slot's utterance (`slotted`).
     """
 
     seed: int
@@ -104,6 +110,7 @@ class Order:
     minibatch: int
     share: float = 1.0
     a_fold: int = 1
+    shuffling: Shuffling = "full"
 
     @property
     def steps(self) -> int:
@@ -113,7 +120,9 @@ class Order:
     @cached_property
     def folds(self) -> int:
         """Folds in the stage."""
-        return int(self.frames[self._subset].sum()) // (self.minibatch * self.a_fold)
+        slots = self.shuffling == "on the fly"  # which leave frames out at the end
+        rows = len(self._shuffled) if slots else int(self.frames[self._subset].sum())
+        return rows // (self.minibatch * self.a_fold)
 
     def rows(self, step: int) -> np.ndarray:
         """The frames (row numbers, ``[B]``) of minibatch ``step``.
@@ -137,12 +146,42 @@ class Order:
     def _shuffled(self) -> np.ndarray:
         """Every row of the stage in the order it is trained on."""
         chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
+        rows = row_numbers(self.start[chosen], self.frames[chosen])
+        if self.shuffling == "none":
+            return rows
+        if self.shuffling == "on the fly":
+            return rows[slotted(self.frames[chosen], self.minibatch)]
         # 0, because frames were once shuffled piece by piece: one piece keeps its bytes.
-        frame_order = stream(self.seed, "frame order", self.stage, 0)
-        return frame_order.permutation(row_numbers(self.start[chosen], self.frames[chosen]))
+        return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
 
 
 def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
     """The row numbers of utterances, one after the other."""
     before = np.cumsum(frames) - frames
     return np.arange(int(frames.sum())) + np.repeat(start - before, frames)
+
+
+def slotted(frames: np.ndarray, slots: int) -> np.ndarray:
+    """Paper 3's on-the-fly shuffling (section 3.1), of frames that need no decoding.
+
+    Each slot has an utterance and gives one frame to every minibatch; a slot that has run out
+    takes the next utterance, the first slot first. What is left when no slot can take another
+    and one has run out fills no minibatch and is left out.
+
+    Args:
+        frames: length of each utterance, in the order they are taken.
+        slots: frames of a minibatch.
+
+    Returns:
+        Positions in the utterances laid end to end, int64, minibatch after minibatch.
+    """
+    free = [(0, slot) for slot in range(slots)]
+    given: list[list[np.ndarray]] = [[] for _ in free]
+    begin = 0
+    for length in frames.tolist():
+        steps, slot = free[0]
+        given[slot].append(np.arange(begin, begin + length))
+        heapreplace(free, (steps + length, slot))
+        begin += length
+    columns = [np.concatenate([np.zeros(0, np.int64), *own]) for own in given]
+    return np.stack([own[: free[0][0]] for own in columns], axis=1).ravel()

@@ -16,7 +16,7 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
-from harness.execution.data.frames import Frames, Order
+from harness.execution.data.frames import Frames, Order, Shuffling
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
@@ -27,7 +27,7 @@ FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""
 ALIGNMENT_FORMAT = 1
 """The same of an alignment."""
-ADDED = ("protocol", "tested", "whole_trials", "shards", "precision", "targets")
+ADDED = ("protocol", "tested", "whole_trials", "shards", "precision", "targets", "shuffling")
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
@@ -79,6 +79,7 @@ class RunConfig:
         precision: of the products in gradients; see `harness.acoustics.precision`.
         targets: what frames are trained towards and scored against in place of the corpus's own
             targets.
+        shuffling: of frames, as `Order` has it; all workers share the slots.
 
     Raises:
         UserError: settings that do not go together.
@@ -108,6 +109,7 @@ class RunConfig:
     shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
     targets: ForcedAlignment | None = None
+    shuffling: Shuffling = "full"
 
     def __post_init__(self) -> None:
         self._check_protocol()
@@ -115,6 +117,8 @@ class RunConfig:
             raise UserError("schedule: a search needs the parameter server")
         if self.rounds and len(self.stages) != 1:
             raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
+        if self.rounds and self.shuffling != "full":
+            raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}
         if untrained := kinds & ({"server", "message"} if self.rounds else {"server"}):
             told = f"{min(untrained)!r} can be timed but not trained with"
@@ -193,7 +197,8 @@ class RunConfig:
         if own is not None:
             between = (self.workers, size, own, share)
             return Partition(self.seed, stage, train.start, train.frames, *between)
-        order = Order(self.seed, stage, train.start, train.frames, size, share, a_fold)
+        cut = (size, share, a_fold, self.shuffling)
+        order = Order(self.seed, stage, train.start, train.frames, *cut)
         if not order.folds:
             need = f"{a_fold} minibatches of {size} frames"
             raise UserError(f"stages: a fold takes {need}, which {train.total_frames} do not fill")

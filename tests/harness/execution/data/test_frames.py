@@ -8,7 +8,7 @@ import torch
 
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Search
-from harness.execution.data.frames import Frames, Order
+from harness.execution.data.frames import Frames, Order, slotted
 from harness.seeds import stream
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
@@ -95,3 +95,37 @@ def test_a_minibatch_is_of_its_step_whoever_the_worker():
     ours = order()
     dealt = ours.rows_of([(2, 5), (0, 1), (9, 5)])
     assert dealt.tolist() == [ours.rows(5).tolist(), ours.rows(1).tolist(), ours.rows(5).tolist()]
+
+
+def in_slots_by_hand(frames, slots):
+    """The same frame by frame: a list of utterances, and what is left of each slot's."""
+    waiting = [list(range(sum(frames[:i]), sum(frames[: i + 1]))) for i in range(len(frames))]
+    places, found = [[] for _ in range(slots)], []
+    while True:
+        for place in places:
+            if not place and waiting:
+                place.extend(waiting.pop(0))
+        if not all(places):
+            return found
+        found += [place.pop(0) for place in places]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 9])
+def test_on_the_fly_each_slot_gives_a_frame_of_its_own_utterance(slots):
+    frames = LENGTHS.tolist()
+    assert slotted(np.array(frames), slots).tolist() == in_slots_by_hand(frames, slots)
+
+
+def test_without_shuffling_a_minibatch_has_frames_that_follow_one_another():
+    order = Order(7, 0, START, LENGTHS, 2, 1.0, 1, "none")
+    for step in range(order.steps):
+        first, second = order.rows(step).tolist()
+        assert second == first + 1 or second in START
+
+
+def test_on_the_fly_no_minibatch_has_two_frames_of_one_utterance():
+    order = Order(7, 0, START, LENGTHS, 3, 1.0, 1, "on the fly")
+    belongs = np.repeat(np.arange(len(START)), LENGTHS)
+    assert order.steps > 0
+    for step in range(order.steps):
+        assert len(set(belongs[order.rows(step)])) == 3

@@ -103,7 +103,7 @@ def test_a_network_that_diverged_aligns_nothing(configure, finished):
     config = configure(
         targets=ForcedAlignment(configure(schedule=replace(configure().schedule, rate=1e38)), 0.3)
     )
-    with pytest.raises(UserError, match="targets: .*diverged"):
+    with pytest.raises(UserError, match=r"targets: .*diverged"):
         targeted(config, finished, silent)
 
 
