@@ -1,0 +1,106 @@
+"""T*: the fetch interval up to which nothing is lost, from all intervals, seeds and sweeps at once.
+
+Decoders that fetch every T passes leave of a run's gain
+
+    gain(T) = G exp(-c (T / T*)^p),    c = -log(1 - COSTS_NOTHING),
+
+so that at T* what is lost is just what counts as nothing. Every run has a G of its seed and sweep,
+every sweep a T*, and all sweeps the same p: how a loss sets in is one law, when it does is the
+question. A sweep in which every interval costs the same (or nothing) has no T*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.judge.statistics import Array, Interval, mean_ci
+
+COSTS_NOTHING = 0.05
+"""The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
+POWERS = np.geomspace(0.4, 4.0, 93)
+STEPS, BEYOND = 161, 4.0
+"""Of the search for T*: how fine, and how far beyond a sweep's ends."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The gains of one sweep.
+
+    Args:
+        intervals: in passes, ascending; the first is 0, at every utterance: [K].
+        gains: of each seed at each, in any unit; 0 for a run that gained nothing: [S, K].
+    """
+
+    intervals: Array
+    gains: Array
+
+    def without(self, seed: int) -> Sweep:
+        """The same but for one seed."""
+        return Sweep(self.intervals, np.delete(self.gains, seed, axis=0))
+
+    @property
+    def searched(self) -> Array:
+        """The values of T* that are tried, ascending."""
+        return np.geomspace(self.intervals[1] / BEYOND, self.intervals[-1] * BEYOND, STEPS)
+
+    @property
+    def misfit(self) -> Array:
+        """Squared distance from the best curve by p and T*, in mean gains of the first: [P, T]."""
+        late = self.intervals / self.searched[:, None]
+        curve = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
+        along = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
+        along /= (curve**2).sum(axis=2)[:, :, None]
+        left = (self.gains**2).sum() - along.sum(axis=2)
+        return left / self.gains[:, 0].mean() ** 2
+
+
+def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
+    """The logarithm of each sweep's T*; NaN where none is inside of what is searched."""
+    misfits = [sweep.misfit for sweep in sweeps]
+    power = int(np.argmin(sum(misfit.min(axis=1) for misfit in misfits)))
+    return np.array([_inside(s.searched, m[power]) for s, m in zip(sweeps, misfits, strict=True)])
+
+
+def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
+    """T* of each sweep in passes, with its jackknife interval over seeds."""
+    logs = _pseudo_values(sweeps)
+    return [_exponential(mean_ci(logs[:, k])) for k in range(len(sweeps))]
+
+
+def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = ()) -> Interval:
+    """T* of a sweep over that of another of the same seeds, with its jackknife interval.
+
+    Args:
+        sweep: above.
+        other: below.
+        beside: further sweeps that share their p.
+    """
+    logs = _pseudo_values((sweep, other, *beside))
+    return _exponential(mean_ci(logs[:, 0] - logs[:, 1]))
+
+
+def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
+    """The jackknife's (Tukey, 1958) of the logarithms, [S, sweeps]."""
+    seeds = len(sweeps[0].gains)
+    if seeds < 2:
+        return log_tolerances(sweeps)[None]
+    without = [log_tolerances([s.without(seed) for s in sweeps]) for seed in range(seeds)]
+    return seeds * log_tolerances(sweeps) - (seeds - 1) * np.array(without)
+
+
+def _inside(values: Array, misfit: Array) -> float:
+    """The logarithm at which the parabola through the least and its neighbours is least."""
+    best = int(np.argmin(misfit))
+    if not 0 < best < len(values) - 1:
+        return math.nan
+    before, least, after = misfit[best - 1 : best + 2]
+    aside = 0.5 * (before - after) / (before - 2 * least + after)
+    return math.log(values[best]) + float(aside) * math.log(values[1] / values[0])
+
+
+def _exponential(logs: Interval) -> Interval:
+    return Interval(*(float(np.exp(x)) for x in (logs.estimate, logs.low, logs.high)))

@@ -1,0 +1,76 @@
+"""T* of fetch sweeps on curves whose T* is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from reproductions.paper3_async_mmi.tolerance import (
+    COSTS_NOTHING,
+    Sweep,
+    log_tolerances,
+    tolerance_ratio,
+    tolerances,
+)
+
+INTERVALS = np.array([0.0, 0.005, 0.01, 0.02, 0.04, 0.08])
+
+
+def sweep(star: float, power: float, noise: float = 0.0, seeds: int = 4, seed: int = 0) -> Sweep:
+    """Gains of about 3, other ones for each seed."""
+    draw = np.random.default_rng(seed)
+    whole = 3.0 + draw.uniform(-1, 1, (seeds, 1))
+    left = (1 - COSTS_NOTHING) ** ((INTERVALS / star) ** power)
+    return Sweep(INTERVALS, whole * left * (1 + noise * draw.standard_normal((seeds, 6))))
+
+
+@pytest.mark.parametrize("power", [0.7, 1.0, 2.0])
+@pytest.mark.parametrize("star", [0.008, 0.02, 0.05])
+def test_without_noise_t_star_is_found_to_a_step_of_the_search(star, power):
+    others = sweep(2 * star, power, seed=1)
+    found = np.exp(log_tolerances([sweep(star, power), others]))
+    assert found == pytest.approx([star, 2 * star], rel=0.03)
+
+
+def test_what_is_lost_at_t_star_is_what_counts_as_nothing():
+    exact = sweep(0.02, 1.0)
+    assert exact.gains[:, 3] == pytest.approx((1 - COSTS_NOTHING) * exact.gains[:, 0])
+
+
+def test_intervals_hold_the_true_value_about_as_often_as_they_say():
+    hits = [
+        t.low <= 0.02 <= t.high
+        for seed in range(40)
+        for t in tolerances([sweep(0.02, 1.0, 0.03, seed=seed)])
+    ]
+    assert 0.85 <= np.mean(hits) <= 1.0
+
+
+def test_a_ratio_is_found_with_its_interval():
+    halved = tolerance_ratio(sweep(0.01, 1.0, 0.01, 6), sweep(0.02, 1.0, 0.01, 6, seed=9))
+    assert halved.low < 0.5 < halved.high
+    assert halved.low > 0.3
+    assert halved.high < 0.8
+
+
+def test_a_sweep_that_costs_nothing_or_everything_has_no_t_star():
+    nothing = Sweep(INTERVALS, np.ones((3, 6)))
+    everything = Sweep(INTERVALS, np.tile([1.0, 0, 0, 0, 0, 0], (3, 1)))
+    assert np.isnan(log_tolerances([nothing])).all()
+    assert np.isnan(log_tolerances([everything])).all()
+    unknown = tolerance_ratio(nothing, sweep(0.02, 1.0, seeds=3))
+    assert (unknown.low, unknown.high) == (-math.inf, math.inf) or math.isnan(unknown.estimate)
+
+
+def test_one_seed_bounds_nothing():
+    found = tolerances([sweep(0.02, 1.0, seeds=1)])[0]
+    assert found.estimate == pytest.approx(0.02, rel=0.03)
+    assert not math.isfinite(found.high)
+
+
+def test_a_scale_of_all_gains_changes_nothing():
+    small = sweep(0.02, 1.3, 0.05)
+    large = Sweep(INTERVALS, 1000 * small.gains)
+    assert log_tolerances([small]) == pytest.approx(log_tolerances([large]))
