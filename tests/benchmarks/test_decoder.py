@@ -15,6 +15,8 @@ import pytest
 from harness.acoustics.decoder import Beam, decode, lattice
 from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.lattice import posteriors
+from harness.acoustics.tuning import recognise, tune
+from harness.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
@@ -22,6 +24,8 @@ FRAME_SHIFT_S = 0.01
 SHARE = 6  # plain Python is given this part of the utterance
 BEAM = Beam(10.0, 5000, 6.0)
 SIZES = (50, 200, 1000)
+TESTED = Beam(12.0, 1000)
+LOW, UTTERANCES = 0.03, 20
 
 
 def plain_python(graph, scores, width):
@@ -106,3 +110,22 @@ def test_sums_over_the_whole_graph_are_fast(benchmark, over, spoken, words):
     assert posteriors(lattice(graph, scores, BEAM), scores.shape[1])[0] <= log_z + 1e-9
     report(benchmark, len(scores))
     over(lambda: decode(graph, scores, BEAM))
+
+
+@pytest.mark.parametrize("words", SIZES)
+def test_a_scale_far_too_low_costs_little_beside_the_right_one(benchmark, over, spoken, words):
+    """Nearly every state is in the beam then; `max_active` bounds what that costs."""
+    graph, scores = spoken(words)
+    benchmark(decode, graph, LOW * scores, TESTED)
+    report(benchmark, len(scores))
+    over(lambda: decode(graph, scores, TESTED))
+
+
+def test_tuning_a_model_costs_a_few_decodings(benchmark, over, spoken):
+    graph, scores = spoken(200)
+    draw = stream(1, "benchmark of tuning")
+    heard = [scores + 2.0 * draw.normal(size=scores.shape) for _ in range(UTTERANCES)]
+    said = [decode(graph, scores, TESTED).words] * UTTERANCES
+    tuned = benchmark(tune, said, heard, graph, insertions=(0.0,), beam=TESTED)
+    benchmark.extra_info["counts"] = {"trials": len(tuned.trials)}
+    over(lambda: recognise(graph, heard, tuned.best.scale, TESTED))
