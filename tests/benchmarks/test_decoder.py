@@ -24,7 +24,7 @@ FRAME_SHIFT_S = 0.01
 SHARE = 6  # plain Python is given this part of the utterance
 BEAM = Beam(10.0, 5000, 6.0)
 SIZES = (50, 200, 1000)
-TESTED = Beam(12.0, 1000)
+TESTED = Beam(12.0, 1500)
 LOW, UTTERANCES = 0.03, 20
 
 

@@ -20,7 +20,7 @@ ORDER = 2
 """Of the language model that tests are decoded with."""
 TUNED_ON = 100
 """How many development utterances, evenly chosen, decide a model's acoustic scale."""
-BEAM = Beam(12.0, max_active=1000)
+BEAM = Beam(12.0, max_active=1500)
 
 ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
 """Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance, by one model."""
