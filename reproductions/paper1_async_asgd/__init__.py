@@ -8,19 +8,16 @@ from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS
 from reproductions.paper1_async_asgd.costs import COSTS
 from reproductions.paper1_async_asgd.exhibits import EXHIBITS
-from reproductions.paper1_async_asgd.experiments import (
-    PRESETS,
-    REPORTED,
-    differences,
-    experiments,
-)
+from reproductions.paper1_async_asgd.experiments import differences, experiments
+from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
 from reproductions.paper1_async_asgd.timings import timings
+from reproductions.paper1_async_asgd.tuning import TUNING, tuned
 from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
-    """The paper's own runs, and timings at other minibatches and of the three readings."""
-    return {**experiments(subject, seed), **timings(seed)}
+    """The paper's own runs, timings beyond them, and what the settings were tuned with."""
+    return {**experiments(subject, seed), **timings(seed), **tuned(subject)}
 
 
 PAPER = Paper(
@@ -30,6 +27,6 @@ PAPER = Paper(
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments=_experiments,
     differences=differences,
-    exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED),
+    exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED, *TUNING),
     claims=CLAIMS,
 )

@@ -8,7 +8,8 @@ from harness.judge.statistics import ratio_ci
 from harness.simulator import Cluster, Workload, compute_seconds, load_cluster
 from harness.simulator.costs import copy_seconds, fold_seconds
 from reproductions.paper import Subject
-from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
+from reproductions.paper1_async_asgd.experiments import CLUSTER
+from reproductions.paper1_async_asgd.presets import REPORTED
 from reproductions.paper1_async_asgd.timings import COUNTS, LATER, MINIBATCHES, setting
 from reproductions.readings import hashes, of_summary
 

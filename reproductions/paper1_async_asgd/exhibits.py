@@ -17,11 +17,10 @@ from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.experiments import (
     CHUNK_HOURS,
     OF_CHARACTERS,
-    PRESETS,
-    REPORTED,
     chunk_name,
     hours_factor,
 )
+from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
 from reproductions.readings import (
     curve_rows,
     errors_of_utterances,
@@ -78,8 +77,9 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
         axes={"x": "epochs through the subset", "y": "frame error (%)"},
         draw={"as": "curves"},
         paper_label="Figure 2",
-        note=f"The subset is {share:.0%} of the training set (the paper: 20%). "
-        "The paper's curves survive only as text.",
+        note="The paper's caption says error on the subset that is trained on; drawn is the "
+        "development set's, on which its text compares models. The subset is "
+        f"{share:.0%} of the training set (the paper: 20%). Its curves survive only as text.",
     )
 
 

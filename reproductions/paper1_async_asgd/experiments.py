@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
@@ -17,53 +15,12 @@ from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 from reproductions.paper import Subject, levels
+from reproductions.paper1_async_asgd.presets import FOLDER, PRESETS, REPORTED, Chosen, Preset
 
-FOLDER = Path(__file__).parent
-REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
 CLUSTER = FOLDER.parent / "clusters" / "k20m-server.toml"
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What a scale decides.
-
-    Args:
-        hidden: units of the hidden layers (the paper: seven of 2048).
-        minibatch: frames, where the paper has 256. A small corpus gets a smaller one so
-            that a pass still makes thousands of folds.
-        folds: the most folds a pass makes; a corpus too large for them gets minibatches
-            twice the size, or four times, and so on.
-        chunk: the smallest chunk's share of the training set (the paper: 1 h of 500);
-            table 1's others are as many times larger as in the paper.
-        subset: figure 2's share of the training set (the paper: 100 h of 500).
-        seeds: how many by default.
-        baseline_passes: the multi-pass baseline's limit; its own rule stops it earlier.
-        evaluations: development scores a pass.
-    """
-
-    hidden: tuple[int, ...]
-    minibatch: int
-    folds: float
-    chunk: float
-    subset: float
-    seeds: int
-    baseline_passes: int
-    evaluations: int
-
-
-PRESETS = {
-    "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10),
-    "laptop": Preset((128,) * 3, 32, math.inf, 1 / 100, 1.0, 3, 20, 10),
-    "overnight": Preset((64,) * 3, 32, math.inf, 1 / 100, 1.0, 7, 20, 20),
-    "gpu": Preset((1024,) * 7, 128, math.inf, 1 / 500, 0.2, 3, 16, 25),
-    "paper": Preset((2048,) * 7, 256, math.inf, 1 / 500, 0.2, 3, 20, 50),
-}
-
 
 OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
 """Corpora whose words are single characters."""
-RATE: float = REPORTED["paper"]["first_rate"]
-SEARCH = Search(RATE, whole_trials=True)
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
 TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -94,19 +51,66 @@ def hours_factor(subject: Subject) -> float:
 
 
 def averaged(
-    subject: Subject, seed: int, schedule: Schedule, scaling: Scaling = "plain", share: float = 1.0
+    subject: Subject, seed: int, schedule: Schedule, scaling: Scaling = "plain", k: float = 1.0
 ) -> RunConfig:
     """Asynchronous averaged SGD for two passes: one to judge, one to see the curve flatten."""
-    algorithm = AveragedSgd(AsyncSgd(scaling), eta=REPORTED["paper"]["eta"])
-    stages = (stage(subject, share=share),)
-    return _run(subject, seed, algorithm, schedule, stages, passes=2)
+    algorithm = AveragedSgd(AsyncSgd(scaling, k), eta=REPORTED["paper"]["eta"])
+    return _run(subject, seed, algorithm, schedule, (stage(subject),), passes=2)
 
 
-def chunked(subject: Subject, seed: int) -> dict[str, RunConfig]:
+def hand(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+    """*ASGD-hand*; its other setting is the gain in held-out loss that leaves the rate alone."""
+    return averaged(subject, seed, Hand(chosen.rate, gain=chosen.other))
+
+
+def adapt(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+    """*ASGD-adapt*; its other setting is K of equation 2."""
+    return averaged(subject, seed, Constant(chosen.rate), "memory_of_one", chosen.other)
+
+
+def search(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+    """*ASGD-search*; its other setting is the margin by which another rate must be better."""
+    schedule = Search(chosen.rate, clear=chosen.other, whole_trials=True)
+    return averaged(subject, seed, schedule)
+
+
+def multi_pass(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+    """The multi-pass baseline: 64 on a quarter of the data, twice 256, then 1024 (section 4.3).
+
+    Its other setting is the gain of a pass below which halving begins.
+    """
+    stages = (stage(subject, 64, 0.25), stage(subject), stage(subject), stage(subject, 1024))
+    schedule = Halving(chosen.rate, halve_below=chosen.other)
+    passes = PRESETS[subject.scale].baseline_passes
+    return _run(subject, seed, AsyncSgd(), schedule, stages, passes)
+
+
+METHODS: Mapping[str, Callable[[Subject, int, Chosen], RunConfig]] = {
+    "hand": hand,
+    "adapt": adapt,
+    "search": search,
+    "multi_pass": multi_pass,
+}
+"""All that is compared; each is tuned as the others are."""
+
+
+def as_chosen(subject: Subject, seed: int, method: str) -> RunConfig:
+    """A method with the settings that development data chose for it."""
+    return METHODS[method](subject, seed, PRESETS[subject.scale].chosen[method])
+
+
+def on_share(config: RunConfig, share: float) -> RunConfig:
+    """The same on a share of the training set."""
+    stages = tuple(replace(each, share=share * each.share) for each in config.stages)
+    return replace(config, stages=stages)
+
+
+def chunked(one_pass: RunConfig) -> dict[str, RunConfig]:
     """Table 1's runs: one pass with each of the larger chunks."""
-    one_pass = replace(averaged(subject, seed, SEARCH), passes=1)
-    chunk = PRESETS[subject.scale].chunk
-    return {chunk_name(h): replace(one_pass, chunk=chunk * h) for h in CHUNK_HOURS[1:]}
+    return {
+        chunk_name(hours): replace(one_pass, passes=1, chunk=hours * one_pass.chunk)
+        for hours in CHUNK_HOURS[1:]
+    }
 
 
 def chunk_name(hours: int) -> str:
@@ -114,25 +118,19 @@ def chunk_name(hours: int) -> str:
     return "one_pass" if hours == CHUNK_HOURS[0] else f"chunk_{hours}"
 
 
-def variants(subject: Subject, seed: int) -> dict[str, RunConfig]:
-    """What the defaults of decision 3 decide: one pass each, one choice changed."""
-    search = averaged(subject, seed, SEARCH)
-    others = {
-        "search, no margin": replace(search, schedule=replace(SEARCH, clear=0.0)),
-        "search, factor 1.5": replace(search, schedule=replace(SEARCH, factor=1.5)),
-        "hand from 0.016": replace(search, schedule=Hand(2 * RATE)),
-        "constant 0.008": replace(search, schedule=Constant(RATE)),
-        "random initial parameters": replace(search, initial=None),
-        "one worker": replace(search, workers=1),
-    }
-    return {name: replace(config, passes=1) for name, config in others.items()}
+VARIANTS: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
+    "search, factor 1.5": lambda run: {"schedule": replace(cast(Search, run.schedule), factor=1.5)},
+    "first rate kept": lambda run: {"schedule": Constant(run.schedule.rate)},
+    "random initial parameters": lambda _: {"initial": None},
+    "one worker": lambda _: {"workers": 1},
+}
+"""What the defaults of decision 3 decide: one choice of *search* changed at a time."""
 
 
-def baseline(subject: Subject, seed: int) -> RunConfig:
-    """The multi-pass baseline: 64 on a quarter of the data, twice 256, then 1024 (section 4.3)."""
-    stages = (stage(subject, 64, 0.25), stage(subject), stage(subject), stage(subject, 1024))
-    passes = PRESETS[subject.scale].baseline_passes
-    return _run(subject, seed, AsyncSgd(), Halving(RATE), stages, passes)
+def variants(one_pass: RunConfig) -> dict[str, RunConfig]:
+    """One pass each, one choice changed."""
+    short = replace(one_pass, passes=1, tested="never")
+    return {name: replace(short, **change(short)) for name, change in VARIANTS.items()}
 
 
 def timing(
@@ -146,14 +144,20 @@ def timing(
 def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConfig]:
     """Every run of one seed, by the name the exhibits use."""
     subset = PRESETS[subject.scale].subset
+    one_pass, many = (as_chosen(subject, seed, name) for name in ("search", "multi_pass"))
+    many = replace(many, tested="at the end")
+    untested = {
+        name: replace(on_share(as_chosen(subject, seed, name), subset), tested="never")
+        for name in ("hand", "adapt")
+    }
     return {
-        "hand": averaged(subject, seed, Hand(RATE), "plain", subset),
-        "adapt": averaged(subject, seed, Constant(RATE), "memory_of_one", subset),
-        "search": averaged(subject, seed, SEARCH, "plain", subset),
-        "one_pass": averaged(subject, seed, SEARCH),
-        "multi_pass": baseline(subject, seed),
-        **chunked(subject, seed),
-        **variants(subject, seed),
+        **untested,
+        "search": on_share(one_pass, subset),
+        "one_pass": one_pass,
+        "multi_pass": many,
+        "multi_pass_half": on_share(many, 0.5),
+        **chunked(one_pass),
+        **variants(one_pass),
         **{f"timing_{n}": timing(seed, n) for n in TIMED_WORKERS},
     }
 
@@ -175,11 +179,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             levels(corpus.layers(preset.hidden)),
         ),
         ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
-        (
-            "rate of a mean gradient",
-            f"{256 * RATE:.2f}",
-            f"{minibatch * RATE:.3f} (0.008 x the sum over a minibatch, as there)",
-        ),
+        ("first rates", "0.008, of hand not printed", _rates(preset)),
         ("K of equation 2", "1, of sums over 256", f"1, of sums over {minibatch}"),
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
@@ -187,6 +187,11 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("test sets", "clean7k, noise360", _tests(corpus)),
     ]
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+
+
+def _rates(preset: Preset) -> str:
+    """First rates of the sum over a minibatch, as in the paper's equation 1."""
+    return ", ".join(f"{name} {chosen.rate:g}" for name, chosen in preset.chosen.items())
 
 
 def _measure(corpus: Corpus) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
-from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, timing
+from reproductions.paper1_async_asgd.experiments import CLUSTER, timing
+from reproductions.paper1_async_asgd.presets import REPORTED
 
 PAPER: dict[str, Any] = REPORTED["paper"]
 HOURS: float = REPORTED["table3"]["one_pass"]

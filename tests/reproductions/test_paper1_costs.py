@@ -7,7 +7,8 @@ import pytest
 
 from harness.simulator import Simulation, Workload, load_cluster
 from reproductions.paper1_async_asgd import costs
-from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED
+from reproductions.paper1_async_asgd.experiments import CLUSTER
+from reproductions.paper1_async_asgd.presets import REPORTED
 from reproductions.paper1_async_asgd.timings import by_minibatch
 
 LAYERS = REPORTED["paper"]["layers"]

@@ -15,7 +15,7 @@ from harness.identity import identity
 from harness.store import Store
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.paper1_async_asgd.experiments import PRESETS, REPORTED
+from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
 
 INPUTS, TARGETS = REPORTED["paper"]["layers"][0], REPORTED["paper"]["layers"][-1]
 FRAMES = 24

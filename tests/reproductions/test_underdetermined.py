@@ -4,7 +4,7 @@ import pytest
 
 from harness.simulator import Simulation, Workload, bare_throughput_per_s
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.paper1_async_asgd.experiments import REPORTED
+from reproductions.paper1_async_asgd.presets import REPORTED
 from reproductions.paper1_async_asgd.timings import A_PASS, clusters, of_readings
 from reproductions.paper1_async_asgd.underdetermined import NEEDS
 

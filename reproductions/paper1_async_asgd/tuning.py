@@ -1,0 +1,110 @@
+"""What development data say of every method's settings: the same search for each.
+
+First its first rate, in octaves, its other setting at the default; then the other setting, at the
+rate that was chosen. The lowest development frame error at the end of training decides, on
+the corpus and the seed of development, which no verdict uses. What was chosen stands in
+``presets``, where it was committed before the verdicts' seeds ran; the exhibit shows all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from harness.execution.runs.config import RunConfig
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import unless_missing
+from harness.judge.results import Exhibit, Row
+from harness.store import Run
+from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
+from reproductions.paper1_async_asgd.experiments import METHODS
+from reproductions.paper1_async_asgd.presets import AS_PRINTED, PRESETS, RATE, Chosen
+from reproductions.readings import hashes
+
+RATES = tuple(RATE * 2.0**octave for octave in range(-1, 4))
+OTHERS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "hand": ("gain that keeps the rate", (0.003, 0.01, 0.03)),
+    "adapt": ("K", (1 / 64, 1 / 8, 1.0)),
+    "search": ("margin", (0.0, 0.01, 0.03)),
+    "multi_pass": ("gain that begins halving", (0.002, 0.005, 0.01)),
+}
+"""Method -> what its other setting is, and the values that are tried."""
+
+
+class Trial(NamedTuple):
+    """A method and the settings that it is tried with."""
+
+    method: str
+    given: Chosen
+
+
+def trials(chosen: Mapping[str, Chosen]) -> dict[str, Trial]:
+    """Everything that is tried, by the name of its run.
+
+    Args:
+        chosen: each method's settings; the others are tried at its rate.
+    """
+    return {name: trial for method in METHODS for name, trial in _of(method, chosen[method])}
+
+
+def _of(method: str, chosen: Chosen) -> Iterator[tuple[str, Trial]]:
+    what, others = OTHERS[method]
+    for rate in RATES:
+        given = AS_PRINTED[method]._replace(rate=rate)
+        yield f"tuning {method}, rate {rate:g}", Trial(method, given)
+    for other in others:
+        yield f"tuning {method}, {what} {other:.3g}", Trial(method, chosen._replace(other=other))
+
+
+def tuned(subject: Subject) -> dict[str, RunConfig]:
+    """The runs of ``trials``, the same whatever the seed that asks."""
+    seen = subject.development
+    return {
+        name: replace(METHODS[method](seen, DEVELOPMENT, given), tested="never")
+        for name, (method, given) in trials(PRESETS[subject.scale].chosen).items()
+    }
+
+
+def tuning(subject: Subject, runs: Runs) -> Exhibit:
+    """Development frame error at the end of training, for everything tried."""
+    chosen = PRESETS[subject.scale].chosen
+    ends = {name: _end(trial.method, runs[name]) for name, trial in trials(chosen).items()}
+    rows = [
+        Row(LABELS[trial.method], name.partition(", ")[2], None, ends[name],
+            (ends[name], ends[name]), hashes(runs[name]))
+        for name, trial in trials(chosen).items()
+    ]  # fmt: skip
+    told = [_told(method, chosen, ends) for method in METHODS]
+    return Exhibit(
+        "p1.tuning",
+        "table",
+        "Development frame error (%) at the end of training, by first rate and other setting",
+        tuple(rows),
+        paper_label="Beyond the paper",
+        note=f"One run each, on corpus and seed {DEVELOPMENT}, which no verdict uses. Rates are "
+        f"tried at the default of the other setting, and that at the rate used. {' '.join(told)}",
+    )
+
+
+def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, float]) -> str:
+    """What a method was given, and what ended lowest."""
+    own = {
+        trial.given: ends[name] for name, trial in trials(chosen).items() if trial.method == method
+    }
+    best, used = min(own, key=lambda given: own[given]), chosen[method]
+    lowest = "the lowest" if best == used else f"lowest: {best.rate:g} with {best.other:.3g}"
+    what = OTHERS[method][0]
+    return f"{LABELS[method]} begins at {used.rate:g}, {what} {used.other:.3g} ({lowest})."
+
+
+@unless_missing(math.nan)
+def _end(method: str, runs: Sequence[Run]) -> float:
+    """The last development frame error (%) of what a method deploys."""
+    name = DEV_ITERATE if method == "multi_pass" else DEV_AVERAGE
+    return 100.0 * float(runs[0].curve(name)[1][-1])
+
+
+TUNING = (Maker("p1.tuning", tuple(trials(AS_PRINTED)), tuning, smoke=False),)
