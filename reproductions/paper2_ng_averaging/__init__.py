@@ -6,8 +6,10 @@ from reproductions.paper import Paper
 from reproductions.paper2_ng_averaging.beyond import BEYOND
 from reproductions.paper2_ng_averaging.claims import CLAIMS
 from reproductions.paper2_ng_averaging.exhibits import FIGURES, PREDICTION
-from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
+from reproductions.paper2_ng_averaging.experiments import differences, experiments
+from reproductions.paper2_ng_averaging.law_exhibits import LAW
 from reproductions.paper2_ng_averaging.prediction import REPORTED
+from reproductions.paper2_ng_averaging.presets import SEEDS
 from reproductions.paper2_ng_averaging.tables import TABLES
 
 PAPER = Paper(
@@ -17,6 +19,6 @@ PAPER = Paper(
     seeds=SEEDS,
     experiments=experiments,
     differences=differences,
-    exhibits=(*FIGURES, *TABLES, *BEYOND, *PREDICTION),
+    exhibits=(*FIGURES, *TABLES, *BEYOND, *LAW, *PREDICTION),
     claims=CLAIMS,
 )

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.schedules import Exponential, Halving
 from harness.execution.jobs.all_reduce import AllReduceConfig
 from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
-from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from reproductions.paper import Subject, levels
+from reproductions.paper import DEVELOPMENT, Subject, levels
+from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS, STEPS, cells, rate_of
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
     EVERY,
-    FOLDER,
     REPORTED,
     averaging,
     cluster,
     fitted,
     workload,
+)
+from reproductions.paper2_ng_averaging.presets import PRESETS, natural, plain
+from reproductions.paper2_ng_averaging.rates import (
+    SWEPT_AT,
+    newbob_passes,
+    rated,
+    tuning,
+    with_rate,
 )
 
 PRINTED: dict[str, Any] = REPORTED["paper"]
@@ -36,48 +41,15 @@ GPUS: tuple[int, ...] = tuple(REPORTED["timings"]["gpus"])
 NODES: tuple[int, ...] = tuple(PRINTED["nodes"])
 MANY = 16
 """The nodes of tables 3 to 6."""
-RATES = FOLDER / "rates.toml"
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What a scale decides.
-
-    Args:
-        hidden: units of the hidden layers (the paper: six of 2048).
-        minibatch: frames, where the paper has 1024; a small one, so that a pass over a small
-            corpus still makes many rounds.
-        share: of the training set that is trained on.
-        passes: where the paper has 15.
-        most_passes: a limit for newbob, which ends by itself.
-        ranks: of natural gradient's estimates, of inputs and of output derivatives.
-        period: minibatches between their updates.
-        history: frames over which they forget.
-        max_change: how far a frame may move a layer's parameters on average, for SGD too.
-        seeds: how many by default.
-    """
-
-    hidden: tuple[int, ...]
-    minibatch: int
-    share: float
-    passes: int
-    most_passes: int
-    ranks: tuple[int, int]
-    period: int
-    history: float
-    max_change: float
-    seeds: int
-
-
-PRESETS = {
-    "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2),
-    "laptop": Preset((128,) * 4, 32, 0.105, 8, 14, (10, 20), 4, 500.0, 0.4, 3),
-    "gpu": Preset((512,) * 6, 256, 1.0, 4, 8, (30, 60), 4, 2000.0, 0.075, 3),
-    "paper": Preset((2048,) * 6, 1024, 1.0, 15, 20, (40, 40), 1, 2000.0, 0.075, 3),
-}
-SWEPT_AT = {"smoke": "laptop", "laptop": "laptop"}
-"""Whose rates a scale uses; the others take the paper's."""
-SEEDS = {scale: preset.seeds for scale, preset in PRESETS.items()}
+BEYOND = 64
+"""Twice the paper's most: where the law says whether averaging still pays."""
+SEARCHED = (
+    *(f"ng_{n}" for n in (*NODES, BEYOND)),
+    *("random_1", "random_32", "every_20", "small_1", "small_16", "newbob_1", "newbob_16"),
+    *("exponential_1", "exponential_16", "sgd_1", "sgd_16", "gradients", "bmuf", "outer"),
+    *SEARCHED_CELLS,
+)
+"""Settings with a rate that was searched for, in the order of the report."""
 
 
 def gpus(n: int) -> str:
@@ -85,44 +57,9 @@ def gpus(n: int) -> str:
     return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
-@lru_cache
-def swept() -> dict[str, Any]:
-    """The rates that were best on development data, by scale, descent and workers."""
-    return tomllib.loads(RATES.read_text(encoding="utf-8"))
-
-
-def rate_of(scale: str, descent: str, workers: int) -> float:
-    """The first rate, of the mean gradient: swept, or the paper's times the workers.
-
-    Args:
-        scale: of the preset.
-        descent: ``"ng"`` or ``"sgd"``.
-        workers: how many train.
-    """
-    of_scale = swept()["rates"].get(SWEPT_AT.get(scale))
-    if of_scale is None:
-        return PRINTED["first_rate"] * workers
-    return float(of_scale[descent][str(workers)])
-
-
-def natural(preset: Preset) -> NaturalGradient:
-    """Natural gradient under the preset's max-change."""
-    inputs, outputs = (
-        Preconditioner(rank, preset.period, history=preset.history) for rank in preset.ranks
-    )
-    return NaturalGradient(inputs, outputs, PerSample(preset.max_change))
-
-
-def plain(preset: Preset) -> NaturalGradient:
-    """Plain SGD under the same max-change."""
-    return NaturalGradient(None, None, PerSample(preset.max_change))
-
-
-def trained(subject: Subject, seed: int, workers: int, descent: str = "ng") -> RunConfig:
-    """Model averaging of so many workers as the paper runs it by default."""
+def trained(subject: Subject, seed: int, workers: int) -> RunConfig:
+    """Model averaging of so many workers as the paper runs it by default, from its first rate."""
     preset = PRESETS[subject.scale]
-    local = natural(preset) if descent == "ng" else plain(preset)
-    rate = rate_of(subject.scale, descent, workers)
     return RunConfig(
         corpus=subject.corpus.name,
         scale=subject.scale,
@@ -131,8 +68,8 @@ def trained(subject: Subject, seed: int, workers: int, descent: str = "ng") -> R
         hidden=preset.hidden,
         activation="sigmoid",
         initial=Recipe(),
-        algorithm=ModelAveraging(local),
-        schedule=Exponential(rate, preset.passes, PRINTED["last_rate_share"]),
+        algorithm=ModelAveraging(natural(preset)),
+        schedule=Exponential(PRINTED["first_rate"], preset.passes, PRINTED["last_rate_share"]),
         stages=(Stage(preset.minibatch, PRINTED["minibatch"], preset.share),),
         passes=preset.passes,
         chunk=1.0,
@@ -147,60 +84,72 @@ def trained(subject: Subject, seed: int, workers: int, descent: str = "ng") -> R
     )
 
 
-def with_rate(config: RunConfig, rate: float) -> RunConfig:
-    """The same run from another first rate."""
-    assert isinstance(config.schedule, Exponential)
-    return replace(config, schedule=replace(config.schedule, rate=rate))
-
-
 def small(config: RunConfig) -> RunConfig:
-    """The paper's minibatch of 256: the rate a frame stays."""
-    share = PRINTED["small_minibatch"] / PRINTED["minibatch"]
+    """The paper's minibatch of 256."""
     (stage,) = config.stages
+    share = PRINTED["small_minibatch"] / PRINTED["minibatch"]
     minibatch = max(1, round(stage.minibatch * share))
     less = replace(stage, minibatch=minibatch, timed_minibatch=PRINTED["small_minibatch"])
-    return with_rate(replace(config, stages=(less,)), config.schedule.rate * share)
+    return replace(config, stages=(less,))
 
 
 def newbob(config: RunConfig, scale: str) -> RunConfig:
-    """Kaldi's rule in place of the exponential schedule, from the same rate."""
-    passes = PRESETS[scale].most_passes
-    return replace(config, schedule=Halving(config.schedule.rate), passes=passes)
+    """Kaldi's rule in place of the exponential schedule."""
+    halving = Halving(config.schedule.rate)
+    return replace(config, schedule=halving, passes=PRESETS[scale].most_passes)
 
 
-def tables(subject: Subject, seed: int) -> dict[str, RunConfig]:
-    """The settings of tables 1 to 6, and the unscaled rate."""
+def as_long_as_newbob(config: RunConfig, scale: str) -> RunConfig:
+    """The exponential schedule over the passes that newbob took, as in section 5.6."""
+    assert isinstance(config.schedule, Exponential)
+    passes = newbob_passes(scale, config.passes)
+    return replace(config, schedule=replace(config.schedule, passes=passes), passes=passes)
+
+
+def compared(subject: Subject, seed: int) -> dict[str, RunConfig]:
+    """Every setting with a rate of its own, at that rate."""
+    scale, preset = subject.scale, PRESETS[subject.scale]
     ng = {n: trained(subject, seed, n) for n in NODES}
-    many = ng[MANY]
-    random = {n: replace(ng[n], initial=WideRandom()) for n in (1, 32)}
-    return {
+    many, averaged = ng[MANY], ModelAveraging(natural(preset))
+    sgd = {n: replace(ng[n], algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)}
+    each = replace(averaging(), every=1)
+    settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
-        **{f"random_{n}": config for n, config in random.items()},
+        f"ng_{BEYOND}": trained(subject, seed, BEYOND),
+        **{f"random_{n}": replace(ng[n], initial=WideRandom()) for n in (1, 32)},
         "every_20": replace(many, protocol=averaging(2 * EVERY)),
         **{f"small_{n}": small(ng[n]) for n in (1, MANY)},
-        **{f"newbob_{n}": newbob(ng[n], subject.scale) for n in (1, MANY)},
-        **{f"sgd_{n}": trained(subject, seed, n, "sgd") for n in (1, MANY)},
-        "scaled": with_rate(many, MANY * ng[1].schedule.rate),
-        "unscaled": with_rate(many, ng[1].schedule.rate),
-    }
-
-
-def beyond(subject: Subject, seed: int) -> dict[str, RunConfig]:
-    """What the paper does not try, on as many workers as tables 3 to 6; all else is shared."""
-    many, sgd = trained(subject, seed, MANY), trained(subject, seed, MANY, "sgd")
-    assert isinstance(many.algorithm, ModelAveraging)
-    local = many.algorithm
-    each = replace(averaging(), every=1)
-    return {
+        **{f"newbob_{n}": newbob(ng[n], scale) for n in (1, MANY)},
+        **{f"exponential_{n}": as_long_as_newbob(ng[n], scale) for n in (1, MANY)},
+        **{f"sgd_{n}": config for n, config in sgd.items()},
         "gradients": replace(
-            sgd, algorithm=GradientAveraging(plain(PRESETS[subject.scale])), protocol=each
+            sgd[MANY], algorithm=GradientAveraging(plain(preset)), protocol=each
         ),
+        "bmuf": replace(many, algorithm=replace(averaged, outer=STEPS["bmuf"])),
+        "outer": replace(many, algorithm=replace(averaged, outer=STEPS["outer"])),
+        **cells(ng[1], preset.cells),
+    }  # fmt: skip
+    return {name: rated(scale, rate_of(name), config) for name, config in settings.items()}
+
+
+def derived(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
+    """Settings whose rate follows from another's, which is what they are about."""
+    many = runs[f"ng_{MANY}"]
+    assert isinstance(many.algorithm, ModelAveraging)
+    one = runs["ng_1"].schedule.rate
+    return {
+        "scaled": with_rate(many, MANY * one),
+        "unscaled": with_rate(many, one),
         "overlapped": replace(many, protocol=replace(averaging(), overlap=True)),
-        "bmuf": replace(many, algorithm=replace(local, outer=BlockMomentum())),
-        "outer": replace(many, algorithm=replace(local, outer=OuterNesterov())),
-        "restarted": replace(many, algorithm=replace(local, restart="pass")),
-        "restarted_each": replace(many, algorithm=replace(local, restart="round")),
+        "restarted": replace(many, algorithm=replace(many.algorithm, restart="pass")),
+        "restarted_each": replace(many, algorithm=replace(many.algorithm, restart="round")),
     }
+
+
+def search(subject: Subject) -> dict[str, RunConfig]:
+    """Every setting around its rate on development data: the same for every seed."""
+    settings = compared(subject.development, DEVELOPMENT)
+    return {n: c for name in SEARCHED for n, c in tuning(name, settings[name]).items()}
 
 
 def epoch(seed: int, workers: int, every: int = EVERY, reading: str = "minibatch") -> TimingConfig:
@@ -236,7 +185,8 @@ def once() -> dict[str, Configuration]:
 
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """Every run of one seed, by the name the exhibits use."""
-    return {**tables(subject, seed), **beyond(subject, seed), **timings(seed), **once()}
+    runs = compared(subject, seed)
+    return {**runs, **derived(runs), **search(subject), **timings(seed), **once()}
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:
@@ -260,7 +210,6 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ),
         ("epochs, exponential", str(PRINTED["epochs"]), str(preset.passes)),
         ("first rate", "0.32 times the GPUs", _rates_told(subject.scale)),
-        ("rate with 256 frames", "not given", "a quarter: the rate a frame stays"),
         ("cross-validation", "a held-out tenth of the training set", "the development set"),
         (
             "NG-SGD",
@@ -278,4 +227,4 @@ def differences(subject: Subject) -> list[dict[str, str]]:
 def _rates_told(scale: str) -> str:
     if scale not in SWEPT_AT:
         return "0.32 times the workers"
-    return "swept on development data for SGD and NG-SGD at each number of workers"
+    return "swept on development data for each setting that is compared"

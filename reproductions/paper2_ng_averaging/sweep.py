@@ -1,10 +1,11 @@
-"""Find the rates: every descent at every number of workers, on development data alone.
+"""Find the rates: of every setting that is compared, on development data alone.
 
-    python -m reproductions.paper2_ng_averaging.sweep [--out DIR] [--jobs N] [--scale laptop]
+    python -m reproductions.paper2_ng_averaging.sweep [--scale laptop] [--only NAME,...] [--jobs N]
 
-A rate is doubled or halved from a first guess until the lowest development frame error lies
-between two higher ones, so that no best rate stands at the edge of what was tried. The outcome
-is written to ``rates.toml``, which the experiments read.
+A setting's rate is doubled or halved from where it stands in ``rates.toml`` until the lowest
+development frame error lies between two higher ones, so that no best rate stands at the edge
+of what was tried. The outcome is written to ``rates.toml`` as it is found; the runs lie where
+the report of that scale looks for them, which shows each rate with its half and its double.
 """
 
 from __future__ import annotations
@@ -13,138 +14,154 @@ import argparse
 import math
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from data_synth import load_corpus
+from harness.errors import unknown
 from harness.execution.jobs.named import execute_named
 from harness.execution.runs.config import RunConfig
 from harness.store import Run
 from harness.store.atomic import write_bytes
-from reproductions.paper import Subject
-from reproductions.paper2_ng_averaging.experiments import (
-    MANY,
-    NODES,
-    PRESETS,
-    RATES,
-    trained,
-    with_rate,
-)
+from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper2_ng_averaging.experiments import MANY, SEARCHED, compared
+from reproductions.paper2_ng_averaging.rates import RATES, SWEPT_AT, found, with_rate
 
-CORPUS, CORPUS_SEED, SEED = "conversational", 0, 100
-MAIN = (("ng", 1), ("ng", MANY), ("sgd", 1), ("sgd", MANY))
-SETTINGS = (*MAIN, *(("ng", n) for n in NODES if n not in (1, MANY)))
-"""Table 6 first: it is the paper's point."""
-SORTED = (*(("ng", n) for n in NODES), ("sgd", 1), ("sgd", MANY))
-FIRST = {("ng", 4): 2.0, ("ng", 8): 2.0, ("ng", 16): 4.0, ("ng", 32): 4.0}
-"""First guesses of a rate, over the number of workers, where not 1."""
-MOST_ROUNDS = 6
-NAMES = {"ng": "NG-SGD", "sgd": "SGD"}
+CORPUS = "conversational"
+MOST_ROUNDS = 8
+FRAME_ERROR = "dev_frame_error/iterate"
+NEWBOB, AS_LONG = f"newbob_{MANY}", ("exponential_1", f"exponential_{MANY}")
 
-Setting = tuple[str, int]
-Found = dict[Setting, dict[float, float]]
-"""Frame error by rate over workers, of each setting; infinite where a run diverged."""
-Measure = Callable[[list[tuple[Setting, float]]], list[float]]
+Errors = dict[str, dict[float, float]]
+"""Frame error by rate, of each setting; infinite where a run diverged."""
+Measure = Callable[[Sequence[tuple[str, float]]], list[float]]
 
 
-def next_to_try(found: Mapping[float, float], first: float) -> list[float]:
+def next_to_try(known: Mapping[float, float], first: float) -> list[float]:
     """The rates still to try: three to begin with, then on from the edge that is best.
 
     Args:
-        found: frame error by rate.
+        known: frame error by rate.
         first: where to begin.
     """
-    if not found:
+    if not known:
         return [first / 2.0, first, first * 2.0]
-    best = min(found, key=lambda rate: found[rate])
+    best = chosen(known)
     around = (best / 2.0, best * 2.0)
-    return [rate for rate in around if not any(math.isclose(rate, r) for r in found)]
+    return [rate for rate in around if not any(math.isclose(rate, r) for r in known)]
 
 
-def searched(measure: Measure, settings: Sequence[Setting] = SETTINGS) -> Found:
+def chosen(known: Mapping[float, float]) -> float:
+    """The rate of the lowest error."""
+    return min(known, key=lambda rate: known[rate])
+
+
+def search(measure: Measure, first: Mapping[str, float]) -> Errors:
     """Settings' errors by rate, each with its lowest between two higher ones.
 
     Args:
-        measure: the frame errors of settings at rates over workers, all at once.
-        settings: what to search for.
+        measure: the frame errors of settings at rates, all at once.
+        first: where each setting begins.
     """
-    found: Found = {setting: {} for setting in settings}
+    errors: Errors = {name: {} for name in first}
     for _ in range(MOST_ROUNDS):
         wanted = [
-            (setting, rate)
-            for setting, known in found.items()
-            for rate in next_to_try(known, FIRST.get(setting, 1.0))
+            (name, rate)
+            for name, known in errors.items()
+            for rate in next_to_try(known, first[name])
         ]
         if not wanted:
             break
-        for (setting, rate), error in zip(wanted, measure(wanted), strict=True):
-            found[setting][rate] = error
-    return found
+        for (name, rate), error in zip(wanted, measure(wanted), strict=True):
+            errors[name][rate] = error
+    return errors
 
 
-def written(found: Found, scale: str, fingerprint: str) -> str:
-    """The outcome as TOML: every error, and the best rates (times workers) by scale."""
+def written(scales: Mapping[str, Mapping[str, Any]]) -> str:
+    """Passes of newbob and rates by setting, of every scale, as TOML."""
     lines = [
-        "# Development frame error by first rate of the mean gradient; the best are used.",
-        "# Made by python -m reproductions.paper2_ng_averaging.sweep; not edited by hand.",
-        "",
-        f'corpus = "{CORPUS}, {scale}"',
-        f"corpus_seed = {CORPUS_SEED}",
-        f'corpus_sha256 = "{fingerprint}"',
-        f"seed = {SEED}",
+        "# First rates of the mean gradient: each has the lowest development frame error of",
+        "# itself, its half and its double. Made by",
+        "# python -m reproductions.paper2_ng_averaging.sweep; exhibit p2.rates shows the runs.",
     ]
-    for descent in NAMES:
-        lines += ["", f"[rates.{scale}.{descent}]"]
-        for (name, workers), errors in found.items():
-            if name == descent:
-                best = min(errors, key=lambda rate: errors[rate])
-                lines.append(f"{workers} = {best * workers:g}")
-    for (descent, workers), errors in found.items():
-        label = f"{NAMES[descent]}, {workers} GPU{'s' if workers > 1 else ''}"
-        for rate in sorted(errors):
-            lines += ["", "[[tried]]", f'label = "{label}"', f"rate_a_worker = {rate:g}",
-                      f"frame_error = {errors[rate]:.4f}"]  # fmt: skip
+    for scale, own in scales.items():
+        lines += ["", f"[{scale}]", f"newbob_passes = {own['newbob_passes']}", f"[{scale}.rates]"]
+        lines += [f"{name} = {rate:g}" for name, rate in own["rates"].items()]
     return "\n".join(lines) + "\n"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="sweep", description="Find the rates on development data.")
+    p.add_argument("--scale", default="laptop", choices=sorted(set(SWEPT_AT.values())))
+    p.add_argument("--only", default="", help="settings, with commas; all if not given")
+    p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper2/SCALE")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    return p
 
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    p = argparse.ArgumentParser(prog="sweep", description="Find the rates on development data.")
-    p.add_argument("--scale", default="laptop", choices=tuple(PRESETS))
-    p.add_argument("--out", type=Path, default=Path("reports/out/paper2/sweep"))
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    asked = p.parse_args()
-    corpus = load_corpus(CORPUS, scale=asked.scale, seed=CORPUS_SEED)
-    subject = Subject(asked.scale, corpus, CORPUS_SEED, "cpu")
-
-    def measure(wanted: list[tuple[Setting, float]]) -> list[float]:
-        configs = {
-            f"{descent} {workers} at {rate:g}": configured(subject, descent, workers, rate)
-            for (descent, workers), rate in wanted
-        }
-        runs = execute_named(configs, str, asked.out, asked.jobs)
-        return [frame_error(run) for run in runs.values()]
-
-    main_ones = searched(measure, MAIN)
-    print(written(main_ones, asked.scale, corpus.fingerprint), flush=True)
-    others = searched(measure, [setting for setting in SETTINGS if setting not in MAIN])
-    found = {setting: (main_ones | others)[setting] for setting in SORTED}
-    write_bytes(RATES, written(found, asked.scale, corpus.fingerprint).encode())
+    asked = parser().parse_args()
+    store = (asked.out or Path("reports/out/paper2") / asked.scale) / "runs"
+    corpus = load_corpus(CORPUS, scale=asked.scale, seed=DEVELOPMENT)
+    subject = Subject(asked.scale, corpus, DEVELOPMENT, "cpu")
+    only = [name for name in asked.only.split(",") if name] or list(SEARCHED)
+    for name in only:
+        if name not in SEARCHED:
+            raise unknown("--only", name, SEARCHED)
+    for names in in_order(only):
+        settings = compared(subject, DEVELOPMENT)  # with what the searches before have found
+        tried = Tried(settings, store, asked.jobs)
+        errors = search(tried.errors, {name: settings[name].schedule.rate for name in names})
+        keep(asked.scale, tried, {name: chosen(known) for name, known in errors.items()})
     return 0
 
 
-def configured(subject: Subject, descent: str, workers: int, rate: float) -> RunConfig:
-    """A run of the sweep: as an experiment's, without tests."""
-    config = with_rate(trained(subject, SEED, workers, descent), rate * workers)
-    return replace(config, tested="never")
+@dataclass
+class Tried:
+    """Runs of settings at rates, and where they lie."""
+
+    settings: Mapping[str, RunConfig]
+    store: Path
+    jobs: int
+    runs: dict[tuple[str, float], Run] = field(default_factory=dict[tuple[str, float], Run])
+
+    def errors(self, wanted: Sequence[tuple[str, float]]) -> list[float]:
+        """The development frame errors of settings at rates."""
+        configs = {
+            each: replace(with_rate(self.settings[each[0]], each[1]), tested="never")
+            for each in wanted
+        }
+        self.runs |= execute_named(
+            configs, lambda e: f"{e[0]} from {e[1]:g}", self.store, self.jobs
+        )
+        return [frame_error(self.runs[each]) for each in wanted]
+
+
+def in_order(names: Sequence[str]) -> list[list[str]]:
+    """Settings that may be searched at once: the exponential schedule waits for newbob's passes."""
+    groups = [name for name in names if name not in AS_LONG], [n for n in names if n in AS_LONG]
+    return [group for group in groups if group]
+
+
+def keep(scale: str, tried: Tried, best: Mapping[str, float]) -> None:
+    """Write what was found beside what stands in the file."""
+    known = tomllib.loads(RATES.read_text(encoding="utf-8"))
+    own = known.setdefault(scale, {"newbob_passes": 0, "rates": {}})
+    own["rates"] |= best
+    if NEWBOB in best:
+        own["newbob_passes"] = tried.runs[NEWBOB, best[NEWBOB]].summary["passes"]
+    write_bytes(RATES, written(known).encode())
+    found.cache_clear()
 
 
 def frame_error(run: Run) -> float:
     """The last development frame error; infinite if the run diverged."""
-    if run.status != "done":
-        return math.inf
-    return float(run.summary["dev_frame_error/iterate"])
+    return float(run.summary[FRAME_ERROR]) if run.status == "done" else math.inf
 
 
 if __name__ == "__main__":

@@ -2,31 +2,24 @@ from __future__ import annotations
 
 import math
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import pytest
 
-from reproductions.paper2_ng_averaging import PAPER
-from reproductions.paper2_ng_averaging.experiments import (
-    NODES,
-    PRESETS,
-    RATES,
-    experiments,
-    rate_of,
-    tables,
-)
-from reproductions.paper2_ng_averaging.sweep import (
-    CORPUS_SEED,
-    SEED,
-    SETTINGS,
-    next_to_try,
-    searched,
-    written,
-)
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.execution.runs.config import RunConfig
+from harness.identity import identity
+from reproductions.paper2_ng_averaging import PAPER, sweep
+from reproductions.paper2_ng_averaging.cells import rate_of
+from reproductions.paper2_ng_averaging.experiments import SEARCHED, compared, experiments
+from reproductions.paper2_ng_averaging.presets import PRESETS
+from reproductions.paper2_ng_averaging.rates import AROUND, RATES, found, tuned
+from reproductions.paper2_ng_averaging.sweep import in_order, keep, next_to_try, search, written
 
 CORPUS = SimpleNamespace(
-    name="conversational",
+    name="none that is made",
     fingerprint="f",
     tests=("swb", "callhome"),
     dim=39,
@@ -38,11 +31,13 @@ CORPUS = SimpleNamespace(
 
 
 def subject(scale: str) -> Any:
-    return SimpleNamespace(scale=scale, corpus=CORPUS, corpus_seed=11, device="cpu")
+    found = SimpleNamespace(scale=scale, corpus=CORPUS, corpus_seed=11, device="cpu")
+    found.development = SimpleNamespace(**{**vars(found), "corpus_seed": 100})
+    return found
 
 
 def bowl(best: float):
-    """Errors that are lowest at one rate over workers, and not finite beyond 20."""
+    """Errors that are lowest at one rate, and not finite beyond 20."""
 
     def measure(wanted):
         return [abs(math.log2(rate / best)) if rate < 20 else math.inf for _, rate in wanted]
@@ -52,8 +47,8 @@ def bowl(best: float):
 
 def test_the_best_rate_lies_between_two_that_are_worse():
     for best in (0.3, 1.0, 7.0):
-        for errors in searched(bowl(best)).values():
-            lowest = min(errors, key=lambda rate: errors[rate])
+        for errors in search(bowl(best), {"ng_1": 1.0, "sgd_1": 4.0}).values():
+            lowest = sweep.chosen(errors)
             assert min(errors) < lowest < max(errors)
             assert abs(math.log2(lowest / best)) <= 0.5
 
@@ -64,24 +59,39 @@ def test_the_search_ends_once_the_edge_is_known():
     assert next_to_try({0.5: 3.0, 1.0: 2.0, 2.0: 1.0}, 1.0) == [4.0]
 
 
-def test_what_is_written_is_what_the_experiments_read():
-    text = tomllib.loads(written(searched(bowl(1.0)), "laptop", "sha"))
-    assert text["rates"]["laptop"]["ng"] == {str(n): 1.0 * n for n in NODES}
-    assert set(text["rates"]["laptop"]["sgd"]) == {"1", "16"}
-    assert {row["label"] for row in text["tried"]} >= {"SGD, 16 GPUs", "NG-SGD, 1 GPU"}
+def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
+    first, then = in_order(SEARCHED)
+    assert "newbob_16" in first
+    assert then == ["exponential_1", "exponential_16"]
 
 
-def test_the_rates_in_use_come_from_development_data():
-    found = tomllib.loads(RATES.read_text(encoding="utf-8"))
-    assert (found["corpus_seed"], found["seed"]) == (CORPUS_SEED, SEED) == (0, 100)
-    lowest: dict[str, tuple[float, float]] = {}
-    for row in found["tried"]:
-        entry = (row["frame_error"], row["rate_a_worker"])
-        lowest[row["label"]] = min(lowest.get(row["label"], entry), entry)
-    for descent, workers in SETTINGS:
-        name = {"ng": "NG-SGD", "sgd": "SGD"}[descent]
-        best = lowest[f"{name}, {workers} GPU{'s' if workers > 1 else ''}"][1]
-        assert np.isclose(rate_of("laptop", descent, workers), best * workers)
+def test_what_is_found_stands_in_the_file_beside_what_stood_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
+    before = {"laptop": {"newbob_passes": 9, "rates": {"ng_1": 1.0, "newbob_16": 2.0}}}
+    sweep.RATES.write_text(written(before))
+    runs: Any = {("newbob_16", 4.0): SimpleNamespace(summary={"passes": 12})}
+    keep("laptop", SimpleNamespace(runs=runs), {"newbob_16": 4.0})  # pyright: ignore
+    after = tomllib.loads(sweep.RATES.read_text())
+    assert after == {"laptop": {"newbob_passes": 12, "rates": {"ng_1": 1.0, "newbob_16": 4.0}}}
+
+
+@pytest.mark.parametrize("scale", sorted(tomllib.loads(RATES.read_text(encoding="utf-8"))))
+def test_every_setting_that_is_compared_has_a_rate_of_its_own_search(scale):
+    assert set(found(scale)["rates"]) == set(SEARCHED)
+    settings = compared(subject(scale), 11)
+    assert {rate_of(name) for name in settings} == set(SEARCHED)
+    for name, config in settings.items():
+        assert config.schedule.rate == found(scale)["rates"][rate_of(name)]
+
+
+def test_runs_of_the_search_are_the_same_for_every_seed_and_no_verdicts():
+    names = [tuned(name, label) for name in SEARCHED for label in AROUND]
+    one, other = (experiments(subject("laptop"), seed) for seed in (1001, 1002))
+    for name in names:
+        config = one[name]
+        assert isinstance(config, RunConfig)
+        assert identity(config.to_dict()) == identity(other[name].to_dict())
+        assert (config.corpus_seed, config.seed, config.tested) == (100, 100, "never")
 
 
 def test_every_run_an_exhibit_or_claim_needs_is_declared_at_every_scale():
@@ -91,18 +101,50 @@ def test_every_run_an_exhibit_or_claim_needs_is_declared_at_every_scale():
 
 
 def test_settings_that_are_compared_differ_in_what_they_say_only():
-    runs = tables(subject("laptop"), 11)
-    one, many = (runs[name].to_dict() for name in ("sgd_16", "ng_16"))
-    apart = {key for key in one if one[key] != many[key]}
-    assert "algorithm" in apart <= {"algorithm", "schedule"}
-    limits = {run["algorithm"]["descent"]["max_change"]["limit"] for run in (one, many)}
+    runs = compared(subject("laptop"), 11)
+    for name, apart in {
+        "sgd_16": {"algorithm"},
+        "random_32": {"initial"},
+        "every_20": {"protocol"},
+        "small_16": {"stages"},
+        "newbob_16": {"passes"},
+        "exponential_16": {"passes"},
+        "bmuf": {"algorithm"},
+    }.items():
+        one, other = runs[name].to_dict(), runs[f"ng_{runs[name].workers}"].to_dict()
+        assert {k for k in one if one[k] != other[k]} <= apart | {"schedule"}, name
+        assert all(one[k] != other[k] for k in apart), name
+    limits = {runs[name].algorithm.descent.max_change.limit for name in ("sgd_16", "ng_16")}
     assert len(limits) == 1
-    assert runs["scaled"].schedule.rate == 16 * runs["unscaled"].schedule.rate
 
 
-def test_a_small_minibatch_keeps_the_rate_a_frame():
-    runs = tables(subject("laptop"), 11)
+def test_the_exponential_schedule_has_the_passes_that_newbob_took():
+    runs = compared(subject("overnight"), 11)
+    passes = found("overnight")["newbob_passes"]
+    assert runs["exponential_16"].passes == runs["exponential_16"].schedule.passes == passes
+    assert passes < runs["newbob_16"].passes, "newbob ends by its own rule"
+
+
+def test_one_rate_is_the_other_times_sixteen():
+    runs = experiments(subject("laptop"), 11)
+    scaled, unscaled = runs["scaled"], runs["unscaled"]
+    assert isinstance(scaled, RunConfig)
+    assert isinstance(unscaled, RunConfig)
+    assert scaled.schedule.rate == 16 * unscaled.schedule.rate
+    assert replace(scaled, schedule=unscaled.schedule) == unscaled
+
+
+def test_a_small_minibatch_is_a_quarter_and_timed_as_256():
+    runs = compared(subject("laptop"), 11)
     large, small = runs["ng_16"], runs["small_16"]
     assert small.stages[0].minibatch * 4 == large.stages[0].minibatch
-    assert small.schedule.rate * 4 == large.schedule.rate
     assert small.stages[0].timed_minibatch == 256
+
+
+def test_cells_have_shares_of_the_data_and_the_outer_step_they_are_named_after():
+    runs = compared(subject("overnight"), 11)
+    cell = runs["bmuf_many_quarter"]
+    assert isinstance(cell.algorithm, ModelAveraging)
+    assert (cell.workers, cell.stages[0].share) == (32, 0.25)
+    assert type(cell.algorithm.outer).__name__ == "BlockMomentum"
+    assert runs["serial_half"].workers == 1

@@ -1,0 +1,127 @@
+"""The law of averages as exhibits: what it was fitted to, what it foretold, what was measured."""
+
+from __future__ import annotations
+
+from harness.judge.makers import Maker, Runs
+from harness.judge.missing import NO_ROWS, unless_missing
+from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import Interval
+from reproductions.paper import Subject
+from reproductions.paper2_ng_averaging.averages import WHOLE, Excess, cells_of, needed, place
+from reproductions.paper2_ng_averaging.cells import SHARES, SIZES, STEPS, cell
+from reproductions.paper2_ng_averaging.experiments import BEYOND, gpus
+from reproductions.readings import hashes
+
+NAMES = {"mean": "averaging", "bmuf": "block momentum", "outer": "outer Nesterov"}
+HELD_OUT = {
+    "mean": ("ng_8", "ng_16", "ng_32", f"ng_{BEYOND}"),
+    "bmuf": ("bmuf",),
+    "outer": ("outer",),
+}
+"""On the whole data, which no cell has."""
+CONSTANTS = {
+    "size": "A, at 16 workers and 100 averages",
+    "by_workers": "w, power of workers",
+    "by_averages": "a, power of averages",
+}
+FORETOLD, MEASURED, APART = "foretold", "measured", "measured − foretold"
+PAYS = cell("mean", SIZES[1], "half")
+"""Overnight, half as many workers as the most on half the data: as many averages, the same time."""
+
+
+def law(subject: Subject, runs: Runs) -> Exhibit:
+    """Excess errors against averages: cells, the law through them, and what was held out."""
+    rows = [row for step in STEPS for row in _curves(Excess(subject, runs, step))]
+    return Exhibit(
+        "p2.law",
+        "figure",
+        "Word error over that of one GPU on the same data, against the number of averages",
+        tuple(rows),
+        axes={"x": "averages in a run", "y": "error with many GPUs over that with one"},
+        draw={"as": "curves", "x_scale": "log"},
+        paper_label="Beyond the paper",
+        note="Lines named “law” are 1 + A (workers/16)^w (averages/100)^−a, fitted for each outer "
+        "step to cells on an eighth, a quarter and half of the data; points on the whole data were "
+        "held out.",
+    )
+
+
+def checked(subject: Subject, runs: Runs) -> Exhibit:
+    """What the law foretold of cells that it was not fitted to, and its constants."""
+    rows: list[Row] = []
+    for step, names in HELD_OUT.items():
+        excess = Excess(subject, runs, step)
+        for name in names:
+            label = f"{NAMES[step]}, {gpus(runs[name][0].config['workers'])}"
+            behind = hashes(runs[name], *(runs[each] for each in needed(step)))
+            rows += _compared(label, excess.foretold_of(name), excess.measured(name), behind)
+    return Exhibit(
+        "p2.law-checked",
+        "table",
+        "Error over that of one GPU on the whole data: foretold by the law, and measured",
+        (*rows, *_whether_more_pay(subject, runs)),
+        paper_label="Beyond the paper",
+        note=_constants_told(subject, runs),
+    )
+
+
+def _curves(excess: Excess) -> list[Row]:
+    """Measured points and the law's, for each number of workers."""
+    named = {**cells_of(excess.step), **dict.fromkeys(HELD_OUT[excess.step], WHOLE)}
+    return [row for name, alone in named.items() for row in _points(excess, name, alone)]
+
+
+@unless_missing(NO_ROWS)
+def _points(excess: Excess, name: str, alone: str) -> tuple[Row, ...]:
+    """A setting as it was measured, and by the law."""
+    workers, after = place(excess.runs[name])
+    label, behind = f"{NAMES[excess.step]}, {gpus(workers)}", hashes(excess.runs[name])
+    return (
+        Row.of(label, round(after), None, excess.measured(name, alone), behind),
+        Row.of(f"law, {label}", round(after), None, excess.foretold(workers, after), behind),
+    )
+
+
+def _whether_more_pay(subject: Subject, runs: Runs) -> list[Row]:
+    """The most workers on the whole data, against fewer on half of it."""
+    excess, name = Excess(subject, runs, "mean"), f"ng_{BEYOND}"
+    few, many = (gpus(runs[each][0].config["workers"]) for each in (PAYS, name))
+    behind = hashes(runs[name], runs[PAYS])
+    foretold, measured = excess.over(name, PAYS, SHARES["half"]), excess.measured(name, PAYS)
+    rows = _compared(f"{many} on the whole data over {few} on half", foretold, measured, behind)
+    most = Row.of(
+        f"most GPUs that pay in the time of {many} on the whole data", FORETOLD, None,
+        excess.most_that_pay(name), behind,
+    )  # fmt: skip
+    return [*rows, most]
+
+
+def _compared(
+    label: str, foretold: Interval, measured: Interval, behind: tuple[str, ...]
+) -> list[Row]:
+    apart = measured.estimate - foretold.estimate
+    return [
+        Row.of(label, FORETOLD, None, foretold, behind),
+        Row.of(label, MEASURED, None, measured, behind),
+        Row(label, APART, None, apart, None, behind),
+    ]
+
+
+def _constants_told(subject: Subject, runs: Runs) -> str:
+    """The constants of every law, with their intervals."""
+    told: list[str] = []
+    for step, name in NAMES.items():
+        found = Excess(subject, runs, step).constants()
+        each = (
+            f"{CONSTANTS[k]}: {i.estimate:.2g} ({i.low:.2g} to {i.high:.2g})"
+            for k, i in found.items()
+        )
+        told.append(f"{name}: {'; '.join(each)}")
+    return f"Constants with 95% intervals over seeds. {'. '.join(told)}."
+
+
+NEEDED = tuple(dict.fromkeys(name for step in STEPS for name in (*needed(step), *HELD_OUT[step])))
+LAW = (
+    Maker("p2.law", NEEDED, law, smoke=False),
+    Maker("p2.law-checked", NEEDED, checked, smoke=False),
+)
