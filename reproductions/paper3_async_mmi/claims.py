@@ -1,34 +1,28 @@
-"""Paper 3's claims: the statistic of each, and its verdict."""
+"""Paper 3's claims: the statistic of each, what it presumes, and the paper's own value."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.claims import ABOVE, above, between, near
+from harness.judge.claims import ABOVE, BELOW, at_least, at_most, between, near
+from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
-from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.parts import Quantity, claim_of, side_of_zero
+from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
-from harness.judge.statistics import Interval, mean_ci, paired_difference_ci, ratio_ci
-from harness.judge.utterances import rate_ratio_ci
-from harness.store import Run
+from harness.judge.statistics import mean_ci, paired_difference_ci, ratio_ci
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import (
-    DECODE_COST,
-    REPORTED,
-    SMALL,
-)
+from reproductions.paper3_async_mmi.presets import DECODE_COST, REPORTED, SMALL
 from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
-    REACHED,
+    error_ratio,
     first_test,
-    gain,
+    in_slots,
     last,
-    test_errors,
-    time_to_gain,
+    late_gain,
+    readings,
+    time_to_own_gain,
 )
 from reproductions.paper3_async_mmi.staleness import STALENESS
 from reproductions.readings import hashes, of_summary
@@ -36,6 +30,14 @@ from reproductions.readings import hashes, of_summary
 FIGURES = REPORTED["claims"]
 CLOSE = between(0.98, 1.02)
 """Within 2% relative."""
+MOVED = 0.12
+"""At most this share of frames may a re-alignment move, for a start from forced alignments.
+
+On development data it moves 10% of a start trained on them, and 17% of one trained on the truth."""
+IN_SLOTS = 0.03
+LEAST_READINGS = 10
+LATE_GAIN = 0.1
+"""Of the whole gain: who gains less in the last quarter of its readings is at a plateau."""
 
 
 def mmi_gain(subject: Subject, runs: Runs) -> Claim:
@@ -45,10 +47,9 @@ def mmi_gain(subject: Subject, runs: Runs) -> Claim:
         tasks["large"] = ("large ce", "large")
     parts: list[Quantity] = []
     for task, (before, after) in tasks.items():
-        ratio = _ratio(subject, runs[after], runs[before])
-        reduction = 1 - ratio
-        paper = FIGURES[f"gain_{task}"]
-        parts.append(Quantity(f"{task} task", paper, reduction, ABOVE, paper))
+        printed = FIGURES[f"gain_{task}"]
+        reduction = 1 - error_ratio(subject, runs[after], runs[before])
+        parts.append(Quantity(f"{task} task", printed, reduction, ABOVE, printed))
     used = [runs[name] for pair in tasks.values() for name in pair]
     return claim_of(
         "p3.mmi-gain", "MMI training lowers the word error of the cross-entropy baseline",
@@ -59,48 +60,82 @@ def mmi_gain(subject: Subject, runs: Runs) -> Claim:
 def opposing(subject: Subject, runs: Runs) -> Claim:
     """While MMI training runs, word error falls and frame error rises."""
     name = f"{first_test(subject)}_frame_error/iterate"
-    frames = 100.0 * (last(runs["ten"], name) - last(runs["ce"], name))
-    ratio = _ratio(subject, runs["ten"], runs["ce"])
+    frames = mean_ci(100.0 * (last(runs["ten"], name) - last(runs["ce"], name)))
+    words = error_ratio(subject, runs["ten"], runs["ce"]) - 1
     parts = [
-        side_of_zero("frame error (%), MMI − CE", mean_ci(frames), "above"),
-        side_of_zero("word error, relative change", ratio - 1, "below"),
+        Quantity("frame error (%), MMI − CE", "above 0", frames, ABOVE),
+        Quantity("word error, relative change", "below 0", words, BELOW),
     ]
     return claim_of(
         "p3.opposing", "MMI lowers the word error and raises the frame error",
         "Section 4.2, Figure 6", "change on the test set from start to end", parts,
         hashes(runs["ce"], runs["ten"]),
+        "Frames are counted against the forced alignments that the start was trained on.",
     )  # fmt: skip
 
 
 def not_realignment(subject: Subject, runs: Runs) -> Claim:
     """Without the denominator, word error stays within 2% of the baseline's."""
     parts = [
-        _close(label, None, _ratio(subject, runs[name], runs["ce"]))
+        _close(label, None, error_ratio(subject, runs[name], runs["ce"]))
         for label, name in (("aligned once", "aligned once"), ("aligned all the time", "realigned"))
     ]
+    shares = mean_ci([of_summary(run, "moved_train") for run in runs["realignment"]])
     return claim_of(
         "p3.not-realignment", "Re-alignment without the denominator does not change the word error",
         "Section 4.2, Frame vs. sequence training",
         "word error over the baseline's; within 2%", parts,
-        hashes(runs["ce"], runs["aligned once"], runs["realigned"]),
-        "One pass; every frame is trained on, as nothing cancels.",
+        hashes(runs["ce"], runs["aligned once"], runs["realigned"], runs["realignment"]),
+        "Every frame is trained on, as nothing cancels.",
+        presumes=(
+            Precondition(
+                "start trained on forced alignments: share of frames that re-alignment moves",
+                shares, at_most(MOVED),
+            ),
+        ),
     )  # fmt: skip
 
 
 def shuffle_order(subject: Subject, runs: Runs) -> Claim:
     """Unshuffled is worse than shuffled on the fly, which is as good as shuffled fully."""
     printed = REPORTED["shuffling"]
-    none = _ratio(subject, runs["unshuffled"], runs["ten"])
-    worse = printed["unshuffled"] / printed["ten"]
+    worse = printed["none"] / printed["on the fly"]
     parts = [
-        Quantity("none over on the fly", worse, none, above(1.0), worse),
-        _close("on the fly over full", printed["ten"] / printed["full"],
-               _ratio(subject, runs["ten"], runs["full"])),
+        Quantity("none over on the fly, less 1", worse - 1,
+                 error_ratio(subject, runs["none"], runs["on the fly"]) - 1, ABOVE, worse - 1),
+        _close("on the fly over full", printed["on the fly"] / printed["full"],
+               error_ratio(subject, runs["on the fly"], runs["ce"])),
     ]  # fmt: skip
     return claim_of(
         "p3.shuffle-order", "On-the-fly shuffling is better than none and as good as full",
         "Section 4.2, Data shuffling", "ratios of test word error; above 1, and within 2%", parts,
-        hashes(runs["unshuffled"], runs["ten"], runs["full"]),
+        hashes(runs["none"], runs["on the fly"], runs["ce"]),
+        "Cross-entropy training from scratch with one replica, as the paper's benchmark.",
+    )  # fmt: skip
+
+
+def replicas_faster(subject: Subject, runs: Runs) -> Claim:
+    """More replicas reach 90% of their own gain in the criterion earlier."""
+    del subject
+    names = ("one", "ten", "fifty")
+    times = {name: np.array([time_to_own_gain(run) for run in runs[name]]) for name in names}
+    logs = {name: np.log(t) for name, t in times.items()}
+    parts = [
+        Quantity(f"log time, {many} − {few}", "below 0",
+                 paired_difference_ci(logs[many], logs[few]), BELOW)
+        for many, few in (("ten", "one"), ("fifty", "ten"))
+    ]  # fmt: skip
+    hours = ", ".join(f"{name} {_hours(times[name])}" for name in names)
+    fewest = min(readings(run) for name in names for run in runs[name])
+    return claim_of(
+        "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
+        "logarithm of the simulated time to 90% of a run's own final gain", parts,
+        hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
+        presumes=(
+            Precondition(
+                "readings of every run", Interval.exact(fewest), at_least(LEAST_READINGS)
+            ),
+        ),
     )  # fmt: skip
 
 
@@ -109,67 +144,58 @@ def _hours(seconds: np.ndarray) -> str:
     return f"{mean / 3600:.3g} h" if math.isfinite(mean) else "not on every seed"
 
 
-def replicas_faster(subject: Subject, runs: Runs) -> Claim:
-    """More replicas reach the same gain in the criterion earlier."""
-    names = ("one", "ten", "fifty")
-    seeds = list(zip(*(runs[name] for name in names), strict=True))
-    wanted = [REACHED * min(gain(run) for run in group) for group in seeds]
-    times = {
-        name: np.array([time_to_gain(run, w) for run, w in zip(runs[name], wanted, strict=True)])
-        for name in names
-    }
-    logs = {name: np.log(t) for name, t in times.items()}
-    parts = [
-        _direction(f"log time, {many} − {few}", logs[many], logs[few], "below")
-        for many, few in (("ten", "one"), ("fifty", "ten"))
-    ]
-    hours = ", ".join(f"{name} {_hours(times[name])}" for name in names)
-    return claim_of(
-        "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
-        "logarithm of the simulated time to 90% of the smallest of the three final gains", parts,
-        hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
-    )  # fmt: skip
-
-
 def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
     """Final word error with many replicas within 2% of one's."""
     parts = [
-        _close(f"{name} over one", None, _ratio(subject, runs[name], runs["one"]))
+        _close(f"{name} over one", None, error_ratio(subject, runs[name], runs["one"]))
         for name in ("ten", "fifty")
     ]
+    held = max(in_slots(run) for run in runs["fifty"])
     return claim_of(
         "p3.replicas-as-good", "Convergence is stable for many replicas", "Section 4.2, Figure 4",
         "test word error over that of one replica; within 2%", parts,
         hashes(runs["one"], runs["ten"], runs["fifty"]),
+        presumes=(
+            Precondition(
+                "share of the corpus in the slots of 50 replicas",
+                Interval.exact(held), at_most(IN_SLOTS),
+            ),
+        ),
     )  # fmt: skip
 
 
 def cancel(subject: Subject, runs: Runs) -> Claim:
     """The share of frames whose numerator and denominator cancel."""
-    share = mean_ci([run.summary["cancelled_frames"] for run in runs["ten"]])
+    del subject
     paper = FIGURES["cancelled"]
-    kept = mean_ci([run.summary["kept_frames"] for run in runs["ten"]]).estimate
-    rejected = mean_ci([run.summary["rejected_frames"] for run in runs["ten"]]).estimate
+    share, kept, rejected = (
+        mean_ci([run.summary[f"{what}_frames"] for run in runs["ten"]])
+        for what in ("cancelled", "kept", "rejected")
+    )
     return claim_of(
         "p3.cancel", "Numerator and denominator cancel in 85% of the frames", "Section 4.1",
         "share of all decoded frames; within 10%",
-        [Quantity("", paper, share, near(paper), paper)], hashes(runs["ten"]),
-        f"Kept {kept:.1%}, rejected {rejected:.1%}. The paper's share is of a system with 13% "
-        "word error; the more there is to correct, the less cancels.",
+        [Quantity("", paper, share, near(paper, 0.10), paper)], hashes(runs["ten"]),
+        f"Kept {kept.estimate:.1%}, rejected {rejected.estimate:.1%}. The fewer errors, the more "
+        "cancels: p3.cancel-curve.",
+        undetermined="The share goes by how hard the corpus is, which is not published, and by the "
+        "threshold τ below which a frame counts as cancelling, which is not printed.",
     )  # fmt: skip
 
 
 def step_cost(subject: Subject, runs: Runs) -> Claim:
     """Simulated time of an MMI step over a cross-entropy step."""
-    parts: list[Quantity] = []
-    for label, name in (("computing alone", " alone"), ("with the assumed network", "")):
-        mmi, ce = (
-            [1.0 / of_summary(run, "throughput_per_s") for run in runs[f"step {which}{name}"]]
-            for which in ("mmi", "ce")
-        )
-        ratio = ratio_ci(mmi, ce)
-        paper = FIGURES["step_cost"] if name else None
-        parts.append(Quantity(label, paper, ratio, between(1.5, 3.0) if name else None, paper))
+    del subject
+    paper = FIGURES["step_cost"]
+    alone, networked = (
+        ratio_ci(*([1.0 / of_summary(run, "throughput_per_s") for run in runs[f"step {w}{name}"]]
+                   for w in ("mmi", "ce")))
+        for name in (" alone", "")
+    )  # fmt: skip
+    parts = [
+        Quantity("computing alone", paper, alone, between(1.5, 3.0), paper),
+        Quantity("with the assumed network", None, networked, None),
+    ]
     return claim_of(
         "p3.step-cost", "An MMI step takes about twice as long as a cross-entropy step",
         "Section 4.2", "simulated time of a step of one replica, MMI over CE; 1.5 to 3", parts,
@@ -182,16 +208,23 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
 
 def all_layers(subject: Subject, runs: Runs) -> Claim:
     """All layers reach at least the last layer's criterion, and the same word error."""
-    values = [last(runs[name], CRITERION) for name in ("ten", "last")]
+    difference = paired_difference_ci(*(last(runs[name], CRITERION) for name in ("ten", "last")))
+    words = error_ratio(subject, runs["ten"], runs["last"])
     parts = [
-        _direction("criterion, all − last layer", values[0], values[1], "above"),
-        _close("word error, all over last layer", 1.0,
-               _ratio(subject, runs["ten"], runs["last"])),
-    ]  # fmt: skip
+        Quantity("criterion, all − last layer", "above 0", difference, ABOVE),
+        _close("word error, all over last layer", 1.0, words),
+    ]
     return claim_of(
         "p3.all-layers", "Updating all layers is slightly better in criterion, not in word error",
         "Section 4.2, Figure 7", "final held-out criterion, difference; test word error within 2%",
         parts, hashes(runs["ten"], runs["last"]),
+        presumes=tuple(
+            Precondition(
+                f"plateau, {label}: share of the gain in the last quarter of the readings",
+                mean_ci([late_gain(run) for run in runs[name]]), at_most(LATE_GAIN),
+            )
+            for label, name in (("all layers", "ten"), ("last layer", "last"))
+        ),
     )  # fmt: skip
 
 
@@ -201,43 +234,35 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
     found = [run.summary for run in runs["tangent"]]
     values = [each["auxiliary_at_0"] - each["criterion_at_0"] for each in found]
     slopes = [each["auxiliary_slope"] / each["criterion_slope"] - 1 for each in found]
-    parts: list[Quantity] = []
-    for label, deviations, most in (
-        ("value, difference", values, 1e-12),
-        ("slope along the way of training, relative error", slopes, 1e-6),
-    ):
-        worst = Interval.exact(max(map(abs, deviations)))
-        parts.append(Quantity(label, 0.0, worst, between(0.0, most), 0.0))
+    parts = [
+        Quantity(label, 0.0, Interval.exact(max(map(abs, deviations))), between(0.0, most), 0.0)
+        for label, deviations, most in (
+            ("value, difference", values, 1e-12),
+            ("slope along the way of training, relative error", slopes, 1e-6),
+        )
+    ]
     return claim_of(
         "p3.tangent", "The auxiliary function touches the criterion", "Section 3.3",
         "largest deviation over the seeds; the slope by central differences in double precision, "
         "over the lattices of the start where there are any",
         parts, hashes(runs["one"], runs["tangent"]),
-        cannot_fail="the auxiliary function is defined so",
+        cannot_fail="It is an identity: only a fault of the program could break it.",
     )  # fmt: skip
 
 
-@unless_missing(UNKNOWN)
-def _ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
-    """Test word error of some runs over that of others."""
-    (errors, lengths), (others, _) = test_errors(subject, a), test_errors(subject, b)
-    return rate_ratio_ci(errors, others, lengths)
-
-
 def _close(label: str, paper: float | None, ratio: Interval) -> Quantity:
-    return Quantity(label, paper, ratio, CLOSE, 1.0 if paper is None else paper)
-
-
-def _direction(label: str, a: np.ndarray, b: np.ndarray, side: str) -> Quantity:
-    return side_of_zero(label, paired_difference_ci(a, b), side)
+    """A ratio of word errors that the paper finds about 1."""
+    return Quantity(label, paper, ratio, CLOSE, paper or 1.0)
 
 
 STEPS = tuple(f"step {which}{name}" for which in ("mmi", "ce") for name in (" alone", ""))
 CLAIMS = (
     Maker("p3.mmi-gain", ("ce", "ten", "large ce", "large"), mmi_gain),
     Maker("p3.opposing", ("ce", "ten"), opposing),
-    Maker("p3.not-realignment", ("ce", "aligned once", "realigned"), not_realignment),
-    Maker("p3.shuffle-order", ("unshuffled", "ten", "full"), shuffle_order),
+    Maker(
+        "p3.not-realignment", ("ce", "aligned once", "realigned", "realignment"), not_realignment
+    ),
+    Maker("p3.shuffle-order", ("none", "on the fly", "ce"), shuffle_order),
     Maker("p3.replicas-faster", ("one", "ten", "fifty"), replicas_faster),
     Maker("p3.replicas-as-good", ("one", "ten", "fifty"), replicas_as_good),
     *STALENESS,

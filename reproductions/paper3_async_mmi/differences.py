@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reproductions.paper import Subject, levels
-from reproductions.paper3_async_mmi.experiments import criterion
 from reproductions.paper3_async_mmi.presets import KAPPA, NUMERATOR, PRESETS, REPORTED, SMALL
+from reproductions.paper3_async_mmi.trainings import FIRST_PASSES, criterion
 
 DENOMINATORS = {
     "graph": "the whole graph, which is their limit",
@@ -28,29 +28,32 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("slots of a minibatch", str(paper["minibatch"]),
          f"{preset.slots}: a small corpus is soon all in flight (50 replicas: {flying:.0%})"),
         ("rates", f"{paper['rate_one']} with one replica, {paper['rate_many']} with more",
-         f"{preset.rate_one} and {preset.rate_many}, both of sums over a minibatch: what is "
-         "stable goes by rate times stale frames, and that by slots, kept frames and replicas"),
+         ", ".join(f"{name} {preset.rates[name]:g}" for name in ("one", "ten", "fifty", "last"))
+         + "; of sums over a minibatch, tuned on development data (p3.rates)"),
         ("passes of MMI", "many, rate divided by 10 at a plateau",
          f"{preset.passes}, {'the same' if preset.passes > 1 else 'one rate'}"),
+        ("start's targets", "alignments of a system with Gaussian mixtures",
+         f"forced alignments by a network of {FIRST_PASSES} passes on the true states"),
         ("denominator", "lattices made on the fly", DENOMINATORS[criterion(corpus).denominator]),
         ("numerator", "not said", f"{NUMERATOR} over all alignments"),
         ("acoustic scale", "not said", f"{KAPPA:g}"),
-        ("re-aligned control", "forced alignments", "forced alignments, no frame left out"),
-        ("shuffling compared", "trained from scratch, replicas not said",
-         "from the same cross-entropy start, ten replicas"),
+        ("re-aligned control", "forced alignments",
+         "forced alignments; no frame is left out, so minibatches are larger by as much"),
+        ("shuffling compared", "training from scratch, replicas and criterion not said",
+         "cross-entropy training from scratch, one replica, minibatches of "
+         f"{preset.minibatch} slots"),
         ("test language model", "trigram", "trigram of the corpus's text"),
         ("fetch intervals", "minutes, at the rate of ten replicas; all decoders at once",
-         "passes: " + ", ".join(f"{x:g}" for x in preset.fetch)
-         + f"; at rate {preset.rate_one}; each decoder as its next utterance begins"),
+         "passes: " + "; ".join(
+             f"{sweep} " + ", ".join(f"{x:g}" for x in intervals)
+             for sweep, intervals in preset.fetch.items())
+         + "; one pass; each decoder as its next utterance begins"),
         ("server", "in shards", "one shard"),
         ("evaluators", "machines of their own", "cost no time; measured at shares of a pass"),
         ("start", "not said", "all replicas at once"),
-        ("seeds, data", "not said",
-         "verdicts on seeds from 21; sweeps and decoding were settled with other seeds on the same "
-         "synthetic corpus (decision 20)" if corpus.name == SMALL else "not used before"),
         ("large task", "3,000 h English, 8 layers, 14,000 states",
-         f"voice-search-large, 8 layers, rate {preset.rate_large}" if corpus.name == SMALL
-         else "none"),
+         f"voice-search-large, 8 layers, rate {preset.rates['large']:g}, one pass of MMI"
+         if corpus.name == SMALL else "none"),
         ("time", "measured", "simulated for the paper's network on assumed machines"),
     ]  # fmt: skip
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

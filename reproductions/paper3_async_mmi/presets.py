@@ -1,11 +1,9 @@
-"""What each scale decides, and what was fixed on development data before any verdict.
-
-Corpus seed 0, seed 100 and, for what decision 20 changed, seeds 11 to 13 served development.
-"""
+"""What each scale decides, and what was fixed on development data before any verdict."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,68 +25,116 @@ class Preset:
         large_hidden: the same of the large task (the paper: eight layers).
         seeds: how many by default.
         minibatch: frames, of cross-entropy training (the paper: 200).
-        ce_rate, ce_passes: its first rate, of summed gradients, and its passes.
+        ce_passes: of cross-entropy training.
         slots: of an MMI minibatch (the paper: 32).
-        rate_one, rate_many: of summed gradients, for one replica and for ten or fifty.
-        rate_large: of the large task, with ten.
+        rates: of each setting that is tuned, of summed gradients; see `TUNED`.
         passes: of every MMI run whose error on the test set is compared.
         evaluations: a pass.
         held_out: utterances.
-        fetch: the intervals of the fetch sweep, in passes over the corpus.
-        rates: of the stability map.
+        fetch: the intervals of each fetch sweep, in passes over the corpus.
+        halvings: of the search for a largest stable rate.
     """
 
     hidden: tuple[int, ...]
     large_hidden: tuple[int, ...]
     seeds: int
     minibatch: int
-    ce_rate: float
     ce_passes: int
     slots: int
-    rate_one: float
-    rate_many: float
-    rate_large: float
+    rates: Mapping[str, float]
     passes: int
     evaluations: int
     held_out: int
-    fetch: tuple[float, ...]
-    rates: tuple[float, ...]
+    fetch: Mapping[str, tuple[float, ...]]
+    halvings: int
+
+
+TUNED = ("one", "ten", "fifty", "last", "large", "full", "on the fly", "none")
+"""What has a rate of its own: replicas, layers and task of MMI; shufflings of cross-entropy."""
+TRIED = (0.5, 1.0, 2.0)
+"""Multiples of each rate that the development seed tries."""
+SWEEPS = {"last": "last layer", "all": "all layers", "no silence": "last layer, silence fixed"}
+INTERVALS = 3
+"""How many every sweep has: exhibits name them by number."""
+
+
+def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:
+    return dict.fromkeys(SWEEPS, intervals)
+
+
+def _rates(*rates: float) -> Mapping[str, float]:
+    return dict(zip(TUNED, rates, strict=True))
 
 
 PRESETS = {
     "smoke": Preset(
-        hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_rate=0.002,
-        ce_passes=3, slots=8, rate_one=0.0002, rate_many=0.0001, rate_large=0.00004, passes=1,
-        evaluations=1, held_out=10, fetch=(0.04, 0.1, 0.25, 0.6),
-        rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_passes=3, slots=8,
+        rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.001),
+        passes=1, evaluations=1, held_out=10, fetch=_same(0.04, 0.15, 0.6),
+        halvings=2,
     ),
     "laptop": Preset(
-        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_rate=0.002,
-        ce_passes=4, slots=8, rate_one=0.0003, rate_many=0.00015, rate_large=0.00015, passes=1,
-        evaluations=4, held_out=100, fetch=(0.04, 0.1, 0.25, 0.6),
-        rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
+        rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00015, 0.002, 0.002, 0.001),
+        passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6),
+        halvings=3,
+    ),
+    "overnight": Preset(
+        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
+        rates=_rates(0.0006, 0.0003, 0.0002, 0.0003, 0.0001, 0.002, 0.002, 0.001),
+        passes=3, evaluations=6, held_out=200,
+        fetch={
+            "last": (0.01, 0.03, 0.09),
+            "all": (0.005, 0.015, 0.045),
+            "no silence": (0.02, 0.06, 0.18),
+        },
+        halvings=4,
     ),
     "gpu": Preset(
-        hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_rate=0.0005,
-        ce_passes=4, slots=16, rate_one=0.0003, rate_many=0.00015, rate_large=0.00004, passes=3,
-        evaluations=8, held_out=200, fetch=(0.04, 0.1, 0.25, 0.6),
-        rates=(0.0002, 0.0003, 0.00045, 0.0007),
+        hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_passes=4, slots=16,
+        rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00004, 0.0005, 0.0005, 0.00025),
+        passes=3, evaluations=8, held_out=200, fetch=_same(0.005, 0.02, 0.08),
+        halvings=4,
     ),
     "paper": Preset(
-        hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_rate=0.0005,
-        ce_passes=10, slots=32, rate_one=0.002, rate_many=0.001, rate_large=0.001, passes=5,
-        evaluations=20, held_out=750, fetch=(0.01, 0.03, 0.1, 0.3),
-        rates=(0.0009, 0.0013, 0.002, 0.003),
+        hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_passes=10,
+        slots=32, rates=_rates(0.002, 0.001, 0.001, 0.001, 0.001, 0.0005, 0.0005, 0.00025),
+        passes=5, evaluations=20, held_out=750, fetch=_same(0.005, 0.02, 0.08),
+        halvings=4,
     ),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where the largest stable rate is sought.
+
+    Args:
+        replicas: decoders and trainers.
+        slots: as a multiple of the scale's.
+        cancel_below: the criterion's threshold: the larger, the fewer frames are kept.
+    """
+
+    replicas: int
+    slots: float = 1.0
+    cancel_below: float = 0.002
+
+    @property
+    def name(self) -> str:
+        """Its setting."""
+        return f"law {self.replicas} replicas, slots × {self.slots:g}, τ {self.cancel_below:g}"
+
+
+FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.0))
+HELD_OUT = (Cell(25), Cell(50, 0.5), Cell(25, 2.0), Cell(25, 1.0, 0.05))
+CELLS = (*FITTED, *HELD_OUT)
+"""Of the stability law: those it is fitted on, and those it is held against."""
 MOST_STATES = 10_000
 """States of the words' loop up to which sums over all of it are cheaper than wide searches."""
 LATTICES = Beam(width=10.0, max_active=2000, lattice=6.0)
 """Of lattices where the loop has more; a frame of 39,000 states then takes 0.26 ms, not 1.5."""
-INTERVALS, RATES = 4, 4
-"""How many of each every scale has: exhibits name them by number."""
-KEPT = 0.3
-"""Share of frames that ten replicas keep at laptop scale; it says how long a pass takes."""
+KEPT = 0.2
+"""Share of frames that ten replicas keep overnight; it says how long a pass takes."""
 DECODE_COST = 1.27
 """What decoding a frame takes, in frames trained on; measured with the paper's sizes."""
 KAPPA = 0.3

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
+from harness.judge.interval import Interval
 from harness.judge.makers import Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.statistics import Interval, ratio_ci
+from harness.judge.statistics import Array, ratio_ci
+from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.experiments import fetch_name, map_name
 from reproductions.paper3_async_mmi.presets import PRESETS
+from reproductions.paper3_async_mmi.tolerance import Sweep
+from reproductions.paper3_async_mmi.trainings import fetch_name
 from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
 CRITERION = "held_out_criterion"
 FRAME_ERROR, WORD_ERROR = "dev_frame_error/iterate", "dev_word_error/iterate"
 Bounds = tuple[float, float]
 """Lowest and highest value that something may have."""
-COSTS_NOTHING = 0.05
-"""The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
 REACHED = 0.9
-"""The share of the final gain whose time is compared."""
+"""The share of its own final gain whose time is compared."""
+LATE = 0.25
+"""The share of a run's readings, its last ones, in which one on a plateau gains next to nothing."""
 
 
 def first_test(subject: Subject) -> str:
@@ -33,10 +35,17 @@ def first_test(subject: Subject) -> str:
 
 
 def test_errors(subject: Subject, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Word errors [S, U] of last models on the test set, and words said [U] or [S, U]."""
+    """Word errors of last models on the test sets, and words said, [S, U] each."""
     test = first_test(subject)
     errors = errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.config['passes']}")
     return errors, lengths_of_utterances(runs, test)
+
+
+@unless_missing(UNKNOWN)
+def error_ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
+    """Test word error of some runs over that of others, paired by seed and utterance."""
+    (errors, lengths), (others, _) = test_errors(subject, a), test_errors(subject, b)
+    return rate_ratio_ci(errors, others, lengths)
 
 
 def last(runs: Sequence[Run], name: str) -> np.ndarray:
@@ -57,82 +66,65 @@ def gain(run: Run) -> float:
     return float(values[-1] - values[0])
 
 
-def time_to_gain(run: Run, wanted: float) -> float:
-    """Simulated seconds until the held-out criterion has gained ``wanted``; inf if never."""
+def readings(run: Run) -> int:
+    """How often the held-out criterion was read after the start."""
+    return len(run.curve(CRITERION)[1]) - 1
+
+
+@unless_missing(math.nan)
+def late_gain(run: Run) -> float:
+    """What the last quarter of a run's readings added, as a share of its whole gain."""
+    values = run.curve(CRITERION)[1]
+    since = len(values) - 1 - max(1, round(LATE * readings(run)))
+    return float((values[-1] - values[since]) / (values[-1] - values[0]))
+
+
+def time_to_own_gain(run: Run, share: float = REACHED) -> float:
+    """Simulated seconds until a run first has that share of its own final gain; inf without one."""
     _, values, time_s = run.curve(CRITERION)
     gained = values - values[0]
-    above = np.flatnonzero(gained >= wanted)
-    if not len(above) or above[0] == 0:
+    wanted = share * gained[-1]
+    if not wanted > 0:
         return math.inf
-    i = int(above[0])
-    share = (wanted - gained[i - 1]) / (gained[i] - gained[i - 1])
-    return float(time_s[i - 1] + share * (time_s[i] - time_s[i - 1]))
+    i = int(np.flatnonzero(gained >= wanted)[0])
+    way = (wanted - gained[i - 1]) / (gained[i] - gained[i - 1])
+    return float(time_s[i - 1] + way * (time_s[i] - time_s[i - 1]))
 
 
-def largest_stable(subject: Subject, runs: dict[str, Run], replicas: int) -> Bounds:
-    """Between what the largest rate lies at which one seed's run does not diverge.
-
-    From the last rate of the map before the first that diverged, up to that one.
-    """
-    rates = PRESETS[subject.scale].rates
-    done = [runs[map_name(replicas, i)].status == "done" for i in range(len(rates))]
-    edges = (0.0, *rates, math.inf)
-    first = [*done, False].index(False)
-    return edges[first], edges[first + 1]
+def in_slots(run: Run) -> float:
+    """The share of the training utterances that are in the replicas' slots at once."""
+    config = run.config
+    held = config["replicas"] * config["slots"]
+    return held * config["passes"] / run.summary["utterances"]
 
 
-def fetch_losses(subject: Subject, runs: Runs, sweep: str) -> list[Interval]:
-    """The share of the gain of always fetching that each interval costs."""
-    return [fetch_loss(runs, sweep, i + 1) for i in range(len(PRESETS[subject.scale].fetch))]
+def largest_stable(run: Run) -> Bounds:
+    """Between which rates a search found the largest stable one; 0 or inf where it found no end."""
+    return run.summary.get("stable", 0.0), run.summary.get("diverged", math.inf)
 
 
-def fetch_loss(runs: Runs, sweep: str, interval: int) -> Interval:
-    """The share of the gain of always fetching that an interval costs, mean over mean.
+def sweep_of(subject: Subject, runs: Runs, sweep: str) -> Sweep:
+    """The gains of a fetch sweep; 0 where a run diverged or ended below its start."""
+    intervals = PRESETS[subject.scale].fetch[sweep]
+    groups = (runs[fetch_name(sweep, i)] for i in range(1 + len(intervals)))
+    return Sweep(np.array([0.0, *intervals]), np.array([_kept(group) for group in groups]).T)
 
-    All of it where a run diverged or ended below its start.
+
+def left(sweep: Sweep, interval: int) -> Interval:
+    """The share of the gain of always fetching that an interval leaves, mean over mean.
 
     Args:
-        runs: of the sweep.
-        sweep: its name.
+        sweep: whose.
         interval: its number, from 1.
     """
-    base = _kept_gains(runs[fetch_name(sweep, 0)])
-    left = ratio_ci(_kept_gains(runs[fetch_name(sweep, interval)]), base)
-    return 1 - left
+    return ratio_ci(sweep.gains[:, interval], sweep.gains[:, 0])
 
 
-known_loss = unless_missing(UNKNOWN)(fetch_loss)
-"""The same; the whole line where a run did not end."""
-
-
-def _kept_gains(runs: Sequence[Run]) -> list[float]:
+def _kept(runs: Sequence[Run]) -> list[float]:
     return [g if (g := gain(run)) > 0 else 0.0 for run in runs]
 
 
-def tolerated(subject: Subject, runs: Runs, sweep: str) -> Interval:
-    """T* in passes: above the longest interval that costs nothing, below the shortest that costs.
-
-    Both by the 95% interval of that loss alone, so the bracket is not one of 95%. Its estimate is
-    where the loss, linear in log T, first crosses what counts as nothing.
-    """
-    intervals, losses = PRESETS[subject.scale].fetch, fetch_losses(subject, runs, sweep)
-    free = [t for t, loss in zip(intervals, losses, strict=True) if loss.high <= COSTS_NOTHING]
-    dear = [t for t, loss in zip(intervals, losses, strict=True) if loss.low > COSTS_NOTHING]
-    low, high = max(free, default=0.0), min(dear, default=math.inf)
-    if low > high:  # a loss that wanders
-        return Interval(math.nan, 0.0, math.inf)
-    crossed = math.nan
-    for (t, loss), (later, more) in pairwise(zip(intervals, losses, strict=True)):
-        if loss.estimate > COSTS_NOTHING:
-            break
-        if more.estimate > COSTS_NOTHING:
-            share = (COSTS_NOTHING - loss.estimate) / (more.estimate - loss.estimate)
-            crossed = min(max(t * (later / t) ** share, low), high)
-            break
-    return Interval(crossed, low, high)
-
-
-def in_updates(star: Interval, runs: Sequence[Run], per_pass_s: float) -> Interval:
-    """An interval in passes of ``per_pass_s`` simulated seconds, in updates at the runs' pace."""
-    pace = np.mean([run.summary["folds"] / run.summary["virtual_s"] for run in runs])
-    return float(pace) * per_pass_s * star
+def in_updates(passes: Interval, runs: Sequence[Run]) -> Interval:
+    """An interval in passes, in updates of runs of one pass."""
+    folds: Array = np.array([run.summary["folds"] for run in runs], np.float64)
+    return float(folds.mean()) * passes

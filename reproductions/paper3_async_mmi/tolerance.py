@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.statistics import Array, Interval, mean_ci
+from harness.judge.interval import Interval
+from harness.judge.statistics import Array, mean_ci, paired_difference_ci
 
 COSTS_NOTHING = 0.05
 """The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
@@ -51,36 +52,40 @@ class Sweep:
     def misfit(self) -> Array:
         """Squared distance from the best curve by p and T*, in mean gains of the first: [P, T]."""
         late = self.intervals / self.searched[:, None]
-        curve = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
-        along = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
+        curve: Array = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
+        along: Array = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
         along /= (curve**2).sum(axis=2)[:, :, None]
-        left = (self.gains**2).sum() - along.sum(axis=2)
-        return left / self.gains[:, 0].mean() ** 2
+        left: Array = (self.gains**2).sum() - along.sum(axis=2)
+        return left / float(self.gains[:, 0].mean()) ** 2
 
 
 def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
-    """The logarithm of each sweep's T*; NaN where none is inside of what is searched."""
+    """log2 of each sweep's T*; NaN where none is inside of what is searched."""
     misfits = [sweep.misfit for sweep in sweeps]
     power = int(np.argmin(sum(misfit.min(axis=1) for misfit in misfits)))
     return np.array([_inside(s.searched, m[power]) for s, m in zip(sweeps, misfits, strict=True)])
 
 
 def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
-    """T* of each sweep in passes, with its jackknife interval over seeds."""
-    logs = _pseudo_values(sweeps)
-    return [_exponential(mean_ci(logs[:, k])) for k in range(len(sweeps))]
+    """log2 of T* in passes of each sweep, with its jackknife interval over seeds."""
+    return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
 
 
 def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = ()) -> Interval:
-    """T* of a sweep over that of another of the same seeds, with its jackknife interval.
+    """log2 of a sweep's T* over that of another of the same seeds, with its jackknife interval.
 
     Args:
         sweep: above.
         other: below.
         beside: further sweeps that share their p.
     """
-    logs = _pseudo_values((sweep, other, *beside))
-    return _exponential(mean_ci(logs[:, 0] - logs[:, 1]))
+    first, second, *_ = _pseudo_values((sweep, other, *beside)).T
+    return paired_difference_ci(first, second)
+
+
+def exponential(logs: Interval) -> Interval:
+    """What an interval of base-2 logarithms says of the values."""
+    return Interval(*(2.0**x for x in (logs.estimate, logs.low, logs.high)))
 
 
 def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
@@ -99,8 +104,4 @@ def _inside(values: Array, misfit: Array) -> float:
         return math.nan
     before, least, after = misfit[best - 1 : best + 2]
     aside = 0.5 * (before - after) / (before - 2 * least + after)
-    return math.log(values[best]) + float(aside) * math.log(values[1] / values[0])
-
-
-def _exponential(logs: Interval) -> Interval:
-    return Interval(*(float(np.exp(x)) for x in (logs.estimate, logs.low, logs.high)))
+    return math.log2(values[best]) + float(aside) * math.log2(values[1] / values[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.execution.runs.executed import Watch, executed
+from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
@@ -55,9 +55,11 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
     """
     name = identity(config.to_dict())
 
+    def tell(progress: Progress) -> None:
+        watch(replace(progress, run=name))
+
     def tried(rate: float) -> Run:
-        training = replace(config.training, rate=rate)
-        return executed(training, store, lambda told: watch(replace(told, run=name)))
+        return executed(replace(config.training, rate=rate), store, tell)
 
     def execute(writer: RunWriter) -> None:
         stable, diverged = bisected(config, lambda rate: tried(rate).status == "done")

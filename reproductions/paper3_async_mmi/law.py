@@ -1,0 +1,167 @@
+"""A law of stability, beyond the paper: the largest stable rate from the age of outer gradients.
+
+The paper needs a smaller rate with more replicas and says not how much smaller. If one replica
+with fresh gradients bears a rate r0 a frame, and age wears it down in proportion,
+
+    1 / (rate x slots) = a (1 + b x age),
+
+with the mean age of outer gradients in updates. Where age dominates, rate x stale frames is
+constant (stale frames: slots x age); the fit tells how far from there the cells are. It is fitted
+on some cells and held against others. All of it is development data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.judge.interval import Interval
+from harness.judge.makers import Maker, Runs
+from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import Array, Values, t_quantile
+from harness.store import Run
+from reproductions.paper import Subject
+from reproductions.paper3_async_mmi.presets import CELLS, FITTED, HELD_OUT, Cell
+from reproductions.readings import hashes
+
+AGES = np.geomspace(1e-5, 1.0, 501)
+"""The values of b that are tried, for one update."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """The two constants of the law above.
+
+    Attributes:
+        fresh: a, one over the largest stable rate times slots without age.
+        wear: b, for one update.
+    """
+
+    fresh: float
+    wear: float
+
+    def rate(self, age: float, slots: float) -> float:
+        """The largest stable rate at an age in updates."""
+        return 1.0 / (self.fresh * (1.0 + self.wear * age) * slots)
+
+
+def fitted(ages: Values, slots: Values, rates: Values) -> Law:
+    """The law with the least squared error of the rates' logarithms.
+
+    Args:
+        ages: of each cell's outer gradients, in updates, [C].
+        slots: of its minibatches, [C].
+        rates: the largest stable, [C].
+    """
+    age, wanted = np.asarray(ages, np.float64), -np.log(np.asarray(rates) * np.asarray(slots))
+    shapes = np.log1p(AGES[:, None] * age)
+    level = (wanted - shapes).mean(axis=1)
+    best = int(np.argmin(((wanted - shapes - level[:, None]) ** 2).sum(axis=1)))
+    return Law(math.exp(float(level[best])), float(AGES[best]))
+
+
+def slope(x: Values, y: Values) -> Interval:
+    """The slope of log y on log x by least squares, with Student's interval.
+
+    Args:
+        x: above 0, at least three different, [C].
+        y: above 0, [C].
+    """
+    u, v = np.log(np.asarray(x, np.float64)), np.log(np.asarray(y, np.float64))
+    du, dv = u - u.mean(), v - v.mean()
+    found = float(du @ dv / (du @ du))
+    spare = len(u) - 2
+    scatter = float(((dv - found * du) ** 2).sum()) / spare
+    half = t_quantile(spare) * math.sqrt(scatter / float(du @ du))
+    return Interval(found, found - half, found + half)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a finished search says of a cell: its bracket, age in updates, and slots."""
+
+    stable: float
+    diverged: float
+    age: float
+    slots: int
+
+    @classmethod
+    def of(cls, run: Run) -> Measured:
+        """NaN where the search did not find both ends."""
+        told = [run.summary.get(name, math.nan) for name in ("stable", "diverged")]
+        age = run.summary.get("outer_staleness_mean", math.nan)
+        return cls(*told, age, run.config["training"]["slots"])
+
+    @property
+    def rate(self) -> float:
+        """The bracket's middle."""
+        return math.sqrt(self.stable * self.diverged)
+
+
+def law(subject: Subject, runs: Runs) -> Exhibit:
+    """Largest stable rates by replicas, slots and kept frames; fitted, predicted and measured."""
+    del subject
+    found = {cell: Measured.of(runs[cell.name][0]) for cell in CELLS}
+    known_ones = [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
+    made = _law_of(known_ones) if len(known_ones) > 2 else Law(math.nan, math.nan)
+    rows: list[Row] = []
+    for cell, seen in found.items():
+        kind = "fitted" if cell in FITTED else "held out"
+        label = f"{cell.name.removeprefix('law ')} ({kind})"
+        predicted = made.rate(seen.age, seen.slots)
+        columns = {
+            "age (updates)": seen.age,
+            "stable at": seen.stable,
+            "diverged at": seen.diverged,
+            "the law": predicted,
+            "measured over law": seen.rate / predicted,
+            "rate × stale frames": seen.rate * seen.slots * seen.age,
+        }
+        run = hashes(runs[cell.name][:1])
+        rows += [Row(label, column, None, value, None, run) for column, value in columns.items()]
+    return Exhibit(
+        "p3.law", "table", "Largest stable rate by replicas, slots and kept frames",
+        tuple(rows), paper_label="Beyond the paper", note=_told(made, known_ones, found),
+    )  # fmt: skip
+
+
+def _law_of(seen: Sequence[Measured]) -> Law:
+    return fitted([m.age for m in seen], [m.slots for m in seen], [m.rate for m in seen])
+
+
+def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> str:
+    if len(seen) < 3:
+        return "Too few of the searches found both ends for a law."
+    stale = np.array([m.slots * m.age for m in seen])
+    rates = np.array([m.rate for m in seen])
+    steep = slope(stale, rates)
+    level = float(np.exp(np.log(stale * rates).mean()))
+    held = [m for m in (found[cell] for cell in HELD_OUT) if math.isfinite(m.rate)]
+    laws = {
+        "the law": [made.rate(m.age, m.slots) for m in held],
+        "rate × stale frames constant": [level / (m.slots * m.age) for m in held],
+    }
+    errors = "; ".join(f"{n} {_error(held, p):.0%}" for n, p in laws.items())
+    return (
+        f"1 / (rate × slots) = {made.fresh:.3g} (1 + {made.wear:.2g} × age), fitted on "
+        f"{len(seen)} cells. Root mean squared error of predicted rates on {len(held)} held-out "
+        f"cells: {errors}. The slope of log rate on log stale frames is {steep.estimate:.2f} "
+        f"[{steep.low:.2f}, {steep.high:.2f}]; −1 would be a constant product. One development "
+        "seed; each rate is known up to its bracket."
+    )
+
+
+def _error(held: Sequence[Measured], predicted: Values) -> float:
+    """Root mean squared relative error, in logarithms; NaN without cells."""
+    if not held:
+        return math.nan
+    off: Array = np.log(np.asarray(predicted) / np.array([m.rate for m in held]))
+    return math.sqrt(float((off**2).mean()))
+
+
+LAW = Maker(
+    "p3.law", tuple(cell.name for cell in CELLS), law, smoke=False
+)  # fmt: skip

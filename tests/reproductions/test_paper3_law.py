@@ -1,0 +1,47 @@
+"""The stability law on cells that follow it exactly, and on cells with noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from reproductions.paper3_async_mmi.law import Law, fitted, slope
+
+AGES = np.array([20.0, 250, 1100, 260, 240, 1200])
+SLOTS = np.array([4, 4, 4, 2, 8, 8])
+
+
+@pytest.mark.parametrize("wear", [0.0005, 0.004, 0.05])
+def test_cells_that_follow_the_law_give_it_back(wear):
+    true = Law(130.0, wear)
+    rates = [true.rate(a, s) for a, s in zip(AGES, SLOTS, strict=True)]
+    found = fitted(AGES, SLOTS, rates)
+    assert found.wear == pytest.approx(wear, rel=0.03)
+    assert found.rate(600, 4) == pytest.approx(true.rate(600, 4), rel=0.01)
+
+
+def test_where_age_dominates_rate_times_stale_frames_is_constant():
+    law = Law(1.0, 1e6)
+    products = [law.rate(age, slots) * slots * age for age in (100, 1000) for slots in (2, 8)]
+    assert products == pytest.approx([products[0]] * 4, rel=1e-4)
+
+
+def test_the_slope_of_a_power_is_the_power():
+    found = slope(AGES, 3.0 * AGES**-1.0)
+    assert (found.estimate, found.low, found.high) == pytest.approx((-1, -1, -1))
+
+
+def test_the_slope_s_interval_holds_it_about_as_often_as_it_says():
+    draw = np.random.default_rng(0)
+    noisy = (slope(AGES, AGES**-0.7 * np.exp(0.2 * draw.standard_normal(6))) for _ in range(400))
+    held = np.mean([s.low <= -0.7 <= s.high for s in noisy])
+    assert 0.92 < held < 0.98
+
+
+def test_rates_twice_as_large_halve_what_is_fresh():
+    rates = np.array([Law(100.0, 0.01).rate(a, s) for a, s in zip(AGES, SLOTS, strict=True)])
+    once, twice = fitted(AGES, SLOTS, rates), fitted(AGES, SLOTS, 2 * rates)
+    assert twice.fresh == pytest.approx(once.fresh / 2)
+    assert math.isclose(once.wear, twice.wear)
