@@ -23,7 +23,7 @@ from harness.simulator import Cluster, ParameterServer, Simulation, Workload, co
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.spec import setting
 
-FORMAT = 3
+FORMAT = 4
 """Grows when the same configuration would no longer give the same bytes."""
 ALIGNMENT_FORMAT = 1
 """The same of an alignment."""

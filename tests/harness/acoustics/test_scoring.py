@@ -13,6 +13,7 @@ from harness.acoustics.scoring import (
     characters,
     edits,
     isolated_word_errors,
+    phone_errors,
     word_errors,
 )
 from harness.judge import bootstrap_rate_ci, rate_ci
@@ -95,3 +96,11 @@ def test_single_words_are_recognised_by_their_chains():
     scores[:3, 0] = scores[3:, 1] = 0.0
     lexicon = {"one": (0, 1), "two": (2, 3)}
     assert isolated_word_errors([scores, scores], ["one", "two"], lexicon).tolist() == [0, 1]
+
+
+def test_a_homophone_is_no_phone_error_and_a_similar_word_is_one():
+    said = {"see": ("s", "iy"), "sea": ("s", "iy"), "say": ("s", "ey"), "see(2)": ("z",)}
+    references = [("see", "say"), ("see",), ("uh", "say")]
+    counts = phone_errors(references, [("sea", "say"), ("say",), ("say",)], said)
+    assert counts.errors.tolist() == [0, 1, 1]
+    assert counts.lengths.tolist() == [4, 2, 3]

@@ -67,6 +67,8 @@ def test_kept_errors_are_those_of_what_was_heard(corpus, found):
         theirs = [kaldialign.edit_distance(s, h)["total"] for s, h in pairs]
         assert errors[f"{test}/words/edits"].sum(axis=1).tolist() == theirs
         assert errors[f"{test}/words/lengths"].tolist() == [len(s) for s in said]
+        phones = [sum(len(corpus.pronunciations[word]) for word in s) for s in said]
+        assert errors[f"{test}/phones/lengths"].tolist() == phones
         letters = [len(" ".join(s)) for s in said]
         assert errors[f"{test}/characters/lengths"].tolist() == letters
 
@@ -176,6 +178,11 @@ def test_the_command_compares_two_systems_over_seeds(folder, tmp_path, capsys):
     assert low <= difference["difference"] <= high
     assert "near: random 12 less linear: " in said
     assert "matched pairs p = " in said
+    assert near["phones"]["rate"] <= 1.0
+    for system in found["systems"]:
+        for seed, tuned in zip(system["seeds"], system["tuned"], strict=True):
+            told = f"Dev cannot decide the scale of seed {seed}: {tuned['scale_low']:g} to"
+            assert (told in said) == (not tuned["scale_decided"])
     assert main(command) == 0
     assert capsys.readouterr().out == said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
+from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.runs.config import Stage
 from harness.execution.training import frames
 from harness.execution.training import loop as module
+from harness.execution.training.frames import FrameTraining
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.simulator.timeline_file import load_timeline
@@ -142,6 +145,23 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
     last = errors["clean/average/1"]
     assert last.shape == (4,)
     assert run.summary["clean_word_error/average"] == last.mean()
+
+
+def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, corpus, tmp_path):
+    spoken = replace(corpus, lm_text=corpus.split("train").words)
+    config = configure(fingerprint=spoken.fingerprint, tested="at the end")
+    store = Store(tmp_path)
+    with store.begin(config.to_dict()) as writer:
+        training = FrameTraining(writer, config, spoken, store, silent)
+        assert training.run() == "done"
+    for name, model in training.executor.server.candidates().items():
+        alone = FrameEvaluator(training.net, training.frames, spoken)
+        tuned = alone.tuned(model)
+        measured = training.last_measured()
+        assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
+        assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)
+        wrong = alone.word_errors("clean", model, tuned)
+        assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.tolist()
 
 
 def test_rate_search_costs_simulated_time(configure, corpus, finished):

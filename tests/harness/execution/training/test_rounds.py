@@ -199,6 +199,17 @@ def test_the_tests_may_be_left_to_the_end(averaged, corpus, finished):
     }
 
 
+@pytest.mark.parametrize(
+    ("tested", "passes"), [("every pass", "012"), ("first pass", "0"), ("never", "")]
+)
+def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finished, tested, passes):
+    run = train(averaged(tested=tested), corpus, finished, silent)
+    errors = load_file(run.path(WORD_ERRORS)) if run.path(WORD_ERRORS).exists() else {}
+    assert {name for name in errors if name.startswith("clean/iterate")} == {
+        f"clean/iterate/{number}" for number in passes
+    }
+
+
 def test_an_early_stop_is_the_end(averaged, corpus, finished):
     stops = Halving(0.5, halve_below=2.0, stop_below=2.0)
     run = train(averaged(schedule=stops, tested="at the end"), corpus, finished, silent)
