@@ -19,6 +19,8 @@ from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
 from harness.errors import UserError
 
 EXHAUSTIVE = 2**31 - 1
+ROOM = 512
+"""Tokens a frame that there is room for at once: to make more room they are copied."""
 BINS = 256
 """Of the histogram that finds the score of the last state to survive."""
 
@@ -265,8 +267,9 @@ def _search(
     came, via = np.empty(nodes, np.int64), np.empty(nodes, np.int32)
     found = np.empty(nodes, np.int32)
     layer_first = np.zeros(frames + 2, np.int64)
-    node, score = np.empty(1024, np.int32), np.empty(1024)
-    origin, arc = np.empty(1024, np.int64), np.empty(1024, np.int32)
+    room = ROOM * (frames + 1)
+    node, score = np.empty(room, np.int32), np.empty(room)
+    origin, arc = np.empty(room, np.int64), np.empty(room, np.int32)
     levels = level.max() + 1
     value[start], came[start], via[start], found[0] = 0.0, -1, -1, start
     size, count = 0, 1

@@ -27,10 +27,14 @@ FORMAT = 4
 """Grows when the same configuration would no longer give the same bytes."""
 ALIGNMENT_FORMAT = 1
 """The same of an alignment."""
-ADDED = ("protocol", "tested", "whole_trials", "shards", "precision", "targets", "shuffling")
+ADDED = (
+    "protocol", "tested", "tested_models", "whole_trials", "shards", "precision", "targets",
+    "shuffling",
+)  # fmt: skip
 """Fields that came later: at their default they are no part of a run's identity."""
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
+Models = Literal["all", "deployed"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class RunConfig:
             from `TimingProtocol` and hands out data. None is the plain server.
         tested: when the test sets are scored: decoding takes long, and a search for settings on
             development data never needs it.
+        tested_models: whether the test sets are scored with all candidates (average and iterate),
+            or the one that would be deployed.
         shards: equal parts of the model, each with a server of its own; then workers wait for
             each other at every evaluation.
         precision: of the products in gradients; see `harness.acoustics.precision`.
@@ -106,6 +112,7 @@ class RunConfig:
     format: int = FORMAT
     protocol: TimingProtocol | None = None
     tested: Tested = "every pass"
+    tested_models: Models = "all"
     shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
     targets: ForcedAlignment | None = None

@@ -165,13 +165,16 @@ class FrameTraining(Training[FrameExecutor]):
         happened = self.config.algorithm.after_evaluation(self.executor.server, errors)
         for name, value in happened.items():
             self.log(name, value)
-        deployed = "average" if "average" in scores else "iterate"
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        self.watch(Progress(self.writer.hash, self.epoch, passes, scores[deployed].frame_error))
+        self.watch(
+            Progress(self.writer.hash, self.epoch, passes, scores[self._deployed].frame_error)
+        )
 
     def _test(self) -> None:
-        """Score every candidate model on the test sets; the errors of each utterance are kept."""
+        """Score candidate models on the test sets; the errors of each utterance are kept."""
         for name, model in self.executor.server.candidates().items():
+            if self.config.tested_models == "deployed" and name != self._deployed:
+                continue
             tuned = self.evaluator.tuned(model)
             if tuned is not None:
                 self.log(f"acoustic_scale/{name}", tuned.best.scale)
@@ -210,8 +213,12 @@ class FrameTraining(Training[FrameExecutor]):
 
     def deployed(self) -> Tensor:
         """See `Training`; sequence training starts from them."""
-        candidates = self.executor.server.candidates()
-        return candidates.get("average", candidates["iterate"])
+        return self.executor.server.candidates()[self._deployed]
+
+    @property
+    def _deployed(self) -> str:
+        """Which candidate would be used: the average, where there is one."""
+        return "average" if "average" in self.executor.server.candidates() else "iterate"
 
     def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: the last measurements of every candidate model, and simulated time."""

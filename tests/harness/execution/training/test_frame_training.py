@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd
@@ -145,6 +146,12 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
     last = errors["clean/average/1"]
     assert last.shape == (4,)
     assert run.summary["clean_word_error/average"] == last.mean()
+
+
+def test_the_deployed_candidate_may_be_the_only_one_that_is_tested(configure, corpus, finished):
+    run = train(configure(tested_models="deployed"), corpus, finished, silent)
+    kept = load_file(run.path(WORD_ERRORS))
+    assert {name.split("/")[1] for name in kept} == {"average", "lengths"}
 
 
 def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, corpus, tmp_path):
