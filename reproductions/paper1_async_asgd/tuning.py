@@ -9,14 +9,16 @@ the corpus and the seed of development, which no verdict uses. What was chosen s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from harness.execution.runs.config import RunConfig
+from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import unless_missing
 from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import mean_ci
 from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
@@ -71,12 +73,14 @@ def tuned(subject: Subject) -> dict[str, RunConfig]:
 def tuning(subject: Subject, runs: Runs) -> Exhibit:
     """Development frame error at the end of training, for everything tried."""
     chosen = PRESETS[subject.scale].chosen
-    ends = {name: _end(trial.method, runs[name]) for name, trial in trials(chosen).items()}
-    rows = [
-        Row(LABELS[trial.method], name.partition(", ")[2], None, ends[name],
-            (ends[name], ends[name]), hashes(runs[name]))
+    ends = {
+        name: mean_ci([_end(trial.method, run) for run in runs[name]])
         for name, trial in trials(chosen).items()
-    ]  # fmt: skip
+    }
+    rows = [
+        Row.of(LABELS[trial.method], name.partition(", ")[2], None, ends[name], hashes(runs[name]))
+        for name, trial in trials(chosen).items()
+    ]
     told = [_told(method, chosen, ends) for method in METHODS]
     return Exhibit(
         "p1.tuning",
@@ -89,11 +93,10 @@ def tuning(subject: Subject, runs: Runs) -> Exhibit:
     )
 
 
-def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, float]) -> str:
+def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, Interval]) -> str:
     """What a method was given, and what ended lowest."""
-    own = {
-        trial.given: ends[name] for name, trial in trials(chosen).items() if trial.method == method
-    }
+    every = trials(chosen).items()
+    own = {trial.given: ends[name].estimate for name, trial in every if trial.method == method}
     best, used = min(own, key=lambda given: own[given]), chosen[method]
     lowest = "the lowest" if best == used else f"lowest: {best.rate:g} with {best.other:.3g}"
     what = OTHERS[method][0]
@@ -101,10 +104,10 @@ def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, float]) 
 
 
 @unless_missing(math.nan)
-def _end(method: str, runs: Sequence[Run]) -> float:
+def _end(method: str, run: Run) -> float:
     """The last development frame error (%) of what a method deploys."""
     name = DEV_ITERATE if method == "multi_pass" else DEV_AVERAGE
-    return 100.0 * float(runs[0].curve(name)[1][-1])
+    return 100.0 * float(run.curve(name)[1][-1])
 
 
 TUNING = (Maker("p1.tuning", tuple(trials(AS_PRINTED)), tuning, smoke=False),)

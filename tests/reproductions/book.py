@@ -107,6 +107,8 @@ class Book:
                 value = 1.0 + size * (0.2 ** (1 + epoch))
                 value = -value if name == "held_out_criterion" else value
                 writer.log(name, value, fold=1, time_s=epoch * rng.uniform(9, 10), epoch=epoch)
+        for epoch in EPOCHS:
+            writer.log("rate", 0.008 / (1 + 9 * epoch), fold=1, time_s=epoch, epoch=epoch)
         writer.log("switch", 1.0, fold=9, time_s=1.0, epoch=1.5 if other else 0.5)
         sent = {"source": 0, "target": 1, "arrived_s": 2.0, "adds": 1}
         writer.log("message", 1.0, fold=0, time_s=1.0, epoch=0.0, **sent)

@@ -95,11 +95,19 @@ def test_search_best_holds_only_where_search_ends_below_both(book):
     assert found.parts[0].measured == pytest.approx(-9.0)
 
 
-def test_hand_early_looks_at_the_first_quarter_and_not_at_the_end(book):
+def test_hand_early_looks_at_the_first_fifth_and_not_at_the_end_if_it_has_ten_readings(book):
     runs = three(book, hand=(0.5, 0.9, 0.9), adapt=(0.6, 0.5, 0.5), search=(0.7, 0.1, 0.1))
     found = claims.hand_early(SUBJECT, runs)
     assert decided(found) == "reproduced"
     assert found.measured == pytest.approx(-20.0)
+    assert (found.preconditions[0].measured, found.verdict) == (1.0, "not testable")
+
+    def often(early: float) -> list[Run]:
+        ends = [{0.02 * k: early + 0.001 * seed for k in range(1, 11)} for seed in range(3)]
+        return averaged(book, *({**end, 0.25: 0.0} for end in ends))
+
+    found = claims.hand_early(SUBJECT, {"hand": often(0.5), "search": often(0.6)})
+    assert (found.preconditions[0].measured, found.verdict) == (10.0, "reproduced")
 
 
 def test_flat_after_one_pass_compares_the_drops_of_both_epochs(book):
@@ -109,9 +117,11 @@ def test_flat_after_one_pass_compares_the_drops_of_both_epochs(book):
     assert [part.verdict for part in found.parts] == ["reproduced", "contradicted"]
 
 
-def test_adapt_slow_wants_adapt_to_fall_most_and_to_end_last(book):
+def test_adapt_slow_wants_adapt_to_fall_most_and_shows_who_ends_last(book):
     slow = three(book, hand=(0.6, 0.4, 0.4), adapt=(0.6, 0.6, 0.5), search=(0.6, 0.4, 0.39))
     assert decided(claims.adapt_slow(SUBJECT, slow)) == "reproduced"
+    first = three(book, hand=(0.6, 0.5, 0.5), adapt=(0.6, 0.4, 0.3), search=(0.6, 0.5, 0.49))
+    assert decided(claims.adapt_slow(SUBJECT, first)) == "reproduced"
     rises = three(book, hand=(0.6, 0.4, 0.5), adapt=(0.6, 0.6, 0.65), search=(0.6, 0.4, 0.5))
     assert decided(claims.adapt_slow(SUBJECT, rises)) == "contradicted"
 
@@ -127,10 +137,13 @@ def word_runs(book: Book, clean: float, noise: float, candidate: str, **more: An
     return [book.run(rates=rates, **more) for _ in range(3)]
 
 
-def both(book: Book, one: tuple[float, float], many: tuple[float, float]):
+def both(book: Book, one: tuple[float, float], many: tuple[float, float], half: float = 1.0):
+    """One pass, and the baseline on all data and on half, its error larger by that factor."""
+    ended = {"summary": {"passes": 4, "stopped": 1}}
     return {
         "one_pass": word_runs(book, *one, "average"),
-        "multi_pass": word_runs(book, *many, "iterate", summary={"passes": 4, "stopped": 1}),
+        "multi_pass": word_runs(book, *many, "iterate", **ended),
+        "multi_pass_half": word_runs(book, *(half * rate for rate in many), "iterate", **ended),
     }
 
 
@@ -140,6 +153,16 @@ def test_one_pass_close_divides_the_error_of_one_pass_by_that_of_many(book):
     assert [part.measured for part in far.parts] == pytest.approx([2.0, 2.0])
     close = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6)))
     assert decided(close) == "reproduced"
+
+
+def test_one_pass_close_presumes_that_doubling_the_data_hardly_moves_the_baseline(book):
+    still = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6), half=1.025))
+    ratios = [each.measured for each in still.preconditions]
+    assert ratios == pytest.approx([1.025, 1.025], rel=0.01)
+    assert all(each.holds for each in still.preconditions)
+    limited = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6), half=1.2))
+    assert limited.verdict == "not testable"
+    assert "half the data" in limited.because
 
 
 def test_noise_harder_reads_every_row(book):
@@ -153,14 +176,17 @@ def test_noise_harder_reads_every_row(book):
 def test_chunk_size_wants_order_and_size_on_both_sets(book):
     settings = [chunk_name(hours) for hours in CHUNK_HOURS]
 
-    def runs(clean: Sequence[float]) -> dict[str, list[Run]]:
-        return {n: word_runs(book, c, 2 * c, "average") for n, c in zip(settings, clean,
-                                                                      strict=True)}  # fmt: skip
+    def runs(clean: Sequence[float], rate: float = 0.001) -> dict[str, list[Run]]:
+        rates = {"rate": {0.0: 0.008, 0.5: rate, 2.0: 0.0001}}
+        return {n: word_runs(book, c, 2 * c, "average", curves=rates) for n, c in
+                zip(settings, clean, strict=True)}  # fmt: skip
 
     rising = claims.chunk_size(SUBJECT, runs((0.1, 0.15, 0.2, 0.25, 0.4)))
     assert decided(rising) == "reproduced"
     assert rising.parts[1].measured == pytest.approx(4.0)
     assert decided(claims.chunk_size(SUBJECT, runs((0.4, 0.25, 0.2, 0.15, 0.1)))) == "contradicted"
+    idle = claims.chunk_size(SUBJECT, runs((0.1, 0.15, 0.2, 0.25, 0.4), rate=0.008))
+    assert (idle.preconditions[0].measured, idle.verdict) == (0.0, "not testable")
 
 
 def test_time_factor_divides_whole_training_by_the_first_pass(book):

@@ -25,7 +25,7 @@ from reproductions.paper1_async_asgd.experiments import (
 )
 
 UTTERANCES = 50
-SETTINGS = ("one_pass", "multi_pass", *map(chunk_name, CHUNK_HOURS[1:]))
+SETTINGS = ("one_pass", "multi_pass", "multi_pass_half", *map(chunk_name, CHUNK_HOURS[1:]))
 
 
 def corpus_of(name: str, tests: tuple[str, ...], test_speaker: str) -> Corpus:
@@ -59,7 +59,7 @@ def runs(tmp_path: Path) -> dict[str, list[Run]]:
         for seed in range(2):
             with store.begin({"name": name, "seed": seed}) as writer:
                 wrong = (np.arange(UTTERANCES) < 5 + number + seed).astype(np.int64)
-                model = "iterate" if name == "multi_pass" else "average"
+                model = "iterate" if name.startswith("multi_pass") else "average"
                 errors = {f"test/{model}/0": wrong}
                 errors["test/lengths"] = np.ones(UTTERANCES, np.int64)
                 save_file(errors, tmp_path / "errors")

@@ -10,7 +10,7 @@ import pytest
 from harness.store import Run, Store
 from reproductions.paper1_async_asgd.experiments import METHODS
 from reproductions.paper1_async_asgd.presets import AS_PRINTED, PRESETS, RATE, Chosen
-from reproductions.paper1_async_asgd.tuning import OTHERS, RATES, trials, tuning
+from reproductions.paper1_async_asgd.tuning import OTHERS, RATES, Trial, trials, tuning
 
 
 def test_all_methods_try_the_same_rates_and_as_many_other_settings():
@@ -40,11 +40,12 @@ def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch)
             writer.finish("done", {})
         return store.load(writer.hash)
 
-    best = ("tuning hand, rate 0.016", "tuning adapt, K 0.0156")
-    runs = {name: [run(name, 0.4 if name in best else 0.5)] for name in trials(chosen)}
+    best = (Trial("hand", Chosen(0.016, 0.01)), Trial("adapt", Chosen(0.008, 1 / 64)))
+    tried = trials(chosen).items()
+    runs = {name: [run(name, 0.4 if trial in best else 0.5)] for name, trial in tried}
     subject: Any = SimpleNamespace(scale="laptop")
     made = tuning(subject, runs)
     assert len(made.rows) == len(trials(chosen))
-    assert {row.measured for row in made.rows} == pytest.approx({40.0, 50.0})
+    assert {row.measured for row in made.rows} == {40.0, 50.0}
     assert "ASGD-hand begins at 0.016, gain that keeps the rate 0.01 (the lowest)" in made.note
     assert "ASGD-adapt begins at 0.008, K 1 (lowest: 0.008 with 0.0156)" in made.note
