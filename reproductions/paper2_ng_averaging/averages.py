@@ -6,7 +6,7 @@ Its constants, and what they foretell, are means over seeds; their intervals are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from reproductions.paper2_ng_averaging.prediction import REPORTED, averaging, cl
 
 WHOLE = "ng_1"
 Statistic = Callable[[Sequence[int]], float]
+Array = npt.NDArray[np.float64]
 
 
 def cells_of(step: str) -> dict[str, str]:
@@ -54,11 +55,15 @@ class Excess:
         subject: what the report is about.
         runs: the finished ones that are `needed`.
         step: of the server, by its name among the cells.
+        read: error rates ``[S]`` that were read, by setting.
+        fitted: laws that were fitted, by their seeds.
     """
 
     subject: Subject
     runs: Runs
     step: str
+    read: dict[str, Array] = field(default_factory=dict[str, Array])
+    fitted: dict[tuple[int, ...], Law] = field(default_factory=dict[tuple[int, ...], Law])
 
     @unless_missing(UNKNOWN)
     def measured(self, name: str, alone: str = WHOLE) -> Interval:
@@ -99,19 +104,27 @@ class Excess:
         return self._over_seeds(ratio)
 
     def _law(self, seeds: Sequence[int]) -> Law:
+        """Fitted to the cells of some seeds."""
+
         def of(name: str, alone: str) -> Cell:
             ratio = self._rates(name)[list(seeds)].mean() / self._rates(alone)[list(seeds)].mean()
             return Cell(*place(self.runs[name]), float(ratio))
 
-        return fit([of(*names) for names in cells_of(self.step).items()])
+        known = tuple(seeds)
+        if known not in self.fitted:
+            self.fitted[known] = fit([of(*names) for names in cells_of(self.step).items()])
+        return self.fitted[known]
 
     def _slope(self, seeds: Sequence[int]) -> float:
         means = [float(self._rates(serial(share))[list(seeds)].mean()) for share in SHARES]
         return slope(list(SHARES.values()), means)
 
-    def _rates(self, name: str) -> npt.NDArray[np.float64]:
-        wrong, said = errors.of(self.subject, self.runs[name])
-        return wrong.sum(-1) / said.sum(-1)
+    def _rates(self, name: str) -> Array:
+        """The error rate of each seed."""
+        if name not in self.read:
+            wrong, said = errors.of(self.subject, self.runs[name])
+            self.read[name] = wrong.sum(-1) / said.sum(-1)
+        return self.read[name]
 
     @unless_missing(UNKNOWN)
     def _over_seeds(self, statistic: Statistic) -> Interval:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from harness.judge.makers import Maker, Runs
+from harness.judge.missing import unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
+from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.experiments import SEARCHED
@@ -85,10 +87,10 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for name in SEARCHED:
         for label in AROUND:
-            run = runs[tuned(name, label)][0]  # the same for every seed
-            a_worker = run.config["schedule"]["rate"] / run.config["workers"]
-            error = 100.0 * of_summary(run, DEV)
-            rows.append(Row(name.replace("_", " "), a_worker, None, error, None, (run.hash,)))
+            group = runs[tuned(name, label)]  # one run, the same for every seed
+            a_worker = group[0].config["schedule"]["rate"] / group[0].config["workers"]
+            error = 100.0 * sum(map(_frame_error, group)) / len(group)
+            rows.append(Row(name.replace("_", " "), a_worker, None, error, None, hashes(group)))
     ticks = sorted({float(row.column) for row in rows})
     return Exhibit(
         "p2.rates",
@@ -103,6 +105,12 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
         "setting that is compared was searched alike, by python -m "
         f"reproductions.paper2_ng_averaging.sweep, and uses the middle of three.{_not_best(rows)}",
     )  # fmt: skip
+
+
+@unless_missing(math.nan)
+def _frame_error(run: Run) -> float:
+    """The last on development data; infinite if the run diverged."""
+    return float(run.curve(DEV)[1][-1]) if run.status == "done" else math.inf
 
 
 def _not_best(rows: Sequence[Row]) -> str:

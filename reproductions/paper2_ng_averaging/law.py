@@ -58,8 +58,10 @@ class Law:
             by_data: b, from `slope`.
 
         Returns:
-            Infinity if the loss never outgrows what more data give.
+            1 if more data give nothing, infinity if the loss never outgrows what they give.
         """
+        if by_data <= 0.0:
+            return 1.0
         if self.by_workers <= by_data:
             return math.inf
         excess = by_data / (self.by_workers - by_data)

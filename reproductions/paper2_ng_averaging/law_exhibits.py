@@ -14,9 +14,9 @@ from reproductions.readings import hashes
 
 NAMES = {"mean": "averaging", "bmuf": "block momentum", "outer": "outer Nesterov"}
 HELD_OUT = {
-    "mean": ("ng_8", "ng_16", "ng_32", f"ng_{BEYOND}"),
-    "bmuf": ("bmuf",),
-    "outer": ("outer",),
+    "mean": {n: f"ng_{n}" for n in (8, 16, 32, BEYOND)},
+    "bmuf": {16: "bmuf"},
+    "outer": {16: "outer"},
 }
 """On the whole data, which no cell has."""
 CONSTANTS = {
@@ -51,8 +51,8 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for step, names in HELD_OUT.items():
         excess = Excess(subject, runs, step)
-        for name in names:
-            label = f"{NAMES[step]}, {gpus(runs[name][0].config['workers'])}"
+        for n, name in names.items():
+            label = f"{NAMES[step]}, {gpus(n)}"
             behind = hashes(runs[name], *(runs[each] for each in needed(step)))
             rows += _compared(label, excess.foretold_of(name), excess.measured(name), behind)
     return Exhibit(
@@ -67,7 +67,7 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
 
 def _curves(excess: Excess) -> list[Row]:
     """Measured points and the law's, for each number of workers."""
-    named = {**cells_of(excess.step), **dict.fromkeys(HELD_OUT[excess.step], WHOLE)}
+    named = {**cells_of(excess.step), **dict.fromkeys(HELD_OUT[excess.step].values(), WHOLE)}
     return [row for name, alone in named.items() for row in _points(excess, name, alone)]
 
 
@@ -77,8 +77,8 @@ def _points(excess: Excess, name: str, alone: str) -> tuple[Row, ...]:
     workers, after = place(excess.runs[name])
     label, behind = f"{NAMES[excess.step]}, {gpus(workers)}", hashes(excess.runs[name])
     return (
-        Row.of(label, round(after), None, excess.measured(name, alone), behind),
-        Row.of(f"law, {label}", round(after), None, excess.foretold(workers, after), behind),
+        Row.of(label, after, None, excess.measured(name, alone), behind),
+        Row.of(f"law, {label}", after, None, excess.foretold(workers, after), behind),
     )
 
 
@@ -120,7 +120,9 @@ def _constants_told(subject: Subject, runs: Runs) -> str:
     return f"Constants with 95% intervals over seeds. {'. '.join(told)}."
 
 
-NEEDED = tuple(dict.fromkeys(name for step in STEPS for name in (*needed(step), *HELD_OUT[step])))
+NEEDED = tuple(
+    dict.fromkeys(name for step in STEPS for name in (*needed(step), *HELD_OUT[step].values()))
+)
 LAW = (
     Maker("p2.law", NEEDED, law, smoke=False),
     Maker("p2.law-checked", NEEDED, checked, smoke=False),

@@ -94,7 +94,7 @@ class Book:
         config = {
             "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
             "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed}, "folds": 9,
-            "workers": 4, "size_bytes": 4.0,
+            "workers": 4, "size_bytes": 4.0, "schedule": {"rate": len(setting)},
         }  # fmt: skip
         return self.store.obtain(config, partial(self._write, setting, seed, status))
 
