@@ -102,7 +102,7 @@ def newbob(config: RunConfig, scale: str) -> RunConfig:
 def as_long_as_newbob(config: RunConfig, scale: str) -> RunConfig:
     """The exponential schedule over the passes that newbob took, as in section 5.6."""
     assert isinstance(config.schedule, Exponential)
-    passes = newbob_passes(scale, config.passes)
+    passes = min(newbob_passes(scale, config.passes), PRESETS[scale].most_passes)
     return replace(config, schedule=replace(config.schedule, passes=passes), passes=passes)
 
 
