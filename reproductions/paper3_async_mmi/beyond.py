@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from harness.judge.makers import Maker, Runs
-from harness.judge.missing import unless_missing
+from harness.judge.missing import NO_ROWS, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run
@@ -25,7 +26,7 @@ from reproductions.paper3_async_mmi.presets import (
 )
 from reproductions.paper3_async_mmi.quantities import WORD_ERROR, gain, left, sweep_of
 from reproductions.paper3_async_mmi.tolerance import exponential, tolerances
-from reproductions.paper3_async_mmi.trainings import REPLICAS, fetch_name
+from reproductions.paper3_async_mmi.trainings import REPLICAS, UNLIKE, fetch_name
 from reproductions.readings import hashes, of_summary
 
 LOSS = "dev_loss/iterate"
@@ -37,13 +38,14 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
     chosen = PRESETS[subject.scale].rates
     rows: list[Row] = []
     for name in TUNED:
-        crossed = LOSS in runs[rate_name(name, 0)][0].summary
+        crossed = name in ("full", *UNLIKE)
         label = f"cross-entropy, {name}: loss" if crossed else f"MMI, {name}: gain"
         rows.append(Row(label, "rate", None, chosen[name]))
         for i, factor in enumerate(TRIED):
-            run = runs[rate_name(name, i)][0]
-            value = _loss(run) if crossed else 100.0 * gain(run)
-            rows.append(Row(label, f"{factor:g} × rate", None, value, None, (run.hash,)))
+            group = runs[rate_name(name, i)]  # one run, whatever the seed
+            found = [_loss(run) if crossed else 100.0 * _gain(run) for run in group]
+            column = f"{factor:g} × rate"
+            rows.append(Row(label, column, None, float(np.mean(found)), None, hashes(group)))
     return Exhibit(
         "p3.rates", "table",
         "Rates that were tried on development data: gain of the criterion in a pass of MMI (nats a "
@@ -56,6 +58,10 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
+_gain = unless_missing(math.nan)(gain)
+
+
+@unless_missing(math.nan)
 def _loss(run: Run) -> float:
     return run.summary[LOSS] if run.status == "done" else math.nan
 
@@ -113,16 +119,7 @@ def cancelling(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows: list[Row] = []
     for label, name in (("small task", "ten"), ("large task", "large")):
-        errors, shares = (
-            np.array([run.curve(metric)[1] for run in runs[name]])
-            for metric in (WORD_ERROR, "cancelled_frames")
-        )
-        # What was decoded since the reading before was decoded by models between the two.
-        between = 100.0 * (errors[:, 1:] + errors[:, :-1]) / 2
-        for i in range(shares.shape[1]):
-            x = round(float(between[:, i].mean()), 4)
-            mean = mean_ci(100.0 * shares[:, i])
-            rows.append(Row.of(label, x, None, mean, hashes(runs[name])))
+        rows += _cancelled(label, runs[name])
     rows.append(Row("paper", REPORTED["table1"]["small"]["ce"], None, 100 * PAPER_SHARE))
     return Exhibit(
         "p3.cancel-curve", "figure", "Frames that cancel, by word error while MMI trains",
@@ -131,6 +128,18 @@ def cancelling(subject: Subject, runs: Runs) -> Exhibit:
         draw={"as": "curves"}, paper_label="Beyond the paper",
         note="The paper's point stands at its cross-entropy word error, of its test set.",
     )  # fmt: skip
+
+
+@unless_missing(NO_ROWS)
+def _cancelled(label: str, runs: Sequence[Run]) -> tuple[Row, ...]:
+    """Shares of frames between two readings, at the mean word error of the later one."""
+    epochs = runs[0].curve("cancelled_frames")[0]
+    shares = np.array([run.curve("cancelled_frames")[1] for run in runs])
+    errors = np.array([np.interp(epochs, *run.curve(WORD_ERROR)[:2]) for run in runs])
+    return tuple(
+        Row.of(label, round(100.0 * float(x), 4), None, mean_ci(100.0 * y), hashes(runs))
+        for x, y in zip(errors.mean(axis=0), shares.T, strict=True)
+    )
 
 
 PAPER_SHARE: float = REPORTED["claims"]["cancelled"]

@@ -126,7 +126,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
         for many, few in (("ten", "one"), ("fifty", "ten"))
     ]  # fmt: skip
     hours = ", ".join(f"{name} {_hours(times[name])}" for name in names)
-    fewest = min(readings(run) for name in names for run in runs[name])
+    fewest = float(np.min([readings(run) for name in names for run in runs[name]]))
     return claim_of(
         "p3.replicas-faster", "Convergence is faster with more replicas", "Section 4.2, Figure 4",
         "logarithm of the simulated time to 90% of a run's own final gain", parts,
@@ -150,7 +150,7 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
         _close(f"{name} over one", None, error_ratio(subject, runs[name], runs["one"]))
         for name in ("ten", "fifty")
     ]
-    held = max(in_slots(run) for run in runs["fifty"])
+    held = float(np.max([in_slots(run) for run in runs["fifty"]]))
     return claim_of(
         "p3.replicas-as-good", "Convergence is stable for many replicas", "Section 4.2, Figure 4",
         "test word error over that of one replica; within 2%", parts,

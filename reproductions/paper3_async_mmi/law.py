@@ -20,6 +20,7 @@ import numpy as np
 
 from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
+from harness.judge.missing import unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, Values, t_quantile
 from harness.store import Run
@@ -79,6 +80,15 @@ def slope(x: Values, y: Values) -> Interval:
     return Interval(found, found - half, found + half)
 
 
+TOLD = ("stable", "diverged", "outer_staleness_mean")
+
+
+@unless_missing(math.nan)
+def of_summary_if(run: Run, key: str) -> float:
+    """A number of a run's summary; NaN if it is not there."""
+    return run.summary.get(key, math.nan)
+
+
 @dataclass(frozen=True)
 class Measured:
     """What a finished search says of a cell: its bracket, age in updates, and slots."""
@@ -89,11 +99,12 @@ class Measured:
     slots: int
 
     @classmethod
-    def of(cls, run: Run) -> Measured:
-        """NaN where the search did not find both ends."""
-        told = [run.summary.get(name, math.nan) for name in ("stable", "diverged")]
-        age = run.summary.get("outer_staleness_mean", math.nan)
-        return cls(*told, age, run.config["training"]["slots"])
+    def of(cls, runs: Sequence[Run]) -> Measured:
+        """Of one search, whatever the seed; NaN where it did not find both ends."""
+        stable, diverged, age = (
+            float(np.mean([of_summary_if(run, name) for run in runs])) for name in TOLD
+        )
+        return cls(stable, diverged, age, runs[0].config["training"]["slots"])
 
     @property
     def rate(self) -> float:
@@ -104,9 +115,9 @@ class Measured:
 def law(subject: Subject, runs: Runs) -> Exhibit:
     """Largest stable rates by replicas, slots and kept frames; fitted, predicted and measured."""
     del subject
-    found = {cell: Measured.of(runs[cell.name][0]) for cell in CELLS}
-    known_ones = [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
-    made = _law_of(known_ones) if len(known_ones) > 2 else Law(math.nan, math.nan)
+    found = {cell: Measured.of(runs[cell.name]) for cell in CELLS}
+    known = [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
+    made = _law_of(known) if len(known) == len(FITTED) else Law(math.nan, math.nan)
     rows: list[Row] = []
     for cell, seen in found.items():
         kind = "fitted" if cell in FITTED else "held out"
@@ -120,11 +131,11 @@ def law(subject: Subject, runs: Runs) -> Exhibit:
             "measured over law": seen.rate / predicted,
             "rate × stale frames": seen.rate * seen.slots * seen.age,
         }
-        run = hashes(runs[cell.name][:1])
+        run = hashes(runs[cell.name])
         rows += [Row(label, column, None, value, None, run) for column, value in columns.items()]
     return Exhibit(
         "p3.law", "table", "Largest stable rate by replicas, slots and kept frames",
-        tuple(rows), paper_label="Beyond the paper", note=_told(made, known_ones, found),
+        tuple(rows), paper_label="Beyond the paper", note=_told(made, known, found),
     )  # fmt: skip
 
 
@@ -133,8 +144,8 @@ def _law_of(seen: Sequence[Measured]) -> Law:
 
 
 def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> str:
-    if len(seen) < 3:
-        return "Too few of the searches found both ends for a law."
+    if len(seen) < len(FITTED):
+        return "Not all searches that the law is fitted to found both ends."
     stale = np.array([m.slots * m.age for m in seen])
     rates = np.array([m.rate for m in seen])
     steep = slope(stale, rates)

@@ -66,7 +66,8 @@ def gain(run: Run) -> float:
     return float(values[-1] - values[0])
 
 
-def readings(run: Run) -> int:
+@unless_missing(math.nan)
+def readings(run: Run) -> float:
     """How often the held-out criterion was read after the start."""
     return len(run.curve(CRITERION)[1]) - 1
 
@@ -75,10 +76,11 @@ def readings(run: Run) -> int:
 def late_gain(run: Run) -> float:
     """What the last quarter of a run's readings added, as a share of its whole gain."""
     values = run.curve(CRITERION)[1]
-    since = len(values) - 1 - max(1, round(LATE * readings(run)))
+    since = len(values) - 1 - max(1, round(LATE * (len(values) - 1)))
     return float((values[-1] - values[since]) / (values[-1] - values[0]))
 
 
+@unless_missing(math.nan)
 def time_to_own_gain(run: Run, share: float = REACHED) -> float:
     """Simulated seconds until a run first has that share of its own final gain; inf without one."""
     _, values, time_s = run.curve(CRITERION)
@@ -91,6 +93,7 @@ def time_to_own_gain(run: Run, share: float = REACHED) -> float:
     return float(time_s[i - 1] + way * (time_s[i] - time_s[i - 1]))
 
 
+@unless_missing(math.nan)
 def in_slots(run: Run) -> float:
     """The share of the training utterances that are in the replicas' slots at once."""
     config = run.config
@@ -98,6 +101,7 @@ def in_slots(run: Run) -> float:
     return held * config["passes"] / run.summary["utterances"]
 
 
+@unless_missing((0.0, math.inf))
 def largest_stable(run: Run) -> Bounds:
     """Between which rates a search found the largest stable one; 0 or inf where it found no end."""
     return run.summary.get("stable", 0.0), run.summary.get("diverged", math.inf)
@@ -121,9 +125,15 @@ def left(sweep: Sweep, interval: int) -> Interval:
 
 
 def _kept(runs: Sequence[Run]) -> list[float]:
-    return [g if (g := gain(run)) > 0 else 0.0 for run in runs]
+    return [_kept_gain(run) for run in runs]
 
 
+@unless_missing(math.nan)
+def _kept_gain(run: Run) -> float:
+    return max(gain(run), 0.0) if run.status == "done" else 0.0
+
+
+@unless_missing(UNKNOWN)
 def in_updates(passes: Interval, runs: Sequence[Run]) -> Interval:
     """An interval in passes, in updates of runs of one pass."""
     folds: Array = np.array([run.summary["folds"] for run in runs], np.float64)

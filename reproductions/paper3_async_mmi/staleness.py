@@ -21,7 +21,6 @@ from reproductions.paper3_async_mmi.quantities import (
 )
 from reproductions.paper3_async_mmi.tolerance import (
     COSTS_NOTHING,
-    Sweep,
     exponential,
     tolerance_ratio,
     tolerances,
@@ -72,7 +71,8 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
 
 def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     """Up to some interval T* nothing is lost, beyond it something is."""
-    star = tolerances(_sweeps(subject, runs, *SWEEPS))[0]
+    sweeps = {name: sweep_of(subject, runs, name) for name in SWEEPS}
+    star = dict(zip(sweeps, tolerances(list(sweeps.values())), strict=True))["last"]
     first, *_, longest = PRESETS[subject.scale].fetch["last"]
     updates = in_updates(exponential(star), runs[fetch_name("last", 0)])
     return claim_of(
@@ -109,8 +109,9 @@ def _tolerances(
 ) -> Claim:
     """T* of a sweep over that of the last layer."""
     printed = math.log2(FIGURES[figure])
-    others = (other for other in SWEEPS if other not in (sweep, "last"))
-    ratio = tolerance_ratio(*_sweeps(subject, runs, sweep, "last"), _sweeps(subject, runs, *others))
+    found = {name: sweep_of(subject, runs, name) for name in SWEEPS}
+    over, under = found.pop(sweep), found.pop("last")
+    ratio = tolerance_ratio(over, under, tuple(found.values()))
     return claim_of(
         id_, statement, "Section 4.2, Fetch interval",
         f"log2 of T* over T* of the last layer; {band[0]:g} to {band[1]:g} times",
@@ -123,10 +124,6 @@ NOTE = (
     "T* is fitted to all intervals, seeds and sweeps at once, with one shape of the loss for all "
     "three sweeps; its interval is the jackknife's over seeds."
 )
-
-
-def _sweeps(subject: Subject, runs: Runs, *names: str) -> list[Sweep]:
-    return [sweep_of(subject, runs, name) for name in names]
 
 
 def _between(bounds: list[Bounds]) -> str:

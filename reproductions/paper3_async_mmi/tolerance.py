@@ -22,7 +22,7 @@ from harness.judge.statistics import Array, mean_ci, paired_difference_ci
 
 COSTS_NOTHING = 0.05
 """The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
-POWERS = np.geomspace(0.4, 4.0, 93)
+POWERS = np.geomspace(0.4, 6.0, 93)
 STEPS, BEYOND = 161, 4.0
 """Of the search for T*: how fine, and how far beyond a sweep's ends."""
 
@@ -46,17 +46,22 @@ class Sweep:
     @property
     def searched(self) -> Array:
         """The values of T* that are tried, ascending."""
-        return np.geomspace(self.intervals[1] / BEYOND, self.intervals[-1] * BEYOND, STEPS)
+        ends = float(self.intervals[1]) / BEYOND, float(self.intervals[-1]) * BEYOND
+        found: Array = np.geomspace(*ends, STEPS)
+        return found
 
     @property
     def misfit(self) -> Array:
         """Squared distance from the best curve by p and T*, in mean gains of the first: [P, T]."""
+        whole = float(self.gains[:, 0].mean())
+        if not whole > 0:  # nothing to lose, or a run that failed
+            return np.full((len(POWERS), STEPS), np.nan)
         late = self.intervals / self.searched[:, None]
         curve: Array = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
         along: Array = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
         along /= (curve**2).sum(axis=2)[:, :, None]
-        left: Array = (self.gains**2).sum() - along.sum(axis=2)
-        return left / float(self.gains[:, 0].mean()) ** 2
+        left: Array = float((self.gains**2).sum()) - along.sum(axis=2)
+        return left / whole**2
 
 
 def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
@@ -71,7 +76,7 @@ def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
     return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
 
 
-def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = ()) -> Interval:
+def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep]) -> Interval:
     """log2 of a sweep's T* over that of another of the same seeds, with its jackknife interval.
 
     Args:
@@ -84,8 +89,9 @@ def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = ()) ->
 
 
 def exponential(logs: Interval) -> Interval:
-    """What an interval of base-2 logarithms says of the values."""
-    return Interval(*(2.0**x for x in (logs.estimate, logs.low, logs.high)))
+    """What an interval of base-2 logarithms says of the values; open ends stay open."""
+    low = 2.0**logs.low if math.isfinite(logs.low) else -math.inf
+    return Interval(2.0**logs.estimate, low, 2.0**logs.high)
 
 
 def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:

@@ -41,6 +41,7 @@ SUBJECTS: dict[str, Any] = {
 SUMMARY = (
     "virtual_s", "folds", "throughput_per_s", "bare_throughput_per_s", "cancelled_frames",
     "kept_frames", "rejected_frames", "mean_lag_s", "mean_staleness",
+    "moved_train", "utterances", "stable", "diverged", "dev_loss/iterate",
     "auxiliary_at_0", "criterion_at_0", "auxiliary_slope", "criterion_slope",
     "largest_difference", "largest_move",
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
@@ -48,7 +49,7 @@ SUMMARY = (
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
-    "test_frame_error/iterate", "held_out_criterion",
+    "test_frame_error/iterate", "held_out_criterion", "cancelled_frames",
 )  # fmt: skip
 EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 
@@ -93,8 +94,9 @@ class Book:
     def run(self, setting: str, seed: int, status: Any = "done") -> Run:
         config = {
             "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
-            "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed}, "folds": 9,
-            "workers": 4, "size_bytes": 4.0, "schedule": {"rate": len(setting)},
+            "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed, "slots": 8},
+            "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
+            "schedule": {"rate": len(setting)},
         }  # fmt: skip
         return self.store.obtain(config, partial(self._write, setting, seed, status))
 
@@ -120,6 +122,7 @@ class Book:
         save_file(arrays, path := self.folder / "errors")
         writer.attach(WORD_ERRORS, path)
         numbers = {name: (0.1 if other else 1.0) * rng.uniform(1, 1.1) for name in SUMMARY}
+        numbers["diverged"] = 2.0 * numbers["stable"]
         passes = PASSES - 1 if other else PASSES
         troubles = {"trouble/nothing kept": 1}
         writer.finish(status, {**numbers, **troubles, "passes": passes, "stopped": 1})

@@ -178,7 +178,7 @@ def slotted(frames: np.ndarray, slots: int) -> np.ndarray:
     free = [(0, slot) for slot in range(slots)]
     given: list[list[np.ndarray]] = [[] for _ in free]
     begin = 0
-    for length in frames.tolist():
+    for length in map(int, frames):
         steps, slot = free[0]
         given[slot].append(np.arange(begin, begin + length))
         heapreplace(free, (steps + length, slot))
