@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import NO_ROWS, unless_missing
 from harness.judge.results import Exhibit, Row
@@ -30,20 +32,36 @@ PAYS = cell("mean", SIZES[1], "half")
 
 
 def law(subject: Subject, runs: Runs) -> Exhibit:
-    """Excess errors against averages: cells, the law through them, and what was held out."""
-    rows = [row for step in STEPS for row in _curves(Excess(subject, runs, step))]
+    """Excess errors of plain averaging against averages: cells, and the law through them."""
+    return _figure("p2.law", subject, runs, ("mean",))
+
+
+def momenta(subject: Subject, runs: Runs) -> Exhibit:
+    """The same with a momentum on the server."""
+    return _figure("p2.law-momenta", subject, runs, ("bmuf", "outer"))
+
+
+def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exhibit:
+    rows = [row for step in steps for row in _curves(Excess(subject, runs, step))]
     return Exhibit(
-        "p2.law",
+        id_,
         "figure",
-        "Word error over that of one GPU on the same data, against the number of averages",
+        "Word error over that of one GPU on the same data, against the number of averages: "
+        f"{' and '.join(NAMES[step] for step in steps)}",
         tuple(rows),
-        axes={"x": "averages in a run", "y": "error with many GPUs over that with one"},
-        draw={"as": "curves", "x_scale": "log"},
+        axes={"x": "averages in a run", "y": "error over that of one GPU"},
+        draw={"as": "curves", "x_scale": "log", "x_ticks": _ticks(rows)},
         paper_label="Beyond the paper",
-        note="Lines named “law” are 1 + A (workers/16)^w (averages/100)^−a, fitted for each outer "
-        "step to cells on an eighth, a quarter and half of the data; points on the whole data were "
-        "held out.",
+        note="The law is 1 + A (GPUs/16)^w (averages/100)^−a, fitted to an eighth, a quarter and "
+        "half of the data. A fourth point, on the whole data, was held out.",
     )
+
+
+def _ticks(rows: Sequence[Row]) -> list[float]:
+    """1, 2 and 5 of every power of ten among the rows' columns."""
+    columns = [float(row.column) for row in rows] or [1.0]
+    ticks = (m * 10.0**power for power in range(7) for m in (1, 2, 5))
+    return [tick for tick in ticks if min(columns) <= tick <= max(columns)]
 
 
 def checked(subject: Subject, runs: Runs) -> Exhibit:
@@ -66,8 +84,10 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def _curves(excess: Excess) -> list[Row]:
-    """Measured points and the law's, for each number of workers."""
-    named = {**cells_of(excess.step), **dict.fromkeys(HELD_OUT[excess.step].values(), WHOLE)}
+    """Measured points and the law's, for each number of workers that has cells."""
+    drawn = {excess.runs[name][0].config["workers"] for name in cells_of(excess.step)}
+    whole = [name for n, name in HELD_OUT[excess.step].items() if n in drawn]
+    named = {**cells_of(excess.step), **dict.fromkeys(whole, WHOLE)}
     return [row for name, alone in named.items() for row in _points(excess, name, alone)]
 
 
@@ -120,10 +140,14 @@ def _constants_told(subject: Subject, runs: Runs) -> str:
     return f"Constants with 95% intervals over seeds. {'. '.join(told)}."
 
 
-NEEDED = tuple(
-    dict.fromkeys(name for step in STEPS for name in (*needed(step), *HELD_OUT[step].values()))
-)
+def _needed(*steps: str) -> tuple[str, ...]:
+    """The settings behind what is shown of these outer steps, each once."""
+    every = [name for step in steps for name in (*needed(step), *HELD_OUT[step].values())]
+    return tuple(dict.fromkeys(every))
+
+
 LAW = (
-    Maker("p2.law", NEEDED, law, smoke=False),
-    Maker("p2.law-checked", NEEDED, checked, smoke=False),
+    Maker("p2.law", _needed("mean"), law, smoke=False),
+    Maker("p2.law-momenta", _needed("bmuf", "outer"), momenta, smoke=False),
+    Maker("p2.law-checked", _needed(*STEPS), checked, smoke=False),
 )
