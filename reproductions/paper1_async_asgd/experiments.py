@@ -108,7 +108,9 @@ def on_share(config: RunConfig, share: float) -> RunConfig:
 def chunked(one_pass: RunConfig) -> dict[str, RunConfig]:
     """Table 1's runs: one pass with each of the larger chunks."""
     return {
-        chunk_name(hours): replace(one_pass, passes=1, chunk=hours * one_pass.chunk)
+        chunk_name(hours): replace(
+            one_pass, passes=1, chunk=hours * one_pass.chunk, tested_models="deployed"
+        )
         for hours in CHUNK_HOURS[1:]
     }
 
@@ -144,8 +146,8 @@ def timing(
 def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConfig]:
     """Every run of one seed, by the name the exhibits use."""
     subset = PRESETS[subject.scale].subset
-    one_pass, many = (as_chosen(subject, seed, name) for name in ("search", "multi_pass"))
-    many = replace(many, tested="at the end")
+    one_pass = replace(as_chosen(subject, seed, "search"), tested="first pass")
+    many = replace(as_chosen(subject, seed, "multi_pass"), tested="at the end")
     untested = {
         name: replace(on_share(as_chosen(subject, seed, name), subset), tested="never")
         for name in ("hand", "adapt")
