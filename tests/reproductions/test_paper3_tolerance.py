@@ -49,7 +49,7 @@ def test_intervals_hold_the_true_value_about_as_often_as_they_say():
 
 
 def test_a_ratio_is_found_with_its_interval():
-    halved = tolerance_ratio(sweep(0.01, 1.0, 0.01, 6), sweep(0.02, 1.0, 0.01, 6, seed=9))
+    halved = tolerance_ratio(sweep(0.01, 1.0, 0.01, 6), sweep(0.02, 1.0, 0.01, 6, seed=9), ())
     assert halved.low < -1 < halved.high
     assert halved.low > math.log2(0.3)
     assert halved.high < math.log2(0.8)
@@ -60,7 +60,7 @@ def test_a_sweep_that_costs_nothing_or_everything_has_no_t_star():
     everything = Sweep(INTERVALS, np.tile([1.0, 0, 0, 0, 0, 0], (3, 1)))
     assert np.isnan(log_tolerances([nothing])).all()
     assert np.isnan(log_tolerances([everything])).all()
-    unknown = tolerance_ratio(nothing, sweep(0.02, 1.0, seeds=3))
+    unknown = tolerance_ratio(nothing, sweep(0.02, 1.0, seeds=3), ())
     assert (unknown.low, unknown.high) == (-math.inf, math.inf) or math.isnan(unknown.estimate)
 
 
