@@ -16,7 +16,7 @@ from harness.judge.utterances import rate_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import INTERVALS, KAPPA, PRESETS, REPORTED, SMALL
+from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, REPORTED, SMALL
 from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
     FRAME_ERROR,
@@ -220,16 +220,15 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
             rows.append(_error_row(subject, label, f"{task} task", group, printed))
     return Exhibit(
         "p3.table1", "table", "Test word error (%)", tuple(rows), paper_label="Table 1",
-        note=f"Ten replicas; the large task for one pass. {error_note(subject)}",
+        note=f"Ten replicas, the large task for one pass; {error_note(subject)}",
     )  # fmt: skip
 
 
 def error_note(subject: Subject) -> str:
     """What an error is, in words."""
     return (
-        f"Words decoded with a trigram at the criterion's acoustic scale, {KAPPA:g}; insertion "
-        "penalty from held-out speech. Intervals over seeds and the "
-        f"{len(subject.corpus.split(first_test(subject)))} test utterances"
+        "words decoded with a trigram; acoustic scale and insertion penalty of each model from "
+        f"held-out speech; {len(subject.corpus.split(first_test(subject))):,} test utterances"
         + (f" ({SMALL})." if subject.corpus.name == SMALL else ".")
     )
 
