@@ -69,19 +69,19 @@ def _rates(*rates: float) -> Mapping[str, float]:
 PRESETS = {
     "smoke": Preset(
         hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_passes=3, slots=8,
-        rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.001),
+        rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.002),
         passes=1, evaluations=1, held_out=10, fetch=_same(0.04, 0.15, 0.6),
         halvings=2,
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
-        rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00015, 0.002, 0.002, 0.001),
+        rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00015, 0.002, 0.002, 0.002),
         passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6),
         halvings=3,
     ),
     "overnight": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
-        rates=_rates(0.0006, 0.0003, 0.0002, 0.0003, 0.0001, 0.002, 0.002, 0.001),
+        rates=_rates(0.0003, 0.0003, 0.0002, 0.0003, 0.0001, 0.002, 0.002, 0.002),
         passes=3, evaluations=6, held_out=200,
         fetch={
             "last": (0.06, 0.16, 0.4),
