@@ -229,7 +229,9 @@ def _advance(
     """Let tokens enter the states of the next frame; returns how many states were found."""
     # Unsigned indices spare the test for a negative one, which this loop would feel.
     count, top = 0, row.max()
-    lowest = _bound(row, tokens, node, score, first, split, weight, consumed) - width
+    beam = width < np.inf  # without one, scores beyond all numbers are no reason to end
+    bound = _bound(row, tokens, node, score, first, split, weight, consumed)
+    lowest = bound - width if beam else -np.inf
     for i in tokens:
         n, so_far = np.uint32(node[i]), score[i]
         for a in range(np.uint64(first[n]), np.uint64(split[n])):
@@ -243,7 +245,7 @@ def _advance(
                     found[count] = d
                     count += 1
                 value[d], came[d], via[d] = entered, i, a
-                lowest = max(lowest, entered - width)
+                lowest = max(lowest, entered - width) if beam else lowest
     return count
 
 

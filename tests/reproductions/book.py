@@ -66,6 +66,10 @@ def made(maker: Maker[Any, Any], paper: Paper, runs: dict[str, list[Run]]) -> An
     return (made_claim if maker in paper.claims else made_exhibit)(maker, subject, runs)
 
 
+ERRORS = {"changed": (7, 9), "changed-again": (0, 3)}
+"""Ranges of an utterance's errors in runs of other readings: worse than all others, or better."""
+
+
 class Book:
     """Runs that never trained, with whatever any exhibit or claim reads."""
 
@@ -76,10 +80,13 @@ class Book:
         """A run of each seed."""
         return [self.run(setting, seed) for seed in range(SEEDS)]
 
-    def others(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
-        """Runs of other readings, and of another outcome where a maker asks about that."""
+    def others(self, setting: str, maker: Maker[Any, Any], how: str) -> list[Run]:
+        """Runs of other readings, and of another outcome where a maker asks about that.
+
+        Each ``how`` gives others.
+        """
         status: Any = "diverged" if maker.divergence else "done"
-        return [self.run(f"changed {setting}", seed, status) for seed in range(SEEDS)]
+        return [self.run(f"{how} {setting}", seed, status) for seed in range(SEEDS)]
 
     def lost(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
         """A run of each seed, one of which did not end in a way that the maker asks about.
@@ -118,7 +125,7 @@ class Book:
             writer.log(name, -1.0, fold=0, time_s=0.0, epoch=0.0)
         save_timeline(Timeline(), path := self.folder / "timeline")
         writer.attach(TIMELINE, path)
-        arrays = dict(self._errors(rng, other))
+        arrays = dict(self._errors(rng, setting.partition(" ")[0]))
         save_file(arrays, path := self.folder / "errors")
         writer.attach(WORD_ERRORS, path)
         numbers = {name: (0.1 if other else 1.0) * rng.uniform(1, 1.1) for name in SUMMARY}
@@ -127,12 +134,12 @@ class Book:
         troubles = {"trouble/nothing kept": 1}
         writer.finish(status, {**numbers, **troubles, "passes": passes, "stopped": 1})
 
-    def _errors(self, rng: np.random.Generator, other: bool) -> Iterator[tuple[str, np.ndarray]]:
+    def _errors(self, rng: np.random.Generator, how: str) -> Iterator[tuple[str, np.ndarray]]:
         for test in sorted({name for each in SUBJECTS.values() for name in each.corpus.tests}):
             yield f"{test}/lengths", np.full(UTTERANCES, 9)
             for candidate in ("average", "iterate"):
                 for stage in range(PASSES + 1):
-                    low, high = (7, 9) if other else (1, 4)
+                    low, high = ERRORS.get(how, (1, 4))
                     yield f"{test}/{candidate}/{stage}", rng.integers(low, high, UTTERANCES)
 
 
