@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from harness.judge.missing import Unreadable
 from harness.judge.utterances import rate_difference_ci
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
@@ -159,6 +160,15 @@ def test_small_loss_is_not_testable_where_the_law_fails_on_the_whole_data(book):
     assert found.verdict == "not testable"
     assert not found.preconditions[0].holds
     assert (found.preconditions[0].measured or 0.0) > 0.04
+
+
+@pytest.mark.parametrize("lost", ["ng_8", "ng_16", "ng_32"])
+def test_a_law_that_cannot_be_checked_everywhere_is_not_relied_on(book, lost):
+    runs = book.lawful(FALLING)
+    runs[lost] = [Unreadable.of(run) for run in runs[lost]]
+    found = claims.small_loss(SUBJECT, runs)
+    assert not found.preconditions[0].holds
+    assert found.verdict == "not testable"
 
 
 def test_rbm_must_help_on_one_worker_and_on_many(book):
