@@ -101,6 +101,11 @@ def in_slots(run: Run) -> float:
     return held * config["passes"] / run.summary["utterances"]
 
 
+def on_forced_alignments(run: Run) -> bool:
+    """Whether what a run starts from was trained on them, not on the corpus's own targets."""
+    return bool(run.config["start"].get("targets"))
+
+
 @unless_missing((0.0, math.inf))
 def largest_stable(run: Run) -> Bounds:
     """Between which rates a search found the largest stable one; 0 or inf where it found no end."""
