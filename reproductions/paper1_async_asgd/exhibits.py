@@ -167,7 +167,7 @@ def error_note(subject: Subject) -> str:
         measured = "errors in words decoded with a bigram"
     return (
         f"The paper counts character errors; measured here are {measured}. "
-        "Intervals are over seeds and test utterances."
+        "Intervals are over seeds and test utterances, of made speech over corpora too."
     )
 
 

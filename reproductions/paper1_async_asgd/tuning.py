@@ -100,7 +100,16 @@ def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, Interval
     best, used = min(own, key=lambda given: own[given]), chosen[method]
     lowest = "the lowest" if best == used else f"lowest: {best.rate:g} with {best.other:.3g}"
     what = OTHERS[method][0]
-    return f"{LABELS[method]} begins at {used.rate:g}, {what} {used.other:.3g} ({lowest})."
+    told = f"{LABELS[method]} begins at {used.rate:g}, {what} {used.other:.3g} ({lowest}"
+    open_ = " and ".join(_at_an_end(method, used))
+    return f"{told}; {open_} at an end of what was tried)." if open_ else f"{told})."
+
+
+def _at_an_end(method: str, used: Chosen) -> list[str]:
+    """Which of a method's settings might be better still beyond what was tried."""
+    what, others = OTHERS[method]
+    tried = {"rate": (used.rate, RATES), what: (used.other, others)}
+    return [name for name, (value, grid) in tried.items() if value in (min(grid), max(grid))]
 
 
 @unless_missing(math.nan)

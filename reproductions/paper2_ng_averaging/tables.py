@@ -16,8 +16,9 @@ from reproductions.readings import hashes, of_summary
 
 PAPER = REPORTED["claims"]
 NOTE = (
-    "Words decoded with a bigram; intervals are over seeds and test utterances. The row or column "
-    f"“{errors.ALL}” is the errors of all five test sets over their words; claims are judged on it."
+    "Words decoded with a bigram; intervals are over seeds, test utterances and, of made speech, "
+    f"corpora. The row or column “{errors.ALL}” is the errors of all five test sets over their "
+    "words; claims are judged on it."
 )
 
 

@@ -47,5 +47,6 @@ def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch)
     made = tuning(subject, runs)
     assert len(made.rows) == len(trials(chosen))
     assert {row.measured for row in made.rows} == {40.0, 50.0}
-    assert "ASGD-hand begins at 0.016, gain that keeps the rate 0.01 (the lowest)" in made.note
-    assert "ASGD-adapt begins at 0.008, K 1 (lowest: 0.008 with 0.0156)" in made.note
+    assert "ASGD-hand begins at 0.016, gain that keeps the rate 0.01 (the lowest)." in made.note
+    adapt = "ASGD-adapt begins at 0.008, K 1 (lowest: 0.008 with 0.0156; K at an end of what was"
+    assert adapt in made.note
