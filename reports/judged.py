@@ -74,5 +74,5 @@ def _chances(part: Part) -> list[str]:
 
 def _condition(each: Condition) -> str:
     found = numbers.measured(each.measured, each.ci95)
-    holds = "holds" if each.holds else "does not hold"
+    holds = "holds" if each.holds else "unknown" if each.measured is None else "does not hold"
     return f"Presumes {each.what}: {found} ({band(each.band)}), {holds}."

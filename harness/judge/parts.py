@@ -158,9 +158,18 @@ def _judged(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
 
 
 def _unmet(conditions: Sequence[Condition]) -> str:
-    """Which preconditions do not hold."""
-    failed = [each.what for each in conditions if not each.holds]
-    return f"The paper's conditions do not hold: {'; '.join(failed)}." if failed else ""
+    """Which preconditions do not hold, or could not be computed."""
+    unknown = [each.what for each in conditions if each.measured is None]
+    failed = [each.what for each in conditions if not each.holds and each.measured is not None]
+    told = [
+        f"{said}: {'; '.join(which)}."
+        for said, which in (
+            ("The paper's conditions do not hold", failed),
+            ("Runs that did not end leave its conditions unknown", unknown),
+        )
+        if which
+    ]
+    return " ".join(told)
 
 
 def _too_weak(chance: float | None) -> str:

@@ -25,6 +25,13 @@ def test_a_claim_whose_precondition_does_not_hold_is_not_testable_and_says_which
     assert claim(CLEAR).verdict == "reproduced"
 
 
+def test_a_precondition_of_runs_that_did_not_end_is_unknown_and_not_denied():
+    unknown = Precondition("readings", Interval(math.nan), at_least(10.0))
+    found = claim(CLEAR, presumes=[unknown])
+    assert found.verdict == "not testable"
+    assert found.because == "Runs that did not end leave its conditions unknown: readings."
+
+
 def test_what_the_paper_leaves_open_comes_before_everything():
     assert claim(CLEAR, undetermined="No machine is named.").because == "No machine is named."
 
