@@ -60,7 +60,7 @@ def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     names: dict[str, list[str]] = {}
     for setting, hashes in settings.items():
-        for each in hashes:
+        for each in dict.fromkeys(hashes):  # seeds that share a run name it once
             names.setdefault(each, []).append(setting)
     return {each: " = ".join(own) for each, own in names.items()}
 

@@ -91,10 +91,16 @@ def _executed(
         for setting, config in paper.experiments(subject.replicate(seed), seed).items()
         if setting in needed
     }
+    first, last = request.seeds[0], request.seeds[-1]
+
+    def called(key: tuple[str, int]) -> str:
+        setting, seed = key
+        shared = first != last and configs[setting, first] == configs[setting, last]
+        return setting if shared else f"{setting} seed {seed}"  # development's are shared
+
     runs = execute_named(
-        configs, lambda key: f"{key[0]} seed {key[1]}", request.out / "runs", request.jobs,
-        request.budget_s, request.submit,
-    )  # fmt: skip
+        configs, called, request.out / "runs", request.jobs, request.budget_s, request.submit
+    )
     return {
         setting: [runs[setting, seed] for seed in request.seeds]
         for setting in dict.fromkeys(setting for setting, _ in configs)

@@ -73,6 +73,10 @@ def test_settings_that_share_a_run_are_named_together():
     assert settings_of({"a": ["1", "2"], "b": ["2"]}) == {"1": "a", "2": "a = b"}
 
 
+def test_a_setting_whose_seeds_share_a_run_is_named_once():
+    assert settings_of({"tuned": ["1", "1", "1"], "b": ["1"]}) == {"1": "tuned = b"}
+
+
 def test_the_wall_time_says_what_was_there_already():
     assert wall_time({"wall_s": 5}) == "5 s"
     facts = {"wall_s": 5, "runs_s": 1260, "reused": 3}

@@ -37,9 +37,9 @@ def execute_named(
         UserError, ProcessDied, KeyboardInterrupt: as `harness.execution.jobs.grid.execute`.
     """
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
-    names: dict[str, list[str]] = {}
+    names: dict[str, dict[str, None]] = {}
     for key, hash_ in hashes.items():
-        names.setdefault(hash_, []).append(called(key))
+        names.setdefault(hash_, {})[called(key)] = None
     titles = {hash_: " = ".join(labels) for hash_, labels in names.items()}
     with Display(titles) as display:
         runs = execute(

@@ -24,3 +24,5 @@ def test_equal_configurations_run_once_under_all_their_names(tmp_path, monkeypat
     }
     assert len(Store(tmp_path).runs()) == 2
     assert shown == {runs[1].hash: "number 1 = number 3", runs[2].hash: "number 2"}
+    named.execute_named(configs, lambda _: "the same", tmp_path, jobs=1)
+    assert shown == {runs[1].hash: "the same", runs[2].hash: "the same"}
