@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Row
@@ -32,6 +33,9 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
         if scale := exhibit.draw.get(f"{name}_scale"):
             axes.set(**{f"{name}scale": scale})
             axis.set_major_formatter(plain)  # powers of ten would be set as mathematics
+            axis.set_minor_formatter(NullFormatter())
+        if scale == "log":  # less than a decade has few powers of ten in it, or none
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         if ticks := exhibit.draw.get(f"{name}_ticks"):
             axis.set_ticks(ticks, [plain(tick) for tick in ticks])
             axis.set_ticks([], minor=True)

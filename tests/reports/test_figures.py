@@ -34,6 +34,17 @@ def test_axes_carry_their_labels_and_a_dollar_sign_is_one(tmp_path):
     assert "error (%)" in comments
 
 
+@pytest.mark.parametrize(
+    ("xs", "marked"), [((0.015, 0.2), {"0.02", "0.05", "0.1", "0.2"}), ((1.0, 1e4), {"1", "100"})]
+)
+def test_a_logarithmic_axis_is_marked_in_digits_also_within_a_decade(xs, marked, tmp_path):
+    rows = tuple(Row("a", x, None, x) for x in xs)
+    exhibit = replace(CURVES, rows=rows, draw={"as": "curves", "x_scale": "log"})
+    svg = figures.draw(exhibit, tmp_path)["svg"].decode()
+    assert marked <= set(re.findall(r"<!-- (.*?) -->", svg))
+    assert "mathdefault" not in svg
+
+
 def test_missing_and_unbounded_points_leave_gaps(tmp_path):
     rows = (Row("a", 0, None, None), Row("a", 1, None, 2.0), Row("b", 0, None, None, None))
     for kind in figures.SERIES.keys() - {"messages"}:  # drawn from its own list, not from rows
