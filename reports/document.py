@@ -49,6 +49,9 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
             [run for run in runs if run.status in BAD], results.provenance.get("settings", {})
         ),
         "claims-title": "Verdicts",
+        "claims-legend": "Beside a quantity stand where it must lie for the paper to hold; power, "
+        "the chance of “reproduced” if the paper's figure is true; and what is found: how far "
+        "beyond an end it must lie for a chance of 80%.",
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
         "tally": _tally(results.claims),
         "claims": [_claim(claim, bad) for claim in results.claims],

@@ -19,10 +19,12 @@ def test_of(part: Part) -> str:
 def remarks(claim: Claim) -> list[str]:
     """Everything else that a reader of the verdict must know, one sentence each."""
     told = [_condition(each) for each in claim.preconditions]
+    if sum(part.power is not None for part in claim.parts) > 1:
+        told.append(f"Power of the parts together: {power(claim)}.")
     if claim.because:
         told.append(f"Not testable: {claim.because}")
     if claim.cannot_fail:
-        told.append(f"Cannot fail: {claim.cannot_fail}.")
+        told.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
     if claim.corrected is not None and claim.corrected != claim.verdict:
         told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
     return told
@@ -42,8 +44,8 @@ def band(ends: Bounds) -> str:
     """
     low, high = ends
     told = (
-        "" if low is None else f"from {numbers.printed(low)}",
-        "" if high is None else f"{'up ' if low is None else ''}to {numbers.printed(high)}",
+        "" if low is None else f"from {_end(low)}",
+        "" if high is None else f"{'up ' if low is None else ''}to {_end(high)}",
     )
     return " ".join(filter(None, told)) or "anywhere"
 
@@ -72,7 +74,20 @@ def _chances(part: Part) -> list[str]:
     return told
 
 
+def _end(value: float) -> str:
+    """An end of a band; of one that was computed four digits say enough."""
+    return numbers.printed(float(f"{value:.4g}"))
+
+
 def _condition(each: Condition) -> str:
-    found = numbers.measured(each.measured, each.ci95)
     holds = "holds" if each.holds else "unknown" if each.measured is None else "does not hold"
-    return f"Presumes {each.what}: {found} ({band(each.band)}), {holds}."
+    return f"Presumes {each.what}: {_found(each)} ({band(each.band)}), {holds}."
+
+
+def _found(each: Condition) -> str:
+    """What was measured of a condition; a whole number without chance in it is a count."""
+    value, half = each.measured, numbers.half_width(each.ci95)
+    if value is not None and half == 0 and float(value).is_integer():
+        return numbers.measured(int(value), None)
+    found = numbers.measured(value, each.ci95)
+    return f"{found} {numbers.spread(value, each.ci95)}" if half else found

@@ -48,7 +48,7 @@ class Quantity:
     @property
     def power(self) -> float | None:
         """The chance of ``reproduced`` with the paper's figure true; None if it cannot be known."""
-        if self.rule is None or self.true is None or math.isnan(self.value.estimate):
+        if self.rule is None or self.true is None or math.isnan(self.true + self.value.estimate):
             return None
         return power(self.value, self.rule, self.true)
 
@@ -176,4 +176,5 @@ def _too_weak(chance: float | None) -> str:
     """That the design could not have told."""
     if chance is None or chance >= ENOUGH:
         return ""
-    return f"With the paper's value true it would come out as reproduced with {chance:.0%} alone."
+    percent = math.floor(100 * chance)  # never rounded up to what would be enough
+    return f"If the paper's figure is true, the chance of finding it reproduced is only {percent}%."

@@ -54,7 +54,7 @@ def finds(found: Interval) -> float:
 
     In the quantity's own unit; infinite where the interval has no bounds.
     """
-    half = (found.high - found.low) / 2
+    half = max(found.high - found.estimate, found.estimate - found.low)  # a rank's ends at 1
     return half * _found_in_halves(found.degrees) if math.isfinite(half) else math.inf
 
 

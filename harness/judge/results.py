@@ -156,7 +156,8 @@ class Claim:
         note: a sentence for the reader.
         parts: the quantities behind it; the first is the headline.
         power: the chance of ``reproduced`` if the paper's figures are true, taking the parts as
-            independent; None where the paper prints none.
+            independent: the product over those parts whose figure it prints, so no less than that
+            of all; None where it prints none.
         preconditions: of the paper's statement.
         because: why it is not testable.
         cannot_fail: why it holds by construction, if it does.
@@ -192,7 +193,7 @@ class Results:
 
     Attributes:
         paper: e.g. ``"paper1"``.
-        scale: ``smoke``, ``laptop``, ``gpu`` or ``paper``.
+        scale: ``smoke``, ``laptop``, ``overnight``, ``gpu`` or ``paper``.
         corpus: name of the corpus.
         seeds: the seeds that the verdicts rest on.
         provenance: ``git``, ``versions``, ``device``, ``wall_s``, ``started``,

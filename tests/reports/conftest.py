@@ -15,16 +15,19 @@ from harness.judge import (
     Part,
     Results,
     Row,
+    at_least,
     mean_ci,
     near,
     paired_difference_ci,
     write_results,
 )
+from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.simulator.timeline import KINDS, Contributions, Folds, Spans, Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Store
 
 SEEDS = (11, 12)
+LONG = "averages in each of the runs that the claim rests on, of which the paper has many more"
 TITLE = "Improving Training Time With Averaged SGD"
 
 
@@ -239,6 +242,17 @@ def claims(hashes):
             near(3.2).judge(Interval.exact(3.9)),
             runs,
             note="No chance enters this simulation, so the interval has no width.",
+        ),
+        claim_of(
+            "p1.first-epoch",
+            "After the first epoch the averaged model is better.",
+            "Figure 3",
+            "development frame error (%) at epoch 1, difference; below 0",
+            [Quantity(f"{name}, ASGD − SGD", -1.5, below, BELOW, -1.5) for name in ("dev", "test")],
+            runs,
+            "A sentence for the reader.",
+            presumes=[Precondition(LONG, Interval.exact(64), at_least(300))],
+            cannot_fail="it is an identity.",
         ),
         Claim(
             "p1.switch",

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from harness.judge import ABOVE, Interval, at_least, at_most, mean_ci
+from harness.judge import (
+    ABOVE,
+    Interval,
+    at_least,
+    at_most,
+    finds,
+    mean_ci,
+    rank_correlation_ci,
+)
 from harness.judge.parts import Precondition, Quantity, claim_of, corrected
 
 CLEAR = Quantity("clear", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
@@ -75,6 +83,13 @@ def test_what_cannot_fail_is_no_part_of_the_correction():
 
 def test_a_quantity_that_was_not_measured_has_no_power():
     assert Quantity("", 1.0, Interval(math.nan), ABOVE, 1.0).power is None
+    assert claim(replace(CLEAR, true=math.nan)).power is None  # the paper's figure at our level
+
+
+def test_what_a_rank_correlation_finds_does_not_depend_on_which_end_is_cut_off():
+    orders = {"rising": [1.0, 2.0, 3.0, 4.0, 5.0], "level": [3.0, 5.0, 1.0, 4.0, 2.0]}
+    found = [finds(rank_correlation_ci(range(5), [order] * 3)) for order in orders.values()]
+    assert found[0] == pytest.approx(found[1])
 
 
 @pytest.mark.parametrize("rule", [ABOVE, at_most(2.0)])

@@ -1,0 +1,77 @@
+"""What a reader is told beside a verdict."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.judge import ABOVE, Condition, Interval, Part, at_least, at_most, mean_ci, near
+from harness.judge.parts import Precondition, Quantity, claim_of
+from reports import judged
+
+CLEAR = Quantity("", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
+
+
+def claim(*quantities, **choices):
+    return claim_of("c", "it holds", "Table 1", "x", quantities, ("run",), **choices)
+
+
+def told(what, value, rule):
+    (line,) = judged.remarks(claim(CLEAR, presumes=[Precondition(what, value, rule)]))[:1]
+    return line
+
+
+def test_a_precondition_that_is_counted_is_told_as_a_count():
+    line = told("averages", Interval.exact(64.0), at_least(300))
+    assert line == "Presumes averages: 64 (from 300), does not hold."
+
+
+def test_a_precondition_that_varies_is_told_with_its_interval():
+    line = told("passes", mean_ci([1.0, 1.1, 0.9]), at_most(2.0))
+    assert line == "Presumes passes: 1.00 ± 0.25 (up to 2), holds."
+
+
+def test_a_precondition_of_runs_that_did_not_end_does_not_hold():
+    assert "–" in told("passes", Interval(math.nan), at_most(2.0))
+    assert claim(CLEAR, presumes=[Precondition("x", Interval(math.nan), ABOVE)]).because
+
+
+def test_why_a_claim_cannot_fail_ends_in_one_full_stop():
+    for given in ("it is an identity", "it is an identity."):
+        assert judged.remarks(claim(CLEAR, cannot_fail=given)) == [
+            "Cannot fail: it is an identity."
+        ]
+
+
+def test_parts_are_told_their_power_one_by_one_and_together():
+    assert not judged.remarks(claim(CLEAR))
+    weak = Quantity("", 1.0, mean_ci([1.0, 2.0, 0.1, 0.9]), ABOVE, 1.0)
+    (together, *_) = judged.remarks(claim(CLEAR, weak))
+    assert together.startswith("Power of the parts together: ")
+
+
+def test_a_chance_below_even_is_never_told_as_even():
+    weak = Quantity("", 1.0, mean_ci([1.0, 2.4, -0.4]), ABOVE, 1.6)
+    found = claim(weak)
+    assert 0 < (found.power or 0) < 0.5
+    assert f" {math.floor(100 * (found.power or 0))}%" in found.because
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [(near(10.07, 0.05), "from 9.566 to 10.57"), (at_most(1e-12), "up to 1e-12")],
+)
+def test_ends_of_a_band_that_were_computed_have_four_digits(rule, words):
+    assert judged.band((rule.low if math.isfinite(rule.low) else None, rule.high)) == words
+
+
+def test_a_quantity_of_one_seed_says_that_its_scatter_is_not_known():
+    (part,) = claim(Quantity("", 1.0, mean_ci([1.0]), ABOVE, 1.0)).parts
+    assert judged.test_of(part) == "holds from 0 · no scatter is known"
+    assert judged.test_of(Part("shown")) == ""
+
+
+def test_a_condition_is_made_of_plain_numbers():
+    found = Condition("x", math.inf, (math.nan, 1.0), (None, 2.0), holds=False)
+    assert (found.measured, found.ci95) == (None, (None, 1.0))
