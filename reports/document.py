@@ -11,7 +11,7 @@ from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.store import Run
 from reports import judged, numbers, tables
-from reports.provenance import BAD, settings_of, wall_time, where_from
+from reports.provenance import BAD, settings_of, unexpected, wall_time, where_from
 
 CAUTION = {
     "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
@@ -45,9 +45,7 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
         "facts": _halves(what_was_run(results, len(cited))),
         "caution": CAUTION.get(results.scale, ""),
         "smoke": results.scale == "smoke",
-        "failures": _failures(
-            [run for run in runs if run.status in BAD], results.provenance.get("settings", {})
-        ),
+        "failures": _failures(unexpected(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
         "claims-legend": "Beside a quantity stand where it must lie for the paper to hold; power, "
         "the chance of “reproduced” if the paper's figure is true; and what is found: how far "
@@ -139,11 +137,11 @@ def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
     return [(verdict, counts[verdict]) for verdict in VERDICTS]
 
 
-def _failures(bad: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> str:
+def _failures(bad: Sequence[Run], facts: Mapping[str, Any]) -> str:
     """Which runs did not end well, by setting where one is known, else by hash."""
     if not bad:
         return ""
-    names = settings_of(settings)
+    names = settings_of(facts.get("settings", {}))
     counts = Counter((names.get(run.hash, run.hash[:SHORT]), run.status) for run in bad)
     told = "; ".join(f"{name}: {count} {status}" for (name, status), count in counts.items())
     return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well. {told}."

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 from harness.identity import SHORT
 from harness.judge import Results
+from harness.judge.makers import ASKED
 from harness.store import Run
 from reports import differences, numbers
 
 BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
-ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "divergence_asked_of")
+ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
 MOST = 5
 """Keys told of one setting; the rest is in its ``config.json``."""
@@ -33,7 +34,8 @@ def where_from(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
         cited: hashes that a row or a claim rests on.
     """
     facts = results.provenance
-    listed = [run for run in runs if run.hash in cited or run.status in BAD]
+    odd = {run.hash for run in unexpected(facts, runs)}
+    listed = [run for run in runs if run.hash in cited or run.hash in odd]
     kinds = differences.alike([run.config for run in listed])
     names = settings_of(facts.get("settings", {}))
     return {
@@ -49,6 +51,25 @@ def where_from(results: Results, runs: Sequence[Run], cited: set[str]) -> Data:
         "runs-note": _runs_note(len(listed), len(cited - {run.hash for run in runs})),
         "groups": [_group([listed[index] for index in kind], names) for kind in kinds],
     }
+
+
+def unexpected(facts: Mapping[str, Any], runs: Sequence[Run]) -> list[Run]:
+    """Runs that diverged or failed where that is not what they were to find out.
+
+    Where the settings are known these are theirs: what a search for the largest stable rate tries
+    within a run of its own is to diverge sooner or later.
+
+    Args:
+        facts: the provenance of the results.
+        runs: every run of the store.
+    """
+    named, asked = settings_of(facts.get("settings", {})), set(facts.get(ASKED, ()))
+    return [
+        run for run in runs
+        if run.status in BAD
+        and (run.hash in named or not named)
+        and not (run.status == "diverged" and run.hash in asked)
+    ]  # fmt: skip
 
 
 def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:

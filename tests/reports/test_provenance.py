@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from harness.judge import read_results
 from harness.store import Store
-from reports.provenance import MOST, settings_of, wall_time, where_from
+from reports.provenance import MOST, settings_of, unexpected, wall_time, where_from
 
 
 def told(out, **facts):
@@ -84,3 +84,15 @@ def test_the_wall_time_says_what_was_there_already():
         "5 s; its runs one after another 21 min 0 s (3 of them were there already)"
     )
     assert wall_time({}) == ""
+
+
+def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):
+    out = make(tmp_path)
+    runs = Store(out / "runs").runs()
+    (bad,) = (run for run in runs if run.status == "diverged")
+    fine = next(run.hash for run in runs if run.status == "done")
+    assert unexpected({}, runs) == [bad]
+    assert unexpected({"settings": {"hand": [bad.hash]}}, runs) == [bad]
+    assert unexpected({"settings": {"largest": [fine]}}, runs) == []
+    asked = {"settings": {"map": [bad.hash]}, "divergence_asked_of": [bad.hash]}
+    assert unexpected(asked, runs) == []
