@@ -61,10 +61,12 @@ def _row(reader: _Reader) -> Row:
 
 def _claim(reader: _Reader) -> Claim:
     reader.one_of("verdict", VERDICTS)
+    reader.one_of("corrected", (*VERDICTS, None))
     reader.number("power")
+    reader.number("p_value")
     parts = tuple(_part(each) for each in reader.children("parts"))
     conditions = tuple(
-        _measured(each, Condition, band=each.bounds("band"))
+        _measured(each, Condition, band=each.bounds("band") or (None, None))
         for each in reader.children("preconditions")
     )
     runs = tuple(reader.sequence("runs", str))
@@ -72,6 +74,7 @@ def _claim(reader: _Reader) -> Claim:
 
 
 def _part(reader: _Reader) -> Part:
+    reader.one_of("verdict", (*VERDICTS, None))
     reader.number("power")
     reader.number("finds")
     return _measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
@@ -83,12 +86,12 @@ def _sample(reader: _Reader) -> Sample | None:
         return None
     inner = _Reader(f"{reader.where}: sample", told)
     inner.one_of("statistic", get_args(Statistic))
-    rows = {key: _matrix(inner.sequence(key, list)) for key in ("values", "tests")}
-    return inner.make(Sample, **rows, at=tuple(inner.sequence("at", float)))
-
-
-def _matrix(rows: list[list[float]]) -> Matrix:
-    return tuple(tuple(map(float, row)) for row in rows)
+    return inner.make(
+        Sample,
+        values=inner.matrix("values"),
+        tests=inner.matrix("tests"),
+        at=tuple(inner.sequence("at", float)),
+    )
 
 
 def _measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
@@ -133,6 +136,12 @@ class _Reader:
             raise self._wrong(key, f"a list of {kind.__name__}")
         return cast(list[Any], items)
 
+    def matrix(self, key: str) -> Matrix:
+        rows = cast(list[list[object]], self.sequence(key, list))
+        if not all(isinstance(each, int | float) for row in rows for each in row):
+            raise self._wrong(key, "lists of numbers")
+        return tuple(tuple(cast(float, each) for each in row) for row in rows)
+
     def table(self, key: str) -> dict[str, Any]:
         if self.data.get(key) is not None:
             self._expect(key, dict, "an object")
@@ -151,9 +160,10 @@ class _Reader:
             raise self._wrong(key, "null or two numbers")
         return ends[0], ends[1]
 
-    def one_of(self, key: str, allowed: tuple[str, ...]) -> None:
+    def one_of(self, key: str, allowed: tuple[str | None, ...]) -> None:
         if self.data.get(key) not in allowed:
-            raise unknown(f"{self.where}: {key}", str(self.data.get(key)), allowed)
+            words = tuple(filter(None, allowed))
+            raise unknown(f"{self.where}: {key}", str(self.data.get(key)), words)
 
     def _expect(self, key: str, kind: type[Any], words: str) -> None:
         if not isinstance(self.data[key], kind):

@@ -9,7 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.judge import Claim, Exhibit, Part, Results, Row, read_results, write_results
+from harness.judge import (
+    ABOVE,
+    Claim,
+    Exhibit,
+    Interval,
+    Part,
+    Results,
+    Row,
+    at_least,
+    at_most,
+    mean_ci,
+    rank_correlation_ci,
+    read_results,
+    write_results,
+)
+from harness.judge.parts import Precondition, Quantity, claim_of, corrected
 
 numbers = st.none() | st.floats() | st.integers(-(10**9), 10**9)
 bounds = st.none() | st.tuples(numbers, numbers)
@@ -59,6 +74,36 @@ def test_any_row_survives_the_file_without_nan_or_infinity(tmp_path_factory, ite
     assert read_results(path) == results
 
 
+def test_a_judged_claim_survives_the_file_with_all_that_it_rests_on(tmp_path):
+    pairs = [Quantity(str(i), 1.0, mean_ci([1.0, 1.5, 0.5 + i]), ABOVE, 1.0) for i in (0, 1)]
+    order = Quantity("order", "above 0", rank_correlation_ci([1, 2, 3], [[1, 2, 3]] * 2), ABOVE)
+    unknown = Quantity("unknown", "x", Interval(math.nan), at_most(2.0), 1.0)
+    presumes = [Precondition("passes", Interval.exact(3), at_least(2))]
+    asked = ("c", "it holds", "Table 1", "x")
+    claims = (
+        claim_of(*asked, pairs, ("ab",), presumes=presumes, cannot_fail="it is one"),
+        claim_of(*asked, [order, unknown], ()),
+        claim_of(*asked, [order], (), undetermined="It is not said."),
+    )
+    results = some_results(claims=corrected(claims))
+    write_results(tmp_path / "results.json", results)
+    assert read_results(tmp_path / "results.json") == results
+
+
+def test_a_file_of_before_claims_had_parts_with_power_can_still_be_read(tmp_path):
+    file = tmp_path / "results.json"
+    write_results(file, some_results())
+    data = json.loads(file.read_text())
+    claim, part = data["claims"][0], data["claims"][0]["parts"][0]
+    for key in ("power", "preconditions", "because", "cannot_fail", "p_value", "corrected"):
+        del claim[key]
+    for key in ("band", "power", "finds", "sample"):
+        del part[key]
+    del data["exhibits"][0]["rows"][0]["sample"]
+    file.write_text(json.dumps(data))
+    assert read_results(file) == some_results()
+
+
 def test_numbers_that_are_not_finite_become_null():
     row = Row("a", "b", 1.0, math.inf, (math.nan, np.float64(2)))
     assert (row.measured, row.ci95) == (None, (None, 2.0))
@@ -83,6 +128,14 @@ def test_the_file_has_the_documented_keys(tmp_path):
     [
         (["schema"], 2, "schema is 2; allowed: 1"),
         (["claims", 0, "verdict"], "reproducd", "did you mean 'reproduced'"),
+        (["claims", 0, "corrected"], "fine", "corrected: unknown 'fine'"),
+        (["claims", 0, "p_value"], "1", "p_value is '1'; allowed: a number or null"),
+        (["claims", 0, "parts", 0, "verdict"], "fine", "verdict: unknown 'fine'"),
+        (
+            ["exhibits", 0, "rows", 0, "sample"],
+            {"statistic": "mean", "values": [["8"]]},
+            "values is [['8']]; allowed: lists of numbers",
+        ),
         (["exhibits", 0, "kind"], "picture", "kind: unknown 'picture'"),
         (["exhibits", 0, "rows", 0, "measured"], "8.0", "measured is '8.0'; allowed: a number"),
         (["exhibits", 0, "rows", 0, "ci95"], [1], "ci95 is [1]; allowed: null or two numbers"),
