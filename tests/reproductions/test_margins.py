@@ -10,7 +10,7 @@ from data_synth import load_corpus
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from reproductions.__main__ import PAPERS
-from reproductions.margins import default_runs, faster
+from reproductions.margins import default_runs, faster, main
 from reproductions.paper import Subject
 
 
@@ -40,3 +40,9 @@ def test_a_stability_map_is_not_asked_and_what_a_run_starts_from_is(subject):
     assert not [name for name in found if name.startswith("map ")]
     assert "large (its start)" in found  # which all others share here
     assert list(default_runs(paper, subject, 100, ("one",))) == ["one"]
+
+
+@pytest.mark.parametrize("seeds", ["11", "99,100", "100,1001", "2001"])
+def test_a_seed_that_reports_rest_on_is_refused(seeds, capsys):
+    assert main(["paper1", "--seeds", seeds]) == 2
+    assert "allowed: 100 to 999" in capsys.readouterr().err
