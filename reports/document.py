@@ -65,7 +65,7 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     facts = results.provenance
     rows = [
         ("scale", results.scale),
-        ("corpus", results.corpus),
+        ("corpus", judged.corpus_of(results)),
         ("seeds", ", ".join(map(str, results.seeds))),
         ("device", str(facts.get("device", ""))),
         ("runs", str(runs)),

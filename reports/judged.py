@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.judge import Claim, Condition, Part
+from harness.judge import Claim, Condition, Part, Results
 from harness.judge.results import Bounds
 from reports import numbers
 
@@ -28,6 +28,15 @@ def remarks(claim: Claim) -> list[str]:
     if claim.corrected is not None and claim.corrected != claim.verdict:
         told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
     return told
+
+
+def corpus_of(results: Results) -> str:
+    """The corpus, and whether seeds share it; of files that do not say, the name alone."""
+    corpora = results.provenance.get("corpora")
+    if not corpora:
+        return results.corpus
+    shared = "recorded" in corpora
+    return f"{results.corpus}, {'the same for all seeds' if shared else 'another for each seed'}"
 
 
 def several(claim: Claim) -> tuple[Part, ...]:

@@ -22,7 +22,8 @@ def verdict_table(results: Results) -> str:
         rows.append((f"`{claim.id}`", said, *_judged(claim)))
         rows += [("", "· " + _text(part.label), *_judged(part)) for part in parts]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    where = f"{results.paper}, {results.scale} scale, corpus {_text(results.corpus)}, {seeds}."
+    corpus = judged.corpus_of(results)
+    where = f"{results.paper}, {results.scale} scale, {seeds}, corpus {_text(corpus)}."
     return f"{where}{caution}\n\n{table}\n"
 
 

@@ -74,7 +74,8 @@ def page(item: Published) -> str:
     facts = item.results.provenance
     source = f"From `{item.folder.as_posix()}/results.json`, commit {facts.get('git', 'unknown')}."
     parts = [title, source, markdown.verdict_table(item.results).strip()]
-    return "\n\n".join([*parts, "Why contradicted or undecided:", "\n".join(reasons)]) + "\n"
+    why = [f"Why {' or '.join(NEEDS_REASON)}:", "\n".join(reasons)] if reasons else []
+    return "\n\n".join([*parts, *why]) + "\n"
 
 
 PAGES = {Path("README.md"): summary, Path("docs/verdicts.md"): pages}

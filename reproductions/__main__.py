@@ -119,10 +119,15 @@ def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
     Raises:
         UserError: there is no such corpus, or it cannot be made.
     """
-    from data_synth import CAN_SKIP, load_corpus
+    from data_synth import CAN_SKIP, SYNTHETIC, load_corpus
+
+    of_seed = f"seed {seed}: " if name in SYNTHETIC else ""
+
+    def say(line: str) -> None:
+        _say(of_seed + line)
 
     try:
-        return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=_say)
+        return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=say)
     except UserError:
         with suppress(OSError):  # not empty: it was there before
             out.rmdir()

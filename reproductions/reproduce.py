@@ -109,5 +109,6 @@ def _executed(
 
 def _fingerprints(subject: Subject, seeds: Sequence[int]) -> dict[str, str]:
     """SHA-256 of each seed's corpus; of the one they share, if it was recorded."""
-    each = {seed: subject.replicate(seed) for seed in seeds}
-    return {str(one.corpus_seed): one.corpus.fingerprint for one in each.values()}
+    if subject.made is None:
+        return {"recorded": subject.corpus.fingerprint}
+    return {str(seed): subject.replicate(seed).corpus.fingerprint for seed in seeds}

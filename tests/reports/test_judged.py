@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from harness.judge import ABOVE, Condition, Interval, Part, at_least, at_most, mean_ci, near
+from harness.judge import (
+    ABOVE,
+    Condition,
+    Interval,
+    Part,
+    Results,
+    at_least,
+    at_most,
+    mean_ci,
+    near,
+)
 from harness.judge.parts import Precondition, Quantity, claim_of
 from reports import judged
 
@@ -75,3 +85,16 @@ def test_a_quantity_of_one_seed_says_that_its_scatter_is_not_known():
 def test_a_condition_is_made_of_plain_numbers():
     found = Condition("x", math.inf, (math.nan, 1.0), (None, 2.0), holds=False)
     assert (found.measured, found.ci95) == (None, (None, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, "speech"),
+        ({"corpora": {"11": "ab", "12": "cd"}}, "speech, another for each seed"),
+        ({"corpora": {"recorded": "ab"}}, "speech, the same for all seeds"),
+    ],
+)
+def test_the_corpus_says_whether_seeds_share_it(facts, words):
+    results = Results("paper1", "laptop", "speech", (11, 12), facts, (), ())
+    assert judged.corpus_of(results) == words

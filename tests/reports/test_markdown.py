@@ -17,7 +17,7 @@ def test_every_claim_and_part_has_a_row_of_eight_cells(built):
 
 def test_it_says_at_which_scale_and_warns_at_smoke_scale(built):
     results = read_results(built / "results.json")
-    assert verdict_table(results).startswith("paper1, laptop scale, corpus fsdd, 2 seeds.\n")
+    assert verdict_table(results).startswith("paper1, laptop scale, 2 seeds, corpus fsdd.\n")
     smoke = verdict_table(replace(results, scale="smoke"))
     assert "These are not verdicts on the paper." in smoke
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
     for claim in item.results.claims:
         explained = f"- `{claim.id}`, {claim.verdict}: Too few." in text
         assert explained == (claim.verdict in verdicts.NEEDS_REASON)
+
+
+def test_where_everything_is_reproduced_no_reason_is_announced(root):
+    (item,) = verdicts.published(root)
+    told = item.results.claims
+    good = replace(item.results, claims=tuple(replace(c, verdict="reproduced") for c in told))
+    assert "Why" in verdicts.page(item)
+    assert "Why" not in verdicts.page(replace(item, results=good, reasons={}))
 
 
 def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
