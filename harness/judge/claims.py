@@ -16,7 +16,7 @@ from typing import Literal
 from scipy.special import ndtr, stdtr  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.judge.interval import Interval
-from harness.judge.statistics import ALPHA, t_quantile
+from harness.judge.statistics import ALPHA, errors_from
 
 Verdict = Literal["reproduced", "contradicted", "undecided", "not testable"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided", "not testable")
@@ -64,7 +64,7 @@ class Rule:
         """How surprising the interval is if the quantity lies outside the band, and if inside.
 
         Two-sided, so that the first is below 5% exactly when the verdict is ``reproduced``,
-        the second when it is ``contradicted``, for intervals of Student's t.
+        the second when it is ``contradicted``, for intervals of Student's t and Fieller's.
         """
         if math.isnan(found.estimate):  # of an interval with an open end no more can be said
             verdict = self.judge(found)
@@ -86,7 +86,7 @@ class Rule:
             return 1.0
         if half == 0:
             return 0.0 if away > 0 or not (self.open or beyond) else 1.0
-        return 2.0 * tail(away / half * t_quantile(found.degrees), found.degrees)
+        return 2.0 * tail(errors_from(found, end), found.degrees)
 
     def _inside(self, value: float) -> bool:
         above = value > self.low or (value == self.low and not self._without(self.low))

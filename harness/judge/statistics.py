@@ -244,6 +244,21 @@ def t_quantile(degrees: float) -> float:
     return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, level))
 
 
+def errors_from(found: Interval, end: float) -> float:
+    """How many standard errors an estimate lies from a number.
+
+    Where a ratio's values are known it is the statistic of Fieller's test, in which the error
+    depends on that number; else the half width towards it gives the error.
+    """
+    if found.sample is not None and found.sample.statistic == "ratio":
+        values = np.asarray(found.sample.values, np.float64)
+        covariance, along = sum(_variances(found.sample, values)), np.array([1.0, -end])
+        error = math.sqrt(max(float(along @ covariance @ along), 0.0))
+        return abs(float(along @ values.mean(axis=0))) / error if error else math.inf
+    half = found.estimate - found.low if end < found.estimate else found.high - found.estimate
+    return abs(found.estimate - end) / half * t_quantile(found.degrees)
+
+
 def quotient(a: float, b: float) -> float:
     """A / b, or NaN where that has no value."""
     return a / b if b != 0 else math.nan

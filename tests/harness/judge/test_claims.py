@@ -12,11 +12,13 @@ from harness.judge import (
     Interval,
     Rule,
     all_of,
+    at_least,
     at_most,
     between,
     holm,
     mean_ci,
     near,
+    ratio_ci,
     relative_error,
 )
 
@@ -163,6 +165,22 @@ def test_a_p_value_is_that_of_the_t_test():
     expected = stats.ttest_1samp(values, 0.0).pvalue
     assert ABOVE.p_values(mean_ci(values))[0] == pytest.approx(expected, rel=1e-12)
     assert BELOW.p_values(mean_ci(values))[1] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_p_value_of_a_ratio_is_that_of_the_t_test_whose_interval_is_fiellers():
+    stats = pytest.importorskip("scipy.stats")
+    over, under, end = [1.3, 0.7, 1.2, 1.1], [1.2, 0.9, 1.3, 1.0], 1.3
+    found = ratio_ci(over, under)
+    expected = stats.ttest_1samp([a - end * b for a, b in zip(over, under, strict=True)], 0).pvalue
+    assert at_most(end).p_values(found)[0] == pytest.approx(expected, rel=1e-12)
+    # and so are those of what is made of it
+    assert at_least(1 - end).p_values(1 - found)[0] == pytest.approx(expected, rel=1e-12)
+    assert at_most(100 * end).p_values(100 * found)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_ratio_whose_parts_always_differ_by_as_much_is_surely_not_one():
+    found = ratio_ci([40.0, 41.0, 42.0], [38.0, 39.0, 40.0])  # passes: two more each time
+    assert at_most(1.0).p_values(found) == (1.0, 0.0)
 
 
 def test_holm_corrects_as_its_own_example_does():
