@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from harness.judge import Claim, Condition, Part, Results
 from harness.judge.results import Bounds
@@ -25,6 +26,8 @@ def remarks(claim: Claim) -> list[str]:
         told.append(f"Not testable: {claim.because}")
     if claim.cannot_fail:
         told.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
+    if claim.verdict == "undecided" and "contradicted" in {part.verdict for part in claim.parts}:
+        told.append("Contradicted in a part alone, not after the correction for their number.")
     if claim.corrected is not None and claim.corrected != claim.verdict:
         told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
     return told
@@ -40,8 +43,14 @@ def corpus_of(results: Results) -> str:
 
 
 def several(claim: Claim) -> tuple[Part, ...]:
-    """The parts of a claim of more than one quantity."""
-    return claim.parts if len(claim.parts) > 1 else ()
+    """The parts of a claim of more than one quantity.
+
+    Those of a claim that is not testable are shown without verdicts: whoever reads
+    ``contradicted`` may rely on the paper's conditions having held.
+    """
+    parts = claim.parts if len(claim.parts) > 1 else ()
+    judged = claim.verdict != "not testable"
+    return parts if judged else tuple(replace(part, verdict=None) for part in parts)
 
 
 def band(ends: Bounds) -> str:

@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def development(self) -> Subject:
-        """The corpus that settings are tuned on; no verdict sees it."""
+        """The corpus that settings are tuned on, which no verdict sees; of a recorded one itself."""
         return self.replicate(DEVELOPMENT)
 
 

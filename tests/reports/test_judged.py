@@ -98,3 +98,19 @@ def test_a_condition_is_made_of_plain_numbers():
 def test_the_corpus_says_whether_seeds_share_it(facts, words):
     results = Results("paper1", "laptop", "speech", (11, 12), facts, (), ())
     assert judged.corpus_of(results) == words
+
+
+def test_no_part_of_a_claim_that_is_not_testable_is_called_contradicted():
+    against = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
+    assert [p.verdict for p in judged.several(claim(CLEAR, against))] == [
+        "reproduced",
+        "contradicted",
+    ]
+    untested = claim(CLEAR, against, undetermined="No machine is named.")
+    assert [p.verdict for p in judged.several(untested)] == [None, None]
+
+
+def test_a_claim_that_a_weak_part_alone_contradicts_says_why_it_is_undecided():
+    weak = Quantity("weak", 1.0, mean_ci([-0.30, -0.02, -0.16, -0.25, -0.10]), ABOVE)
+    assert judged.remarks(claim(weak, CLEAR, CLEAR))[-1].startswith("Contradicted in a part alone")
+    assert not [told for told in judged.remarks(claim(weak)) if "part alone" in told]
