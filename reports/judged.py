@@ -108,4 +108,4 @@ def _found(each: Condition) -> str:
     if value is not None and half == 0 and float(value).is_integer():
         return numbers.measured(int(value), None)
     found = numbers.measured(value, each.ci95)
-    return f"{found} {numbers.spread(value, each.ci95)}" if half else found
+    return f"{found} [{numbers.interval(value, each.ci95)}]" if half else found

@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def development(self) -> Subject:
-        """The corpus that settings are tuned on, which no verdict sees; of a recorded one itself."""
+        """The corpus that settings are tuned on: none that a verdict sees, unless it is recorded."""
         return self.replicate(DEVELOPMENT)
 
 

@@ -39,7 +39,7 @@ def test_a_precondition_that_is_counted_is_told_as_a_count():
 
 def test_a_precondition_that_varies_is_told_with_its_interval():
     line = told("passes", mean_ci([1.0, 1.1, 0.9]), at_most(2.0))
-    assert line == "Presumes passes: 1.00 ± 0.25 (up to 2), holds."
+    assert line == "Presumes passes: 1.00 [0.75 to 1.25] (up to 2), holds."
 
 
 def test_a_precondition_of_runs_that_did_not_end_does_not_hold():
