@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def development(self) -> Subject:
-        """The corpus that settings are tuned on: none that a verdict sees, unless it is recorded."""
+        """The corpus that settings are tuned on: not a verdict's, unless it was recorded."""
         return self.replicate(DEVELOPMENT)
 
 
