@@ -60,7 +60,12 @@ class Preset:
     chosen: Mapping[str, Chosen]
 
 
-AT_LAPTOP = AS_PRINTED
+AT_LAPTOP: Mapping[str, Chosen] = {
+    "hand": Chosen(0.032, 0.01),
+    "adapt": Chosen(0.032, 1.0),
+    "search": Chosen(RATE, 0.03),
+    "multi_pass": Chosen(0.004, 0.005),
+}
 AT_OVERNIGHT = AS_PRINTED
 PRESETS = {
     "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10, AT_LAPTOP),

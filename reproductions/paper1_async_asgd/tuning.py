@@ -26,7 +26,7 @@ from reproductions.paper1_async_asgd.experiments import METHODS
 from reproductions.paper1_async_asgd.presets import AS_PRINTED, PRESETS, RATE, Chosen
 from reproductions.readings import hashes
 
-RATES = tuple(RATE * 2.0**octave for octave in range(-1, 4))
+RATES = tuple(RATE * 2.0**octave for octave in range(-2, 4))
 OTHERS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "hand": ("gain that keeps the rate", (0.001, 0.003, 0.01, 0.03)),
     "adapt": ("K", (1 / 512, 1 / 64, 1 / 8, 1.0)),
