@@ -18,7 +18,7 @@ def test_all_methods_try_the_same_rates_and_as_many_other_settings():
     rates = {m: [t.given.rate for t in tried if t.method == m][: len(RATES)] for m in METHODS}
     assert rates == {method: list(RATES) for method in METHODS}
     assert {len(others) for _, others in OTHERS.values()} == {4}
-    assert [rate / RATE for rate in RATES] == [0.5 * 2**k for k in range(len(RATES))]
+    assert [rate / RATE for rate in RATES] == [0.25 * 2**k for k in range(len(RATES))]
 
 
 @pytest.mark.parametrize("scale", PRESETS)
