@@ -7,9 +7,20 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.judge import ABOVE, Rule, at_most, between, mean_ci, power, ratio_ci
+from harness.judge import (
+    ABOVE,
+    Interval,
+    Rule,
+    at_most,
+    between,
+    finds,
+    mean_ci,
+    power,
+    ratio_ci,
+)
 from harness.judge.claims import holm
 from harness.judge.parts import Quantity, claim_of, corrected
+from harness.judge.statistics import t_quantile
 
 TRIALS = 2000
 SEEDS = 6
@@ -20,7 +31,7 @@ def shares(verdicts):
     return {name: count / len(verdicts) for name, count in counts.items()}
 
 
-def claims(rng, rule: Rule, real: float, true: float, scatter: float, seeds=SEEDS, parts=1):
+def claims(rng, rule: Rule, real: float, true: float | None, scatter: float, seeds=SEEDS, parts=1):
     """Claims about a quantity that is really ``real`` and has ``true`` in the paper."""
     for _ in range(TRIALS):
         found = [mean_ci(rng.normal(real, scatter, seeds)) for _ in range(parts)]
@@ -40,6 +51,18 @@ def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, e
     # the quantity lies at the very end of the band, where it is hardest to tell
     found = shares([c.verdict for c in claims(rng, rule, end, 0.5, 0.3)])
     assert found.get("reproduced", 0.0) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / TRIALS)
+
+
+@pytest.mark.parametrize(("rule", "side"), [(ABOVE, -1.0), (at_most(1.0), 1.0)])
+def test_a_paper_that_is_wrong_by_what_the_design_finds_is_contradicted_four_times_in_five(
+    rng, rule, side
+):
+    scatter, end = 0.3, rule.low if side < 0 else rule.high
+    half = t_quantile(SEEDS - 1) * scatter / np.sqrt(SEEDS)  # were it known
+    real = end + side * finds(Interval(0.0, -half, half, SEEDS - 1))
+    verdicts = [c.verdict for c in claims(rng, rule, real, None, scatter)]
+    assert shares(verdicts)["contradicted"] == pytest.approx(0.8, abs=0.03)
+    assert "reproduced" not in verdicts
 
 
 @pytest.mark.parametrize("parts", [1, 3, 10])
@@ -72,8 +95,6 @@ def test_the_power_of_a_known_scatter_is_that_of_students_t(rng):
 
 
 def test_what_is_found_with_eighty_percent_power_has_eighty_percent_power(rng):
-    from harness.judge import finds
-
     found = mean_ci(rng.normal(0.0, 1.0, SEEDS))
     assert power(found, ABOVE, finds(found)) == pytest.approx(0.8, abs=1e-6)
 
