@@ -102,6 +102,8 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
     stars = map(exponential, tolerances([sweep_of(subject, runs, s) for s in SWEEPS]))
     told = ", ".join(
         f"{label} {star.estimate:.3g} [{star.low:.3g}, {star.high:.3g}]"
+        if math.isfinite(star.estimate)
+        else f"{label} not found"
         for label, star in zip(SWEEPS.values(), stars, strict=True)
     )
     return Exhibit(
