@@ -61,7 +61,7 @@ class Preset:
 
 
 AT_LAPTOP: Mapping[str, Chosen] = {
-    "hand": Chosen(0.032, 0.01),
+    "hand": Chosen(0.032, 0.001),
     "adapt": Chosen(0.032, 1.0),
     "search": Chosen(RATE, 0.03),
     "multi_pass": Chosen(0.004, 0.005),

@@ -28,8 +28,8 @@ from reproductions.readings import hashes
 
 RATES = tuple(RATE * 2.0**octave for octave in range(-2, 4))
 OTHERS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "hand": ("gain that keeps the rate", (0.001, 0.003, 0.01, 0.03)),
-    "adapt": ("K", (1 / 512, 1 / 64, 1 / 8, 1.0)),
+    "hand": ("gain that keeps the rate", (0.0003, 0.001, 0.003, 0.01)),
+    "adapt": ("K", (1 / 64, 1 / 8, 1.0, 8.0)),
     "search": ("margin", (0.003, 0.01, 0.03, 0.1)),
     "multi_pass": ("gain that begins halving", (0.001, 0.002, 0.005, 0.01)),
 }

@@ -30,7 +30,14 @@ def test_what_a_scale_uses_is_among_what_was_tried_whose_names_no_scale_changes(
 
 
 def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch):
-    store, chosen = Store(tmp_path), {**AS_PRINTED, "hand": Chosen(2 * RATE, 0.01)}
+    store, chosen = (
+        Store(tmp_path),
+        {
+            **AS_PRINTED,
+            "hand": Chosen(2 * RATE, 0.003),
+            "adapt": Chosen(RATE, 8.0),
+        },
+    )
     monkeypatch.setitem(PRESETS, "laptop", SimpleNamespace(chosen=chosen))
 
     def run(name: str, error: float) -> Run:
@@ -40,13 +47,13 @@ def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch)
             writer.finish("done", {})
         return store.load(writer.hash)
 
-    best = (Trial("hand", Chosen(0.016, 0.01)), Trial("adapt", Chosen(0.008, 1 / 64)))
+    best = (Trial("hand", Chosen(0.016, 0.003)), Trial("adapt", Chosen(0.008, 1 / 64)))
     tried = trials(chosen).items()
     runs = {name: [run(name, 0.4 if trial in best else 0.5)] for name, trial in tried}
     subject: Any = SimpleNamespace(scale="laptop")
     made = tuning(subject, runs)
     assert len(made.rows) == len(trials(chosen))
     assert {row.measured for row in made.rows} == {40.0, 50.0}
-    assert "ASGD-hand begins at 0.016, gain that keeps the rate 0.01 (the lowest)." in made.note
-    adapt = "ASGD-adapt begins at 0.008, K 1 (lowest: 0.008 with 0.0156; K at an end of what was"
+    assert "ASGD-hand begins at 0.016, gain that keeps the rate 0.003 (the lowest)." in made.note
+    adapt = "ASGD-adapt begins at 0.008, K 8 (lowest: 0.008 with 0.0156; K at an end of what was"
     assert adapt in made.note
