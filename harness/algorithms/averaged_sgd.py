@@ -28,10 +28,13 @@ class AveragedSgd(FoldsInARow):
     Args:
         descent: what moves theta.
         eta: the running average's rate; 0.01 throughout paper 1.
+        considers: how often in a pass the switch is considered. The sooner, the more early
+            iterates stay in the average for good; the paper does not say.
     """
 
     descent: AsyncSgd = field(default_factory=AsyncSgd)
     eta: float = 0.01
+    considers: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def start(self, model: Tensor) -> Server:
         """Iterate and average both start from ``model [P]``; no switch yet."""
@@ -76,7 +79,7 @@ class AveragedSgd(FoldsInARow):
         server.numbers["averaged"] = averaged + 1.0
         return 1.0 / (averaged + 1.0)
 
-    def after_evaluation(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
+    def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
         """Begin the full average once the running one beats the iterate on the development set."""
         if server.numbers["averaged"] or not errors["average"] < errors["iterate"]:
             return {}

@@ -62,9 +62,11 @@ class Algorithm(ABC):
 
     Attributes:
         rounds: whether a fold takes the contributions of all workers, not of one.
+        considers: how often in a pass `consider` is called, whatever else is measured when.
     """
 
     rounds: ClassVar[bool] = False
+    considers: ClassVar[int] = 0
 
     @abstractmethod
     def start(self, model: Tensor) -> Server:
@@ -106,7 +108,7 @@ class Algorithm(ABC):
         """
         ...
 
-    def after_evaluation(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
+    def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
         """What the algorithm decides once the candidates have been scored on development data.
 
         Args:

@@ -58,6 +58,12 @@ class Boundaries:
         return self._every(self.config.evaluations)
 
     @property
+    def considerations(self) -> dict[int, float]:
+        """The folds after which the algorithm is told the candidates' scores."""
+        times = self.config.algorithm.considers
+        return self._every(times) if times else {}
+
+    @property
     def held_out_tests(self) -> dict[int, float]:
         """The folds after which the schedule is told a held-out loss."""
         times = self.config.schedule.held_out_tests
@@ -77,7 +83,8 @@ class Boundaries:
         """The rest of a stage that stands ``begun`` folds after its beginning."""
         folds, chunk = self.order.folds, self.chunk_steps
         chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
-        ends = chunks | self.evaluations.keys() | self.held_out_tests.keys() | {folds}
+        asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
+        ends = chunks | asked | {folds}
         for end in sorted(step for step in ends if step > begun):
             idle = next(step for step in sorted(chunks | {folds}) if step > begun)
             if self.config.shards > 1:

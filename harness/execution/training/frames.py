@@ -6,7 +6,7 @@ everybody is idle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from harness.algorithms.schedules import Pace
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
-from harness.execution.evaluation.frames import FrameEvaluator
+from harness.execution.evaluation.frames import FrameEvaluator, Scores
 from harness.execution.replay.state import Facts
 from harness.execution.runs.boundaries import SEARCH, Boundaries, Segment
 from harness.execution.runs.config import RunConfig
@@ -88,8 +88,7 @@ class FrameTraining(Training[FrameExecutor]):
             if self.pace.stop or self.position.stage >= self.config.passes:
                 return False
         self._advance(segment)
-        if segment.ends in self._boundaries.evaluations:
-            self.evaluate()
+        self._score(segment.ends)
         if segment.ends in self._boundaries.held_out_tests:
             loss = self.evaluator.held_out_loss(self.executor.server.model)
             self.config.schedule.after_test(self.pace, loss)
@@ -152,23 +151,41 @@ class FrameTraining(Training[FrameExecutor]):
 
     def evaluate(self) -> None:
         """Score every candidate model on the development set; see `Training`."""
+        self._tell(self._scored())
+
+    def _score(self, step: int) -> None:
+        """Score the candidates where a reading is due, or where the algorithm considers them."""
+        read, considered = (
+            step in each for each in (self._boundaries.evaluations, self._boundaries.considerations)
+        )
+        if not (read or considered):
+            return
+        scores = self._scored()
+        if read:
+            self._tell(scores)
+        if considered:
+            errors = {name: s.frame_error for name, s in scores.items()}
+            happened = self.config.algorithm.consider(self.executor.server, errors)
+            for name, value in happened.items():
+                self.log(name, value)
+
+    def _scored(self) -> dict[str, Scores]:
         candidates = self.executor.server.candidates()
         scores = {name: self.evaluator.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             raise Diverged
+        return scores
+
+    def _tell(self, scores: Mapping[str, Scores]) -> None:
+        """Log the scores, and show where the run stands."""
         for name, s in scores.items():
             self.log(f"dev_frame_error/{name}", s.frame_error)
             self.log(f"dev_loss/{name}", s.loss)
         self.log("rate", self.pace.rate)
         self._log_training_loss()
-        errors = {name: s.frame_error for name, s in scores.items()}
-        happened = self.config.algorithm.after_evaluation(self.executor.server, errors)
-        for name, value in happened.items():
-            self.log(name, value)
+        deployed = "average" if "average" in scores else "iterate"
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        self.watch(
-            Progress(self.writer.hash, self.epoch, passes, scores[self._deployed].frame_error)
-        )
+        self.watch(Progress(self.writer.hash, self.epoch, passes, scores[deployed].frame_error))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; the errors of each utterance are kept."""
@@ -201,8 +218,8 @@ class FrameTraining(Training[FrameExecutor]):
     def epoch(self) -> float:
         """Passes over the training set so far."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
-        done = self._boundaries.evaluations.get(step, step / self.order.folds)
-        return self.position.epoch_before + share * done
+        named = self._boundaries.considerations | self._boundaries.evaluations
+        return self.position.epoch_before + share * named.get(step, step / self.order.folds)
 
     @property
     def order(self) -> Order | Partition:

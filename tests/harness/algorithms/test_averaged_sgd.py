@@ -53,7 +53,7 @@ def test_running_average_follows_the_printed_recursion():
 def test_after_the_switch_the_average_is_the_mean_of_all_iterates_since():
     algorithm = AveragedSgd()
     server = start(algorithm)
-    assert algorithm.after_evaluation(server, {"iterate": 0.4, "average": 0.3})
+    assert algorithm.consider(server, {"iterate": 0.4, "average": 0.3})
     fold(algorithm, server, [-2.0] * 5)
     assert abs(server.vectors["average"].item() - (0 + 1 + 2 + 3 + 4 + 5) / 6) < 1e-15
 
@@ -61,6 +61,6 @@ def test_after_the_switch_the_average_is_the_mean_of_all_iterates_since():
 def test_the_switch_waits_until_the_average_is_strictly_better_and_happens_once():
     algorithm = AveragedSgd()
     server = start(algorithm)
-    assert not algorithm.after_evaluation(server, {"iterate": 0.3, "average": 0.3})
-    assert algorithm.after_evaluation(server, {"iterate": 0.3, "average": 0.29})
-    assert not algorithm.after_evaluation(server, {"iterate": 0.3, "average": 0.1})
+    assert not algorithm.consider(server, {"iterate": 0.3, "average": 0.3})
+    assert algorithm.consider(server, {"iterate": 0.3, "average": 0.29})
+    assert not algorithm.consider(server, {"iterate": 0.3, "average": 0.1})

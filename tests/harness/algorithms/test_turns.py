@@ -33,7 +33,7 @@ def executed(how, algorithm, size, dtype=torch.float32, scale=1.0, switched=Fals
     """Server and rows after two rounds of ``ORDER``, executed by ``how``."""
     server = algorithm.start(draw(size, dtype=dtype) * scale)
     if switched:
-        algorithm.after_evaluation(server, {"iterate": 0.4, "average": 0.3})
+        algorithm.consider(server, {"iterate": 0.4, "average": 0.3})
     contributions = draw(SLOTS, size, dtype=dtype, seed=1) * scale
     replicas = contributions if shared else draw(SLOTS, size, dtype=dtype, seed=2)
     for _ in range(2):

@@ -113,7 +113,7 @@ def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
             "hidden": (6,),
             "activation": "sigmoid",
             "initial": None,
-            "algorithm": AveragedSgd(AsyncSgd()),
+            "algorithm": AveragedSgd(AsyncSgd(), considers=5),
             "schedule": Constant(0.02),
             "stages": (Stage(8, 256),),
             "passes": 2,

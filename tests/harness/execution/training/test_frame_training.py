@@ -18,7 +18,7 @@ from harness.execution.runs.config import Stage
 from harness.execution.training import frames
 from harness.execution.training import loop as module
 from harness.execution.training.frames import FrameTraining
-from harness.execution.training.initial import initial_parameters
+from harness.execution.training.initial import MODEL, initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -199,7 +199,7 @@ def test_halving_stops_when_gains_end(configure, corpus, finished):
 
 
 def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus, finished):
-    algorithm = AveragedSgd(eta=0.3)
+    algorithm = AveragedSgd(eta=0.3, considers=5)
     run = train(configure(algorithm=algorithm, schedule=Constant(0.5)), corpus, finished, silent)
     epochs, values, _ = run.curve("switch")
     assert values.tolist() == [1.0]
@@ -209,6 +209,20 @@ def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus,
     )
     assert average[epochs[0]] < iterate[epochs[0]]
     assert not any(average[e] < iterate[e] for e in iterate if e < epochs[0])
+
+
+def test_how_often_is_read_changes_nothing_of_what_is_trained(configure, corpus, finished):
+    algorithm = AveragedSgd(eta=0.3, considers=4)
+    often, rarely = (
+        train(
+            configure(algorithm=algorithm, schedule=Constant(0.5), evaluations=times),
+            corpus, finished, silent,
+        )
+        for times in (20, 2)
+    )  # fmt: skip
+    assert often.path(MODEL).read_bytes() == rarely.path(MODEL).read_bytes()
+    assert often.curve("switch")[0].tolist() == rarely.curve("switch")[0].tolist() != []
+    assert len(often.curve("dev_loss/average")[0]) > len(rarely.curve("dev_loss/average")[0])
 
 
 def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, finished):

@@ -165,7 +165,7 @@ def switched(training: Training) -> bool:
 def test_death_right_at_the_averaging_switch_changes_nothing(
     after, configure, undisturbed, corpus, tmp_path, monkeypatch
 ):
-    config = configure(algorithm=AveragedSgd(eta=0.3), schedule=Constant(0.5))
+    config = configure(algorithm=AveragedSgd(eta=0.3, considers=5), schedule=Constant(0.5))
     whole = undisturbed(config)
     (epoch,), _, _ = whole.run.curve("switch")
     assert 0 < epoch < 2
@@ -174,13 +174,13 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
         died = saving(monkeypatch, switched, then_die=True)
     else:
         died = saving(monkeypatch, lambda training: not switched(training), then_die=False)
-    consider = AveragedSgd.after_evaluation
+    consider = AveragedSgd.consider
     with died as steps:
         if not after:
-            monkeypatch.setattr(AveragedSgd, "after_evaluation", dying_at_the_switch())
+            monkeypatch.setattr(AveragedSgd, "consider", dying_at_the_switch())
         with pytest.raises(Killed):
             train(config, corpus, Store(tmp_path / "killed"), silent)
-    monkeypatch.setattr(AveragedSgd, "after_evaluation", consider)
+    monkeypatch.setattr(AveragedSgd, "consider", consider)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
     assert any(row["name"] == "switch" for row in facts["rows"]) == after
@@ -189,8 +189,8 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
 
 
 def dying_at_the_switch():
-    """``after_evaluation`` that dies once it has decided to switch, before it is recorded."""
-    consider = AveragedSgd.after_evaluation
+    """``consider`` that dies once it has decided to switch, before it is recorded."""
+    consider = AveragedSgd.consider
 
     def dying(algorithm, server, errors):
         if consider(algorithm, server, errors):
