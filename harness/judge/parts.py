@@ -133,13 +133,9 @@ def corrected(claims: Sequence[Claim]) -> tuple[Claim, ...]:
     The family are those that were tested and can fail; Holm's correction of the p-values.
     """
     family = [c for c in claims if c.p_value is not None and not c.cannot_fail]
-    p_values = dict(
-        zip((c.id for c in family), holm([c.p_value or 0.0 for c in family]), strict=True)
-    )
-    return tuple(
-        replace(c, corrected="undecided" if not significant(p_values.get(c.id, 0.0)) else c.verdict)
-        for c in claims
-    )
+    p_values = holm([c.p_value or 0.0 for c in family])
+    lost = {c.id for c, p in zip(family, p_values, strict=True) if not significant(p)}
+    return tuple(replace(c, corrected="undecided" if c.id in lost else c.verdict) for c in claims)
 
 
 def _judged(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:

@@ -183,9 +183,9 @@ class FrameTraining(Training[FrameExecutor]):
             self.log(f"dev_loss/{name}", s.loss)
         self.log("rate", self.pace.rate)
         self._log_training_loss()
-        deployed = "average" if "average" in scores else "iterate"
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        self.watch(Progress(self.writer.hash, self.epoch, passes, scores[deployed].frame_error))
+        error = scores[self._deployed].frame_error
+        self.watch(Progress(self.writer.hash, self.epoch, passes, error))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; the errors of each utterance are kept."""
