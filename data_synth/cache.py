@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from data_synth.corpus import Corpus
-from data_synth.storage import load, new_folder
+from data_synth.storage import load, new_folder, remove_folder
+from harness.errors import UserError
 
 PACKAGE = Path(__file__).parent
 
@@ -43,7 +45,7 @@ def recipe_key(recipe: dict[str, Any], makers: tuple[str, ...]) -> str:
 
 
 def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
-    """The corpus in ``folder``, made first if it is not there.
+    """The corpus in ``folder``, made first if it is not there, and again if it is damaged.
 
     Args:
         folder: where it is kept.
@@ -51,4 +53,10 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
     """
     if not (folder / "corpus.json").exists():
         new_folder(folder, make)
-    return load(folder)
+    try:
+        return load(folder)
+    except UserError as error:
+        print(f"{error}; it is made again", file=sys.stderr)
+        remove_folder(folder)
+        new_folder(folder, make)
+        return load(folder)

@@ -12,6 +12,7 @@ only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ import pyarrow.parquet as pq
 from data_synth.corpus import COLUMNS, Card, Corpus, Utterances, digest, join
 from data_synth.tree import tree_from
 from harness.errors import UserError
+from harness.store.atomic import sync
 
 FORMAT = 1
 HEADER_BYTES = 128
@@ -121,12 +123,23 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         hidden.mkdir(parents=True)
         fill(hidden)
+        for each in (*hidden.iterdir(), hidden):
+            sync(each)
         if not folder.exists():
             hidden.replace(folder)
+            sync(folder.parent)
     except OSError as error:
         raise UserError(f"{folder}: cannot write here ({error.strerror or error})") from None
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder in one step; what another process has open of it stays readable."""
+    hidden = folder.with_name(f".{folder.name}.{os.getpid()}.gone")
+    with contextlib.suppress(FileNotFoundError):  # another process was first
+        folder.replace(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def write(corpus: Corpus, folder: Path) -> None:
@@ -152,6 +165,13 @@ def load(folder: Path) -> Corpus:
     Raises:
         UserError: a file is missing, damaged or of another length than the others.
     """
+    corpus = _opened(folder)
+    if corpus.computed_fingerprint() != corpus.stored_fingerprint:
+        raise UserError(f"{folder}: damaged, its content does not match its fingerprint")
+    return corpus
+
+
+def _opened(folder: Path) -> Corpus:
     try:
         card = json.loads((folder / "corpus.json").read_text())
         corpus = Corpus(
@@ -161,7 +181,7 @@ def load(folder: Path) -> Corpus:
             lm_text=_lm_text(folder / LM_TEXT, card.pop("lm_sentences", 0)),
             **_fields(card),
         )
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except Exception as error:  # whatever a damaged file makes numpy and pyarrow raise
         raise UserError(f"{folder}: not a whole corpus ({_one_line(error)})") from None
     frames = corpus.utterances.total_frames
     if not len(corpus.features) == len(corpus.targets) == frames:

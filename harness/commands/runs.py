@@ -7,21 +7,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import EXIT_DONE, UserError
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.identity import SHORT
-from harness.store import Run, Store
+from harness.store import Run, Store, verified
 from reports import differences
 
 __all__ = ["configure", "run"]
 
 OUT = Path("reports/out")  # where reproductions write unless told otherwise
-STYLES = {"diverged": "bold red", "failed": "bold red", "unfinished": "yellow"}
+STYLES = {
+    "diverged": "bold red",
+    "failed": "bold red",
+    "damaged": "bold red",
+    "unfinished": "yellow",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "folder", nargs="?", type=Path, default=OUT, help="a store, or a folder that holds some"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="compare every file of results with its digest"
     )
 
 
@@ -31,17 +39,25 @@ def run(arguments: argparse.Namespace) -> int:
     A table on a terminal; elsewhere one tab-separated line a run: hash, status,
     summary, what sets it apart, store.
 
+    Exit code 3 if a run is damaged: its record is not as it was written, or with ``--verify`` a
+    file of its results. A damaged run is made again when it is asked for.
+
     Raises:
         UserError: the folder does not exist or holds no store.
     """
+    damaged = 0
     for store in find_stores(arguments.folder):
-        rows = listed(store.runs())
+        runs = [verified(run) if arguments.verify else run for run in store.runs()]
+        damaged += sum(run.status == "damaged" for run in runs)
+        rows = listed(runs)
         if sys.stdout.isatty():
             _show(store, rows)
         else:
             for row in rows:
                 print(*row, store.path, sep="\t")
-    return EXIT_DONE
+    if arguments.verify or damaged:
+        print(f"{damaged} damaged", file=sys.stderr)
+    return EXIT_RUN_FAILED if damaged else EXIT_DONE
 
 
 def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:

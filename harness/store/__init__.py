@@ -3,13 +3,14 @@
 One folder per run, named by the hash of its full configuration::
 
     config.json      what was asked for; written when the run begins
-    run.json         status, summary, note; written last: its presence means finished
+    run.json         status, summary, note, digests; written last: its presence means finished
     metrics.parquet  every logged row, in the order of logging
     provenance.json  when, where and for how long: the only machine-dependent file
     checkpoint/      the trainer's own; gone once the run is finished
 
 ``run.json`` and ``metrics.parquet`` hold results only, so equal results are
-equal bytes wherever they were computed.
+equal bytes wherever they were computed. Every file of results is compared with its digest when
+it is read; a run that is not as it was written is ``damaged``, and made again when asked for.
 
 Example:
     >>> def train(writer):
@@ -22,8 +23,8 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
-from harness.store.read import Run
+from harness.store.read import MissingFile, Run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
-__all__ = ["AlreadyFinished", "Run", "RunWriter", "Store"]
+__all__ = ["AlreadyFinished", "MissingFile", "Run", "RunWriter", "Store", "verified"]

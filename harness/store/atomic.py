@@ -1,4 +1,8 @@
-"""Writing a file so that a reader sees the old one or the new one, never a part."""
+"""Writing a file so that a reader sees the old one or the new one, never a part.
+
+Nothing counts before it is on the disk: a file goes there before it takes its name, and its
+folder after it, so the promise holds for a machine that loses power too.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +27,17 @@ def replacing(path: Path) -> Generator[Path]:
     try:
         yield temporary
         temporary.chmod(0o644)  # mkstemp makes files private; results are to be read
+        sync(temporary)
         os.replace(temporary, path)  # noqa: PTH105 (the name says what matters here)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically, through to the disk."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write ``data`` to ``path`` atomically."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -42,10 +46,27 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (text + "\n").encode())
 
 
+def sync(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sweep(folder: Path) -> None:
     """Remove temporary files that an interrupted process left in ``folder``."""
     for leftover in folder.glob(PREFIX + "*"):
         leftover.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; wait until the names of new ones are on the disk."""
+    if not path.is_dir():
+        make_folder(above := path.parent)
+        path.mkdir(exist_ok=True)
+        sync(above)
 
 
 def writable_folder(path: Path, what: str) -> Path:
@@ -55,7 +76,7 @@ def writable_folder(path: Path, what: str) -> Path:
         UserError: naming ``what`` (an option or a role) and the path.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         with tempfile.TemporaryFile(prefix=PREFIX, dir=path):
             return path
     except OSError as error:

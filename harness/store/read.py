@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -12,12 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import UserError
-from harness.identity import SHORT
-from harness.store import schema
+from harness.identity import SHORT, identity
+from harness.store import integrity, schema
 from harness.store.columns import Columns, columns_of, read_columns
 from harness.store.schema import Status
 
 Floats = npt.NDArray[np.float64]
+
+
+class MissingFile(UserError):  # noqa: N818 (what is so, not what was wrong)
+    """The run keeps no file of this name."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,12 @@ class Run:
     Attributes:
         hash: identity of the configuration.
         config: the full configuration.
-        status: ``done``, ``diverged``, ``failed``, or ``unfinished``.
+        status: ``done``, ``diverged``, ``failed`` or ``unfinished``; ``damaged`` when its record
+            is not as it was written.
         summary: name to value; NaN where the value was not finite.
         note: one sentence, often empty.
         dir: the run's folder.
+        digests: SHA-256 of every file of results, by name; none where the run has none.
     """
 
     hash: str
@@ -39,14 +46,14 @@ class Run:
     summary: dict[str, Any]
     note: str
     dir: Path
+    digests: dict[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def metrics(self) -> Columns:
         """Columns ``name``, ``value``, ``fold``, ``time_s``, ``epoch`` and any further ones."""
-        path = self.dir / schema.METRICS
-        if self.status == "unfinished" or not path.exists():
+        if self.status == "unfinished" or not (self.dir / schema.METRICS).exists():
             return columns_of([])
-        return read_columns(path)
+        return read_columns(self.path(schema.METRICS))
 
     def curve(self, name: str) -> tuple[Floats, Floats, Floats]:
         """Epoch, value and virtual time (s) of one metric, in the order of logging.
@@ -62,15 +69,31 @@ class Run:
         return columns["epoch"][here], columns["value"][here], columns["time_s"][here]
 
     def path(self, name: str) -> Path:
-        """The path of an attached file.
+        """The path of an attached file, which is as it was written.
 
         Raises:
-            FileNotFoundError: the run has no such file.
+            MissingFile: the run has no such file.
+            UserError: it has been damaged since.
         """
         path = self.dir / name
         if not path.is_file():
-            raise FileNotFoundError(f"run {self.hash[:12]}: no file {name!r}")
+            raise MissingFile(f"run {self.hash[:12]}: no file {name!r}")
+        if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
+            raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
+        self._whole.add(name)
         return path
+
+    def damaged(self) -> list[str]:
+        """The names of files of results that are missing or not as they were written."""
+        return integrity.damaged(self.dir, self.digests)
+
+    @cached_property
+    def _whole(self) -> set[str]:
+        """The files that have been compared with their digests."""
+        return set()
+
+    def _digest(self, name: str) -> dict[str, str]:
+        return {name: self.digests[name]} if name in self.digests else {}
 
     def ending(self, name: str = "run") -> str:
         """What became of the run, in one line: who, how it ended, and why if it says so.
@@ -85,20 +108,29 @@ class Run:
     def provenance(self) -> dict[str, Any]:
         """When, where and for how long; empty for an unfinished run."""
         path = self.dir / schema.PROVENANCE
-        return read_json(path) if path.exists() else {}
+        return read_record(path) if path.exists() else {}
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in ``folder``, finished or not.
-
-    Raises:
-        UserError: a file of the run is damaged.
-    """
-    if not (folder / schema.RUN).exists():
-        config = read_json(folder / schema.CONFIG)
-        return Run(folder.name, config, "unfinished", {}, "", folder)
-    record = read_json(folder / schema.RUN)
+    """Read the run in ``folder``; ``damaged`` where its record cannot be believed."""
     try:
+        if not (folder / schema.RUN).exists():
+            return Run(folder.name, read_config(folder), "unfinished", {}, "", folder)
+        return _finished(folder, read_record(folder / schema.RUN))
+    except UserError as error:
+        return Run(folder.name, {}, "damaged", {}, str(error), folder)
+
+
+def verified(run: Run) -> Run:
+    """The run, ``damaged`` where one of its files is not as it was written."""
+    lost = run.damaged()
+    note = f"damaged, not as written: {', '.join(lost)}"
+    return replace(run, status="damaged", note=note) if lost else run
+
+
+def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
+    try:
+        files = record["files"]
         return Run(
             hash=record["hash"],
             config=record["config"],
@@ -106,9 +138,34 @@ def read_run(folder: Path) -> Run:
             summary=schema.nan_for_none(record["summary"]),
             note=record["note"],
             dir=folder,
+            digests=cast(dict[str, str], files) if isinstance(files, dict) else {},
         )
     except KeyError as error:
-        raise UserError(f"{folder / schema.RUN}: key {error} is missing") from None
+        raise UserError(f"{folder / schema.RUN}: damaged, key {error} is missing") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the run in ``folder``.
+
+    Raises:
+        UserError: it is not the one that the folder is named by.
+    """
+    config = read_json(folder / schema.CONFIG)
+    if identity(config) != folder.name:
+        raise UserError(f"{folder / schema.CONFIG}: damaged, the folder's name is not its hash")
+    return config
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read one JSON object that was written with its digest, and compare them.
+
+    Raises:
+        UserError: the file cannot be read, or is not as it was written.
+    """
+    try:
+        return integrity.opened(read_json(path))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged, {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

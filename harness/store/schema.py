@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-SCHEMA = 1
+SCHEMA = 2
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
 PROVENANCE, CHECKPOINT, LOCK = "provenance.json", "checkpoint", ".lock"
 TIMELINE = "timeline.parquet"
@@ -18,7 +18,7 @@ WORD_ERRORS = "word_errors.safetensors"
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT, LOCK})
 
 Outcome = Literal["done", "diverged", "failed"]
-Status = Literal["done", "diverged", "failed", "unfinished"]
+Status = Literal["done", "diverged", "failed", "unfinished", "damaged"]
 
 
 def finite_or_none(value: object) -> float | int | str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -11,7 +13,7 @@ from filelock import FileLock
 from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
-from harness.store.read import Run, read_run
+from harness.store.read import Run, read_config, read_run, verified
 from harness.store.write import RunWriter
 
 
@@ -54,15 +56,23 @@ class Store:
 
     def _opened(self, folder: Path, config: Mapping[str, object], lock: FileLock) -> RunWriter:
         if (folder / schema.RUN).exists():
-            run = read_run(folder)
-            if run.status != "failed":
+            run = verified(read_run(folder))
+            if run.status == "damaged":
+                print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
+            elif run.status != "failed":
                 shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
                 raise AlreadyFinished(run)
             (folder / schema.RUN).unlink()
         atomic.sweep(folder)
-        if not (folder / schema.CONFIG).exists():
-            atomic.write_json(folder / schema.CONFIG, plain(config))
+        self._configure(folder, config)
         return RunWriter(folder, config, lock)
+
+    def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
+        """Say in the folder what it is for, unless it does."""
+        with suppress(UserError):
+            read_config(folder)
+            return
+        atomic.write_json(folder / schema.CONFIG, plain(config))
 
     def obtain(self, config: Mapping[str, object], execute: Callable[[RunWriter], object]) -> Run:
         """The finished run of ``config``: the stored one, or what ``execute`` makes of it.
@@ -79,10 +89,11 @@ class Store:
         return self.load(identity(config))
 
     def has(self, hash_: str) -> bool:
-        """Whether the run needs no more work: done or diverged."""
-        if not (self.path / hash_ / schema.RUN).exists():
+        """Whether the run needs no more work: done or diverged, and all of it as it was written."""
+        folder = self.path / hash_
+        if not (folder / schema.RUN).exists():
             return False
-        return read_run(self.path / hash_).status != "failed"
+        return verified(read_run(folder)).status not in ("failed", "damaged")
 
     def load(self, hash_: str) -> Run:
         """The run of this hash, finished or not; the short form is enough if it is unique.
@@ -98,5 +109,5 @@ class Store:
         return read_run(found[0])
 
     def runs(self) -> list[Run]:
-        """Every run, finished or not, by hash."""
+        """Every run, finished or not, by hash; `verified` looks into their files."""
         return [read_run(entry.parent) for entry in sorted(self.path.glob(f"*/{schema.CONFIG}"))]

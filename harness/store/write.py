@@ -14,7 +14,7 @@ from types import TracebackType
 from filelock import FileLock
 
 from harness.identity import identity, plain
-from harness.store import atomic, schema
+from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
 from harness.store.schema import Outcome
 
@@ -114,8 +114,10 @@ class RunWriter:
         if not self._open:
             raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
-        atomic.write_json(self.dir / schema.PROVENANCE, self._provenance() | dict(provenance or {}))
-        atomic.write_json(self.dir / schema.RUN, self._record(status, summary or {}, note))
+        moment = self._provenance() | dict(provenance or {})
+        atomic.write_json(self.dir / schema.PROVENANCE, integrity.sealed(moment))
+        record = self._record(status, summary or {}, note)
+        atomic.write_json(self.dir / schema.RUN, integrity.sealed(record))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self.release()
 
@@ -135,7 +137,9 @@ class RunWriter:
     ) -> None:
         self.release()
 
-    def _record(self, status: Outcome, summary: Mapping[str, object], note: str) -> object:
+    def _record(
+        self, status: Outcome, summary: Mapping[str, object], note: str
+    ) -> dict[str, object]:
         return {
             "schema": schema.SCHEMA,
             "hash": self.hash,
@@ -143,12 +147,13 @@ class RunWriter:
             "summary": {key: schema.finite_or_none(summary[key]) for key in sorted(summary)},
             "note": note,
             "rows": len(self._rows),
-            "files": sorted(_attached(self.dir)),
+            "files": {name: integrity.of_file(self.dir / name) for name in _results(self.dir)},
             "config": self.config,
         }
 
     def _provenance(self) -> dict[str, object]:
         return {
+            "schema": schema.SCHEMA,
             "started": self._started.isoformat(timespec="seconds"),
             "wall_s": round(time.monotonic() - self._clock_s, 3),  # since begun or last resumed
             "python": platform.python_version(),
@@ -157,9 +162,8 @@ class RunWriter:
         }
 
 
-def _attached(folder: Path) -> list[str]:
-    return [
-        entry.name
-        for entry in folder.iterdir()
-        if entry.name not in schema.RESERVED and not entry.name.startswith(".")
-    ]
+def _results(folder: Path) -> list[str]:
+    """The metrics and whatever is attached, by name."""
+    unlisted = schema.RESERVED - {schema.METRICS}
+    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+    return sorted(names - unlisted)

@@ -90,10 +90,10 @@ def compared(
         UserError: no such run, its record is too short, or of a kind that is not simulated.
     """
     run = stored_run(folder)
-    timeline = load_timeline(run.dir / TIMELINE)
+    timeline = load_timeline(run.path(TIMELINE))
     config, told = config_of(run), DecodeLog()
     if isinstance(config, SequenceConfig):
-        told, _ = load_decode_log(run.dir / RECORD)
+        told, _ = load_decode_log(run.path(RECORD))
     train = corpus_of(config, say).split("train")
     predicted = again(config, train, timeline, told, cluster)
     return Comparison(*(behaviour(each, reads(config)) for each in (timeline, predicted)))

@@ -177,8 +177,8 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
     Raises:
         UserError: it was not one, or its record is not whole.
     """
-    timeline = load_timeline(run.dir / TIMELINE)
-    record, start = load_decode_log(run.dir / RECORD)
+    timeline = load_timeline(run.path(TIMELINE))
+    record, start = load_decode_log(run.path(RECORD))
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:
         del initial

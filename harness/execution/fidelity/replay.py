@@ -81,12 +81,12 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
     torch.set_num_threads(1)
     try:
         with TemporaryDirectory() as scratch:
-            ours = load_file(_again(run, Store(scratch), say).dir / MODEL)["model"]
+            ours = load_file(_again(run, Store(scratch), say).path(MODEL))["model"]
     finally:
         torch.set_num_threads(threads)
-    theirs = load_file(run.dir / MODEL)["model"]
+    theirs = load_file(run.path(MODEL))["model"]
     difference = (ours - theirs).abs().max().item()
-    folds = len(load_timeline(run.dir / TIMELINE).folds)
+    folds = len(load_timeline(run.path(TIMELINE)).folds)
     return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 
 
@@ -95,7 +95,7 @@ def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
     corpus = corpus_of(config, say)
     if isinstance(config, SequenceConfig):
         return replay(config, corpus, run, store, watch)
-    made = partial(Recorded, timeline=load_timeline(run.dir / TIMELINE))
+    made = partial(Recorded, timeline=load_timeline(run.path(TIMELINE)))
     return train(config, corpus, store, watch, made, {"by": "a record"})
 
 

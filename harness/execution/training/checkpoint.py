@@ -1,8 +1,13 @@
-"""One file that holds a run in progress: tensors and numbers, no pickle, replaced atomically."""
+"""One file that holds a run in progress: tensors and numbers, no pickle, replaced atomically.
+
+It carries a digest of all it holds: a checkpoint that is not as it was written is not gone on from.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,32 +16,52 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
+from harness.store.atomic import make_folder, replacing
+
 NAME = "checkpoint.safetensors"
 
 
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
     """Write arrays and JSON facts as the folder's checkpoint; the last one stays until then."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / (NAME + ".new")
+    make_folder(folder)
     # Not ascontiguousarray: it would turn a scalar into a vector of one.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    save_file(contiguous, fresh, metadata={"facts": json.dumps(facts)})
-    fresh.replace(folder / NAME)
+    text = json.dumps(facts)
+    metadata = {"facts": text, "sha256": _digest(contiguous, text)}
+    with replacing(folder / NAME) as fresh:
+        save_file(contiguous, fresh, metadata=metadata)
 
 
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """The last checkpoint in ``folder``; None where there is none or it cannot be read.
+    """The last checkpoint in ``folder``; None where there is none or it is not as it was written.
 
-    A checkpoint that cannot be read costs the work since the run began, never the run:
-    it is recomputed, to the same bytes.
+    A damaged checkpoint costs the work since the run began, never the run: a line says so, and it
+    is recomputed, to the same bytes.
     """
     path = folder / NAME
     if not path.exists():
         return None
     try:
-        with cast(Any, safe_open)(path, framework="numpy") as file:  # it says no types
-            metadata: dict[str, str] = file.metadata() or {}
-            facts = json.loads(metadata["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (SafetensorError, KeyError, ValueError, OSError):
+        arrays, metadata = _read(path)
+        if metadata["sha256"] != _digest(arrays, metadata["facts"]):
+            raise ValueError("it does not match its digest")
+        return arrays, json.loads(metadata["facts"])
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        print(f"{path}: damaged ({error}); the run begins again", file=sys.stderr)
         return None
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    with cast(Any, safe_open)(path, framework="numpy") as file:  # it says no types
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return arrays, file.metadata() or {}
+
+
+def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
+    """SHA-256 of facts, names, kinds, shapes and content."""
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.hexdigest()

@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.runs.config import RunConfig
 from harness.seeds import stream_key
-from harness.store import Run, RunWriter, Store
+from harness.store import MissingFile, Run, RunWriter, Store
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
@@ -72,7 +72,7 @@ def final_model(run: Run) -> Tensor:
     """
     try:
         return load_file(run.path(MODEL))["model"]
-    except FileNotFoundError:
+    except MissingFile:
         where = f"delete {run.dir} to have it trained again"
         raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None
 

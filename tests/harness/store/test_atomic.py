@@ -11,7 +11,7 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path, monkeyp
     seen = []
     monkeypatch.setattr(atomic.os, "fsync", lambda handle: seen.append(path.read_bytes()))
     atomic.write_bytes(path, b"new")
-    assert seen == [b"old"]
+    assert seen == [b"old", b"new"]  # the content before the name, then the name
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -29,3 +29,33 @@ def test_a_death_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, m
         checkpoint.save(tmp_path, {"a": np.zeros(3)}, {"step": 2})
     arrays, facts = checkpoint.load(tmp_path)
     assert (arrays["a"].tolist(), facts) == ([1.0, 1.0, 1.0], {"step": 1})
+
+
+def test_a_checkpoint_with_any_byte_changed_is_not_gone_on_from(tmp_path, capsys):
+    checkpoint.save(tmp_path, {"a": np.arange(5.0), "b": np.arange(3)}, {"step": 1})
+    path = tmp_path / checkpoint.NAME
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        found = checkpoint.load(tmp_path)
+        assert found is None or _meaning(found) == _meaning(_of(whole, tmp_path)), at
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_a_checkpoint_whose_second_half_is_zero_is_not_gone_on_from(tmp_path):
+    checkpoint.save(tmp_path, {"a": np.ones(5000)}, {"step": 1})
+    path = tmp_path / checkpoint.NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+    assert checkpoint.load(tmp_path) is None
+
+
+def _of(content, folder):
+    (other := folder / "whole").mkdir(exist_ok=True)
+    (other / checkpoint.NAME).write_bytes(content)
+    return checkpoint.load(other)
+
+
+def _meaning(found):
+    arrays, facts = found
+    return {name: (a.dtype, a.tolist()) for name, a in arrays.items()}, facts

@@ -1,0 +1,46 @@
+"""What is read back is what was written: digests of a run's files, and of records by themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.identity import identity
+
+SEAL = "sha256"
+"""The key of a record that holds the digest of all its others."""
+
+
+def of_file(path: Path) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the digest of what it says, whatever the layout of its text."""
+    return {**record, SEAL: identity(record)}
+
+
+def opened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without its digest; one of schema 1, before there were digests, is believed.
+
+    Raises:
+        ValueError: it is not what was sealed.
+    """
+    said = {key: value for key, value in record.items() if key != SEAL}
+    unsealed = SEAL not in record and record.get("schema", 1) == 1
+    if not unsealed and record.get(SEAL) != identity(said):
+        raise ValueError("it does not match its digest")
+    return said
+
+
+def damaged(folder: Path, digests: Mapping[str, str]) -> list[str]:
+    """The names of files that are missing from a folder or not as they were written."""
+    return [name for name, known in digests.items() if not _is(folder / name, known)]
+
+
+def _is(path: Path, known: str) -> bool:
+    return path.is_file() and of_file(path) == known

@@ -1,0 +1,41 @@
+"""A corpus that is kept is the one that was made, or it is made again."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_synth.cache import cached
+from data_synth.storage import load, write
+from harness.errors import UserError
+from tests.data_synth.small import small_corpus
+
+FILES = ["features.npy", "targets.npy", "utterances.parquet", "corpus.json"]
+
+
+def make(place):
+    write(small_corpus(), place)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("share", [0.05, 0.35, 0.65, 0.95])
+def test_a_damaged_part_is_noticed_and_the_corpus_made_again(tmp_path, capsys, name, share):
+    folder = tmp_path / "corpora" / "tiny"
+    known = cached(folder, make).fingerprint
+    whole = (folder / name).read_bytes()
+    at = int(share * len(whole))
+    damaged = whole[:at] + bytes(b ^ 1 for b in whole[at : at + 9]) + whole[at + 9 :]
+    (folder / name).write_bytes(damaged)
+    again = cached(folder, make)
+    assert again.fingerprint == again.computed_fingerprint() == known
+    assert (folder / name).read_bytes() == whole
+    assert capsys.readouterr().err.count("it is made again\n") == 1
+    assert [entry.name for entry in folder.parent.iterdir()] == ["tiny"]
+
+
+def test_features_that_were_zeroed_are_not_believed(tmp_path):
+    make(tmp_path)
+    path = tmp_path / "features.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes(400) + whole[600:])
+    with pytest.raises(UserError, match="damaged, its content does not match its fingerprint"):
+        load(tmp_path)

@@ -1,0 +1,120 @@
+"""A store may be missing something; it may not be wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.errors import UserError
+from harness.identity import identity
+from harness.store import Store, verified
+
+CONFIG = {"seed": 0, "rate": 0.1}
+
+
+def execute(writer):
+    for fold in range(3):
+        writer.log("loss", 1 / (1 + fold), fold=fold, time_s=0.5 * fold, epoch=fold / 8)
+    writer.attach("model.bin", bytes(range(200)))
+    writer.finish(summary={"loss": 0.25})
+
+
+def flipped(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def everything(folder):
+    named = ("config.json", "run.json", "metrics.parquet", "model.bin")
+    return {name: (folder / name).read_bytes() for name in named}
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "model.bin"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.7, 0.99])
+def test_a_flipped_bit_is_noticed_and_the_run_is_made_again(tmp_path, capsys, name, share):
+    store = Store(tmp_path)
+    run = store.obtain(CONFIG, execute)
+    whole = everything(run.dir)
+    flipped(run.dir / name, int(share * len(whole[name])))
+    assert not store.has(run.hash)
+    assert verified(store.load(run.hash)).status == "damaged"
+    assert store.obtain(CONFIG, execute).status == "done"
+    assert everything(run.dir) == whole
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said
+    assert "the run is made again" in said
+
+
+def test_any_flipped_bit_of_a_record_is_noticed(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    path, meaning = run.dir / "run.json", json.loads((run.dir / "run.json").read_text())
+    for at in range(path.stat().st_size):
+        flipped(path, at)
+        try:
+            changed = json.loads(path.read_text()) != meaning
+        except ValueError:
+            changed = True
+        assert Store(tmp_path).has(run.hash) is not changed, at
+        flipped(path, at)
+
+
+def test_a_damaged_file_is_named_and_not_read(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    flipped(run.dir / "model.bin", 100)
+    flipped(run.dir / "metrics.parquet", 100)
+    again = Store(tmp_path).load(run.hash)
+    with pytest.raises(UserError, match=r"model\.bin: damaged, not as written"):
+        again.path("model.bin")
+    with pytest.raises(UserError, match=r"metrics\.parquet: damaged"):
+        _ = again.metrics
+
+
+def test_a_missing_file_makes_a_run_damaged(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    (run.dir / "model.bin").unlink()
+    assert verified(Store(tmp_path).load(run.hash)).note == "damaged, not as written: model.bin"
+
+
+def test_a_damaged_moment_is_named(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    path = run.dir / "provenance.json"
+    path.write_text(path.read_text().replace('"cores": ', '"cores": 9'))
+    with pytest.raises(UserError, match=r"provenance\.json: damaged"):
+        _ = run.provenance
+
+
+def test_a_damaged_run_is_listed_among_the_others(tmp_path):
+    store = Store(tmp_path)
+    store.obtain({"seed": 1}, execute)
+    flipped(store.obtain({"seed": 2}, execute).dir / "run.json", 30)
+    store.begin({"seed": 3}).release()
+    store.begin({"seed": 4}).release()
+    flipped(tmp_path / identity({"seed": 4}) / "config.json", 5)
+    assert sorted(run.status for run in store.runs()) == [
+        "damaged",
+        "damaged",
+        "done",
+        "unfinished",
+    ]
+
+
+def test_a_damaged_configuration_is_written_again(tmp_path):
+    store = Store(tmp_path)
+    store.begin(CONFIG).release()
+    folder = tmp_path / identity(CONFIG)
+    flipped(folder / "config.json", 5)
+    assert store.obtain(CONFIG, execute).status == "done"
+    assert json.loads((folder / "config.json").read_text()) == CONFIG
+
+
+def test_a_run_of_before_there_were_digests_is_believed(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    path = run.dir / "run.json"
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    path.write_text(json.dumps(record | {"schema": 1, "files": sorted(record["files"])}))
+    assert Store(tmp_path).has(run.hash)
+    assert Store(tmp_path).load(run.hash).metrics["value"].tolist() == [1.0, 0.5, 1 / 3]
