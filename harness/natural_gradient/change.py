@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.natural_gradient.estimate import asking_is_free
 
 Rate = float | Tensor
 """One learning rate, or one a replica: ``[R]``."""
@@ -86,7 +87,7 @@ def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Te
         squares += cast(Tensor, torch.linalg.vector_norm(bias, dim=1)).double().square_()
     norm = squares.sqrt_() * rate
     share = torch.clamp(most / norm, max=1.0)
-    if bool((share < 1.0).any()):
+    if not asking_is_free(share) or bool((share < 1.0).any()):
         scale_(weight, bias, share)
     return norm * share
 

@@ -149,16 +149,26 @@ class Rows:
         return torch.cat([torch.bmm(h.mT, self.x), h.sum(1).unsqueeze(2)], 2)
 
     def squares(self) -> tuple[Tensor, bool]:
-        """The rows' squared lengths ``[R, N]``, float64, and whether float32 can hold them."""
+        """The rows' squared lengths ``[R, N]``, float64, whether float32 surely holds them."""
         lengths = cast(Tensor, torch.linalg.vector_norm(self.x, dim=2))
         # Squares of float32 leave its range beyond about 1e±19; float64 squares of float32
         # do not, but cost seven times as much.
-        ordinary = lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18
+        ordinary = (
+            asking_is_free(lengths) and lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18
+        )
         if not ordinary:
             x = self.x
             lengths = cast(Tensor, torch.linalg.vector_norm(x, dim=2, dtype=torch.float64))
         squares = lengths.double().square_()
         return (squares.add_(1.0) if self.appended else squares), ordinary
+
+
+def asking_is_free(tensor: Tensor) -> bool:
+    """Whether the host may look at a value to save work: only where it computes it itself.
+
+    On a device it would wait for all that was launched before, which costs more than the work.
+    """
+    return tensor.device.type == "cpu"
 
 
 def moment_of(

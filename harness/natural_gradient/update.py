@@ -15,7 +15,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, moment_of
+from harness.natural_gradient.estimate import (
+    Moment,
+    Preconditioner,
+    Rows,
+    asking_is_free,
+    moment_of,
+)
 
 
 def updated(
@@ -62,7 +68,8 @@ def updated(
         orthonormal, energy * square[:, None], rho * square, options.alpha, moment.calls, y.dtype
     )
     sound = size.isfinite()
-    return after if bool(sound.all()) else _where(sound, after, moment)
+    whole = asking_is_free(sound) and bool(sound.all())
+    return after if whole else _where(sound, after, moment)
 
 
 def _gram(j: Tensor, h: Tensor, root: Tensor, old: Tensor, c: float) -> Tensor:
@@ -105,6 +112,8 @@ def _eigen(z: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
 def _orthonormal(rows: Tensor) -> Tensor:
     """Gram-Schmidt on the rows of the replicas where they are not orthonormal to 1e-3.
 
+    A device computes it of all replicas, since the host may not ask which need it.
+
     They lose it where eigenvalues of Z span many orders or were floored; looking costs little
     beside the products before. A Householder QR with a positive diagonal gives the same rows
     as Gram-Schmidt or a Cholesky factor would, also where they depend on each other or vanish.
@@ -115,12 +124,19 @@ def _orthonormal(rows: Tensor) -> Tensor:
     unit = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
     far = (torch.bmm(rows, rows.mT) - unit).abs().amax((1, 2))
     bad = ~(far <= 1e-3)
+    if not asking_is_free(rows):
+        return torch.where(bad[:, None, None], _gram_schmidt(rows), rows)
     if bool(bad.any()):
-        finite = torch.nan_to_num(rows[bad].double(), nan=0.0, posinf=0.0, neginf=0.0)
-        q, triangle = cast(tuple[Tensor, Tensor], torch.linalg.qr(finite.mT))
-        sign = torch.where(triangle.diagonal(dim1=1, dim2=2) < 0.0, -1.0, 1.0)
-        rows[bad] = (q * sign.unsqueeze(1)).mT.to(rows.dtype)
+        rows[bad] = _gram_schmidt(rows[bad])
     return rows
+
+
+def _gram_schmidt(rows: Tensor) -> Tensor:
+    """Orthonormal rows that span the same, ``[R, k, D]``."""
+    finite = torch.nan_to_num(rows.double(), nan=0.0, posinf=0.0, neginf=0.0)
+    q, triangle = cast(tuple[Tensor, Tensor], torch.linalg.qr(finite.mT))
+    sign = torch.where(triangle.diagonal(dim1=1, dim2=2) < 0.0, -1.0, 1.0)
+    return (q * sign.unsqueeze(1)).mT.to(rows.dtype)
 
 
 def _where(sound: Tensor, new: Moment, old: Moment) -> Moment:

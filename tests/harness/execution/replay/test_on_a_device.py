@@ -1,0 +1,166 @@
+"""What a block of folds would ask of a device, counted where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.rbm import Machine, step_
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.execution.data.frames import Frames, Order
+from harness.execution.data.minibatches import Minibatches
+from harness.execution.evaluation.frames import frame_scores
+from harness.execution.replay.stale import StaleReplay
+from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
+from tests.logical_device import DEVICE, Counts, LogicalDevice
+
+CLUSTER = load_cluster(Path(__file__).parents[4] / "reproductions/clusters/k20m-server.toml")
+SIZES, WORKERS, FRAMES, CONTEXT = (20, 16, 16, 16, 10), 4, 8, 2
+NATURAL = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerSample(0.1))
+BY_COMPONENT = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerComponent())
+ALGORITHMS = {
+    "asynchronous": AsyncSgd(),
+    "averaged": AveragedSgd(),
+    "averaging": ModelAveraging(),
+    "block momentum": ModelAveraging(outer=BlockMomentum()),
+    "outer Nesterov": ModelAveraging(outer=OuterNesterov()),
+    "gradients": GradientAveraging(),
+    "natural": ModelAveraging(descent=NATURAL),
+    "natural, layers apart": ModelAveraging(descent=BY_COMPONENT),
+}
+
+
+def speech() -> Frames:
+    """40 utterances of 30 frames each, on the device."""
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(1200, 4)).astype(np.float32)
+    length = np.full(40, 30)
+    targets = draw.integers(10, size=1200)
+    return Frames.laid_out(
+        features, targets, np.arange(40) * 30, length, context=CONTEXT, device=str(DEVICE)
+    )
+
+
+def replayed(algorithm: Any, folds: int, skipped: int = 8) -> Counts:
+    """What happened in so many folds after the first ones."""
+    layout = Layout(SIZES)
+    protocol = Averaging(4) if algorithm.rounds else ParameterServer()
+    simulation = Simulation(
+        CLUSTER, protocol, Workload.of_network(SIZES, FRAMES), workers=WORKERS, seed=0
+    )
+    order = Order(0, 0, np.arange(40) * 30, np.full(40, 30), FRAMES)
+    with LogicalDevice() as device:
+        model = device.holds(random_parameters(layout, torch.Generator().manual_seed(0))[0])
+        minibatches = Minibatches(lambda stage: order, speech())
+        server = algorithm.start(model)
+        replay = StaleReplay(algorithm, Dnn(layout), server, minibatches.of, slots=2 * WORKERS)
+        replay.run(simulation.advance(folds=skipped), 1e-3)
+        device.counts = Counts()
+        replay.run(simulation.advance(folds=folds), 1e-3)
+    assert device.has(replay.server.model)
+    return device.counts
+
+
+def waits_of_updates(counts: Counts) -> int:
+    """Round trips that torch makes in an eigendecomposition, one for each update of estimates."""
+    return sum(
+        n for where, n in counts.round_trips.items() if where.startswith("aten._linalg_eigh")
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_host_waits_for_no_value_and_mixes_nothing(name):
+    counts = replayed(ALGORITHMS[name], folds=6)
+    assert not counts.mixes
+    assert counts.round_trips.total() == waits_of_updates(counts)
+    assert bool(waits_of_updates(counts)) is name.startswith("natural")
+
+
+def test_scoring_frames_waits_for_two_numbers():
+    layout = Layout(SIZES)
+    with LogicalDevice() as device:
+        model = device.holds(random_parameters(layout, torch.Generator().manual_seed(0))[0])
+        scores = frame_scores(Dnn(layout), model, speech(), torch.arange(0, 1200, 3))
+    assert 0.0 < scores.frame_error < 1.0
+    assert device.counts.round_trips.total() == 2
+    assert not device.counts.mixes
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
+def test_pretraining_waits_for_nothing(kind):
+    with LogicalDevice() as device:
+        v = device.holds(torch.rand(2, 8, 5))
+        machine = Machine(*(v.new_zeros(2, *shape) for shape in ((6, 5), (6,), (5,))))
+        velocity = Machine(*(torch.zeros_like(x) for x in machine))
+        uniforms = torch.rand(2, 8, 6).to(v)
+        step_(machine, velocity, v.new_full((2,), 0.1), 0.5, 1e-4, v, uniforms, kind)
+    assert device.has(machine.weight)
+    assert not device.counts.round_trips
+    assert not device.counts.mixes
+
+
+class Planted(AsyncSgd):
+    """Asynchronous SGD with a fault in every fold."""
+
+    def __init__(self, fault):
+        super().__init__()
+        object.__setattr__(self, "fault", fault)
+
+    def fold(self, server, contributions, *others, **more):
+        self.fault(server, contributions)
+        super().fold(server, contributions, *others, **more)
+
+
+def looks_at_a_value(server, contributions):
+    server.numbers["norm"] = contributions.norm().item()
+
+
+def branches(server, contributions):
+    if contributions.sum() > 0:
+        server.numbers["positive"] = 1.0
+
+
+def goes_through_the_host(server, contributions):
+    server.model.add_(contributions[0].cpu().to(server.model.device) * 0.0)
+
+
+def picks_by_a_mask(server, contributions):
+    server.model.add_(0.0 * server.model[server.model > 0].sum())
+
+
+def indexes_from_the_host(server, contributions):
+    server.model[torch.arange(3)] += 0.0
+
+
+def forgets_the_device(server, contributions):
+    server.model.add_(torch.zeros(server.model.shape))
+
+
+@pytest.mark.parametrize(
+    "fault", [looks_at_a_value, branches, goes_through_the_host, picks_by_a_mask]
+)
+def test_a_planted_round_trip_is_counted(fault):
+    counts = replayed(Planted(fault), folds=3)
+    assert counts.round_trips.total() == 3
+    assert not counts.mixes
+
+
+@pytest.mark.parametrize("fault", [indexes_from_the_host, forgets_the_device])
+def test_a_planted_mix_is_counted(fault):
+    assert replayed(Planted(fault), folds=3).mixes.total() >= 3
+
+
+def test_layers_apart_ask_for_more_than_layers_together():
+    joint, apart = (replayed(ALGORITHMS[n], 2) for n in ("natural", "natural, layers apart"))
+    assert joint.launches.total() < apart.launches.total()
