@@ -62,10 +62,16 @@ class AsyncSgd(FoldsInARow):
         return losses
 
     def fold(
-        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
     ) -> None:
         """Take one step along each of ``contributions [W, P]``; staleness does not matter here."""
-        del staleness
+        del staleness, workers, weights
         for contribution in contributions:
             self._step(server.model, contribution, rate)
         server.version += 1

@@ -56,10 +56,16 @@ class AveragedSgd(FoldsInARow):
         return self.descent.contribute(network, replicas, minibatches, out, rate, memory)
 
     def fold(
-        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
     ) -> None:
         """Move theta, then draw the average towards it."""
-        self.descent.fold(server, contributions, staleness, rate)
+        self.descent.fold(server, contributions, staleness, rate, workers, weights)
         server.vectors["average"].lerp_(server.model, self._weight(server))
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:

@@ -89,7 +89,8 @@ class Algorithm(ABC):
             network: what is trained.
             replicas: ``[W, P]``, what each worker read; may be overwritten.
             minibatches: one for each local step, each with W minibatches of B frames.
-            out: the contributions.
+            out: the contributions: gradients, parameters, or differences ``read - moved``, which
+                enter the model whatever its version is by then.
             rate: of local steps.
             memory: what the workers remember, changed in place; most algorithms need none.
 
@@ -100,11 +101,26 @@ class Algorithm(ABC):
 
     @abstractmethod
     def fold(
-        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
     ) -> None:
         """Enter the contributions ``[W, P]`` of one fold into the server, in place.
 
         The server's version grows by one, however many contributions there are.
+
+        Args:
+            server: changed in place.
+            contributions: by worker.
+            staleness: of each, in versions.
+            rate: of the fold.
+            workers: whose each is; empty where a row stands for all of them, as the mean does
+                that real workers take among themselves.
+            weights: minibatches that each was computed from; empty where they are equal.
         """
         ...
 

@@ -63,9 +63,15 @@ class GradientAveraging(Algorithm):
         return losses
 
     def fold(
-        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
     ) -> None:
         """One step along the mean of ``contributions [W, P]``; staleness does not matter here."""
-        del staleness
+        del staleness, workers, weights
         server.model.sub_(torch.mean(contributions, 0), alpha=rate)
         server.version += 1

@@ -67,14 +67,20 @@ class ModelAveraging(Algorithm):
         return losses
 
     def fold(
-        self, server: Server, contributions: Tensor, staleness: Sequence[int], rate: float
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
     ) -> None:
         """Move the model to the mean of ``contributions [W, P]``, by the outer step.
 
         Raises:
             ValueError: a contribution began more than one version ago.
         """
-        del rate
+        del rate, workers, weights
         mean = torch.mean(contributions, 0)
         if any(staleness):
             mean += server.model - _begun_at(server, staleness)

@@ -29,11 +29,15 @@ class Turn(NamedTuple):
         entering: slots of the contributions.
         staleness: of each.
         readers: slots of the replicas that become the model.
+        workers: whose each contribution is.
+        weights: the minibatches of each.
     """
 
     entering: list[int]
     staleness: list[int]
     readers: list[int]
+    workers: Sequence[int] = ()
+    weights: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,9 @@ def fold_turns(algorithm: Algorithm, server: Server, turns: Turns, rate: float) 
 
 def one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
     """What folds in a row mean: each in turn, and after it the copies of the model."""
-    for entering, staleness, readers in turns.order:
-        algorithm.fold(server, rows(turns.contributions, entering), staleness, rate)
+    for entering, staleness, readers, workers, weights in turns.order:
+        contributions = rows(turns.contributions, entering)
+        algorithm.fold(server, contributions, staleness, rate, workers, weights)
         for slot in readers:
             turns.replicas[slot].copy_(server.model)
 

@@ -70,7 +70,8 @@ def walked(walk: Walk, timeline: Timeline) -> Tensor:
             *(c[entering].tolist() for c in (rows.worker, rows.first_step, rows.steps)), strict=True
         )
         parts = [walk.contribution(versions[v], *key) for v, key in zip(reads, keys, strict=True)]
-        algorithm.fold(server, torch.cat(parts), [fold - v for v in reads], rate)
+        whose = rows.worker[entering].tolist(), rows.steps[entering].tolist()
+        algorithm.fold(server, torch.cat(parts), [fold - v for v in reads], rate, *whose)
         versions.append(server.model.clone())
     return versions[-1]
 
@@ -112,7 +113,8 @@ def walked_in_shards(walk: Walk, timeline: Timeline, shards: int) -> Tensor:
                 seen = torch.cat([versions[s][reads[fold][s]] for s in range(shards)])
                 made[fold] = walk.contribution(seen, *of_fold[fold])
             piece = made[fold][:, cuts[shard] : cuts[shard + 1]]
-            algorithm.fold(server, piece, [server.version - read], rate)
+            worker, _, steps = of_fold[fold]
+            algorithm.fold(server, piece, [server.version - read], rate, [worker], [steps])
             versions[shard].append(server.model.clone())
             moved = True
     assert all(server.version == len(timeline.folds) for server in servers)

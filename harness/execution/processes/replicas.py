@@ -272,7 +272,7 @@ class Replicas:
         work = replica.work
         assert work is not None
         staleness = self.server.version - work.read_version
-        self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate)
+        self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate, [worker], [1.0])
         self._clock.sleep_until(begun + self._pace.fold_s(worker, replica.folds))
         replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
         rank, ours = trainer_rank(worker), self._clock.of_peer

@@ -104,7 +104,8 @@ class Distributed(Asynchronous):
         work = self.members.out.pop(worker)
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
-        self._algorithm.fold(self.server, contribution, [staleness], rate)
+        whose = [worker], [float(work.steps)]
+        self._algorithm.fold(self.server, contribution, [staleness], rate, *whose)
         self.clock.sleep_until(begun + self._pace.fold_s(worker, self._folded[worker]))
         self._folded[worker] += 1
         self.loss += header.loss

@@ -128,7 +128,8 @@ class Shard:
             return
         begun, version = max(begun, self._folded_at_s), self.server.version
         piece = body.to(self.server.model.device).unsqueeze(0)
-        self._algorithm.fold(self.server, piece, [version - read], header.rate)
+        whose = [worker], [float(header.steps)]
+        self._algorithm.fold(self.server, piece, [version - read], header.rate, *whose)
         self._folded_at_s = time.monotonic()
         folded = FrameHeader(Kind.FOLDED, step, version=version, worker=worker, read_version=read)
         self._tell(replace(folded, began_s=begun, ended_s=self._folded_at_s))

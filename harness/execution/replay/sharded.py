@@ -116,7 +116,9 @@ class ShardedReplay:
             if each.folded[shard] != part.version:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
             piece = self._computed(each, rate)[:, slice(*edge)]
-            self._algorithm.fold(part, piece, [part.version - each.read[shard]], rate)
+            staleness = [part.version - each.read[shard]]
+            whose = [each.worker], [float(each.steps)]
+            self._algorithm.fold(part, piece, staleness, rate, *whose)
             each.unfolded -= 1
             if not each.unfolded:
                 each.tensor = None

@@ -101,14 +101,21 @@ class StaleReplay:
             version = self.server.version + len(waiting)
             if fold != version:
                 raise ValueError(f"fold {fold} meets version {version}")
-            slots = [self.in_flight[key] for key, _ in entering]
+            slots = [self.in_flight[key] for key, *_ in entering]
             if any(read.slot in slots for read in self.pending):
                 self._fold(waiting, rate)
                 self._compute(slots, rate)
-            for key, _ in entering:
+            for key, *_ in entering:
                 del self.in_flight[key]
-            staleness = [fold - read_version for _, read_version in entering]
-            waiting.append(Turn(slots, staleness, self._admit(reads.pop(fold + 1, ()))))
+            waiting.append(
+                Turn(
+                    slots,
+                    staleness=[fold - read_version for _, read_version, _ in entering],
+                    readers=self._admit(reads.pop(fold + 1, ())),
+                    workers=[worker for (worker, _), *_ in entering],
+                    weights=[float(steps) for *_, steps in entering],
+                )
+            )
             if self._is_shown(fold + 1):
                 self._fold(waiting, rate)
                 self._show()
@@ -278,16 +285,17 @@ def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, lis
     return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 
 
-def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int]]]]:
-    """Each fold with the ``(key, read_version)`` of the contributions that enter it, by worker."""
+def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int, int]]]]:
+    """Each fold with ``(key, read_version, steps)`` of what enters it, by worker."""
     table = segment.contributions
     every = zip(
         table.fold.tolist(),
         table.worker.tolist(),
         table.first_step.tolist(),
         table.read_version.tolist(),
+        table.steps.tolist(),
         strict=True,
     )
     folded = sorted(row for row in every if row[0] >= 0)
     for fold, entering in groupby(folded, lambda row: row[0]):
-        yield fold, [((worker, step), version) for _, worker, step, version in entering]
+        yield fold, [((worker, step), read, steps) for _, worker, step, read, steps in entering]

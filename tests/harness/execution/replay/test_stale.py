@@ -18,7 +18,7 @@ class Told:
     """Writes down what it is asked, and remembers a worker's minibatches one by one."""
 
     def __init__(self):
-        self.contributed, self.folded = [], []
+        self.contributed, self.folded, self.whose = [], [], []
 
     def contribute(self, network, replicas, minibatches, out, rate, memory):
         keys = [minibatch.x[0, 0].tolist() for minibatch in minibatches]
@@ -28,8 +28,9 @@ class Told:
         out[:] = minibatches[0].x[:, 0, 1:]
         return torch.zeros(len(replicas))
 
-    def fold(self, server, contributions, staleness, rate):
+    def fold(self, server, contributions, staleness, rate, workers, weights):
         self.folded.append((contributions[:, 0].tolist(), list(staleness)))
+        self.whose.append((list(workers), list(weights)))
         server.model += 1.0
         server.version += 1
 
@@ -71,6 +72,12 @@ def test_a_fold_is_told_how_stale_each_of_its_contributions_is():
     assert told.folded == [([0.0], [0]), ([1.0], [1]), ([3.0, 2.0], [1, 0])]
 
 
+def test_a_fold_is_told_whose_its_contributions_are_and_of_how_many_minibatches():
+    told, made = replay()
+    made.run(timeline((0, 2, 0, 0, 3), (1, 0, 0, 1, 1), (1, 1, 0, 2, 2)), 0.1)
+    assert told.whose == [([2], [3.0]), ([0, 1], [1.0, 2.0])]
+
+
 def test_what_a_worker_remembers_is_its_own_and_comes_in_its_own_order():
     told, made = replay(alone=True)
     rows = ((0, 0, 0, 0, 1), (1, 0, 0, 1, 1), (2, 1, 0, 2, 1), (3, 0, 2, 3, 1), (4, 1, 3, 4, 1))
@@ -96,6 +103,7 @@ def test_in_shards_too_what_a_worker_remembers_is_its_own():
     seen = {keys[0][1]: (read, [s for _, s in before]) for keys, read, before in told.contributed}
     assert seen == {0: ([0], []), 1: ([0], []), 2: ([1], [0]), 3: ([2], [1])}
     assert made.server.model.tolist() == [4.0, 4.0]
+    assert sorted(told.whose) == [([0], [1.0])] * 4 + [([1], [1.0])] * 4
 
 
 def test_a_decoder_keeps_the_version_it_read_while_its_trainer_reads_others():
