@@ -133,7 +133,8 @@ def load_toml(path: str | Path) -> dict[str, object]:
 def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Built:
     """An instance of ``spec`` from a TOML table.
 
-    Where a field may be one of several classes, the table's key ``is`` names which.
+    Where a field may be one of several classes, the table's key ``is`` names which; without it,
+    the class of the field's default, if there is one.
 
     Args:
         spec: the settings class: a `Spec`, or any dataclass.
@@ -175,7 +176,17 @@ def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: s
 
 
 def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:
-    return _convert(values[entry.name], kind, limits_of(entry), f"{where}: {key}", where, key)
+    value = _of_usual_class(entry, values[entry.name])
+    return _convert(value, kind, limits_of(entry), f"{where}: {key}", where, key)
+
+
+def _of_usual_class(entry: Field[Any], value: object) -> object:
+    """A table that does not say of which class it is, with the class of the field's default."""
+    made = entry.default_factory is not MISSING
+    default = cast(Any, entry.default_factory)() if made else entry.default
+    if isinstance(value, Mapping) and is_dataclass(default) and KIND not in value:
+        return {KIND: type(default).__name__, **cast(_Table, value)}
+    return cast(object, value)
 
 
 def _required(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
@@ -226,9 +237,16 @@ def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _concrete(kind: Any) -> tuple[Any, ...]:
+    """The dataclasses below a class that is none; anything else as it is."""
+    if not isinstance(kind, type) or is_dataclass(cast(object, kind)):
+        return cast(tuple[Any, ...], (kind,))
+    return dataclasses_below(cast(type[Any], kind)) or cast(tuple[Any, ...], (kind,))
+
+
 def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     """Which of several types a value is for: the only one, or the class its table names."""
-    possible = [kind for kind in kinds if kind is not type(None)]
+    possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
     if len(possible) == 1 or not classes:
         return possible[0]

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.algorithms.local_descent import PLAIN, Restart, recalled, remember
-from harness.natural_gradient import NaturalGradient
+from harness.algorithms.local_descent import PLAIN, Descent, Restart, local_direction
 from harness.network import Minibatch, Network
 
 
@@ -27,12 +26,12 @@ class GradientAveraging(Algorithm):
 
     Args:
         descent: what makes a direction of a gradient; `PLAIN` leaves it as it is.
-        restart: when workers forget what natural gradient has estimated.
+        restart: when workers forget what the descent remembers.
     """
 
     rounds: ClassVar[bool] = True
 
-    descent: NaturalGradient = PLAIN
+    descent: Descent = PLAIN
     restart: Restart = "never"
 
     def start(self, model: Tensor) -> Server:
@@ -49,17 +48,10 @@ class GradientAveraging(Algorithm):
         memory: Memory,
     ) -> Tensor:
         """The mean direction a frame over each worker's minibatches, into ``out [W, P]``."""
-        state = recalled(self.descent, network, replicas, memory, self.restart)
-        direction, losses = torch.empty_like(out), out.new_zeros(len(out))
-        out.zero_()
-        for minibatch in minibatches:
-            frames = minibatch.targets.shape[1]
-            loss, state = self.descent.direction(
-                network, replicas, minibatch, state, rate / frames, direction
-            )
-            out.add_(direction, alpha=1.0 / (frames * len(minibatches)))
-            losses += loss
-        remember(memory, state)
+        direction, losses = local_direction(
+            self.descent, network, replicas, minibatches, rate, memory, self.restart
+        )
+        out.copy_(direction)
         return losses
 
     def fold(

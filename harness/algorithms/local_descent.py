@@ -1,5 +1,8 @@
 """Local descent: a worker's steps between two folds, and its memory of them.
 
+All algorithms with local steps take them here, by whatever moves a replica: natural gradient,
+which needs to see every layer, or a `LocalOptimizer`, which needs the gradient.
+
 Rates here are of the **mean** gradient of a minibatch, as in paper 2; a schedule's rate is
 used as it is: who wants it in proportion to the number of workers multiplies it.
 
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Memory
+from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
@@ -27,8 +31,117 @@ AT_ONCE = 2**21
 """Elements of the widest level of all replicas, ``W B max(sizes)``, up to which a processor
 takes them as one batch; more no longer lie in its caches from one layer to the next."""
 
+Descent = NaturalGradient | LocalOptimizer
+"""What can move a replica."""
 Restart = Literal["never", "pass", "round"]
 """When a worker forgets its estimates: never, before each pass over the data, or each round."""
+OPTIMIZER = "optimizer."
+"""What a memory's names of an optimizer's state begin with."""
+
+
+def local_steps(
+    descent: Descent,
+    network: Network,
+    stack: Tensor,
+    minibatches: Sequence[Minibatch],
+    rate: float,
+    memory: Memory,
+    restart: Restart = "never",
+) -> Tensor:
+    """Move every row of ``stack [W, P]`` along its minibatches, with what workers remember.
+
+    Args:
+        descent: what moves it.
+        network: what is trained.
+        stack: parameters, moved in place.
+        minibatches: one for each step, each with W minibatches.
+        rate: of the mean gradient.
+        memory: the workers', changed in place.
+        restart: when they forget it.
+
+    Returns:
+        The losses ``[W]``, summed over all frames.
+    """
+    if isinstance(descent, LocalOptimizer):
+        state = _optimizer_state(descent, stack, memory, restart)
+        losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
+        for minibatch in minibatches:
+            losses += _directed(descent, network, stack, minibatch, state, direction)
+            stack.sub_(direction, alpha=rate)
+        return losses
+    known = recalled(descent, network, stack, memory, restart)
+    losses, known = descend(descent, network, stack, minibatches, rate, known)
+    remember(memory, known)
+    return losses
+
+
+def local_direction(
+    descent: Descent,
+    network: Network,
+    stack: Tensor,
+    minibatches: Sequence[Minibatch],
+    rate: float,
+    memory: Memory,
+    restart: Restart = "never",
+) -> tuple[Tensor, Tensor]:
+    """The mean of the directions a frame that minibatches give where ``stack [W, P]`` is.
+
+    Args:
+        descent: what makes directions of gradients.
+        network: what is trained.
+        stack: parameters, left alone.
+        minibatches: all seen from there.
+        rate: that the step will have: natural gradient limits how far it goes.
+        memory: the workers', changed in place.
+        restart: when they forget it.
+
+    Returns:
+        ``[W, P]``, and the losses ``[W]``, summed over all frames.
+    """
+    direction, total = torch.empty_like(stack), torch.zeros_like(stack)
+    losses = stack.new_zeros(len(stack))
+    if isinstance(descent, LocalOptimizer):
+        state = _optimizer_state(descent, stack, memory, restart)
+        for minibatch in minibatches:
+            losses += _directed(descent, network, stack, minibatch, state, direction)
+            total.add_(direction, alpha=1.0 / len(minibatches))
+        return total, losses
+    known = recalled(descent, network, stack, memory, restart)
+    for minibatch in minibatches:
+        frames = minibatch.targets.shape[1]
+        loss, known = descent.direction(network, stack, minibatch, known, rate / frames, direction)
+        total.add_(direction, alpha=1.0 / (frames * len(minibatches)))
+        losses += loss
+    remember(memory, known)
+    return total, losses
+
+
+def _directed(
+    descent: LocalOptimizer,
+    network: Network,
+    stack: Tensor,
+    minibatch: Minibatch,
+    state: State,
+    out: Tensor,
+) -> Tensor:
+    """The directions of one minibatch into ``out [W, P]``; the summed losses ``[W]``."""
+    losses = network.gradient(stack, *minibatch, out)
+    out.div_(minibatch.targets.shape[1])
+    descent.direct_(out, stack, state, network)
+    return losses
+
+
+def _optimizer_state(
+    descent: LocalOptimizer, stack: Tensor, memory: Memory, restart: Restart
+) -> State:
+    """The workers' state, which is in their memory from now on."""
+    names = [name for name in memory.tensors if name.startswith(OPTIMIZER)]
+    if not names or _begins(memory, restart):
+        fresh = descent.start(stack)
+        memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in fresh.items()}
+        return fresh
+    _check(memory, len(stack))
+    return {name.removeprefix(OPTIMIZER): memory.tensors[name] for name in names}
 
 
 def descend(
@@ -100,15 +213,23 @@ def recalled(
         ValueError: the memory is of another number of workers.
     """
     sizes = network.layout.sizes
-    begins = restart == "round" or (restart == "pass" and memory.new_pass)
-    if begins or not memory.tensors:
+    if _begins(memory, restart) or not memory.tensors:
         return descent.start(sizes, len(replicas), replicas.dtype, replicas.device)
-    known = {len(t) for t in memory.tensors.values() if t.dim()}
-    if known != {len(replicas)}:
-        raise ValueError(f"{len(replicas)} workers contribute with a memory of {known}")
+    _check(memory, len(replicas))
     return state_from_tensors(memory.tensors, len(sizes) - 1)
 
 
 def remember(memory: Memory, state: Sequence[Sides]) -> None:
     """Keep the workers' estimates for their next round."""
-    memory.tensors = state_tensors(state)
+    memory.tensors |= state_tensors(state)
+
+
+def _begins(memory: Memory, restart: Restart) -> bool:
+    """Whether what is remembered is to be forgotten."""
+    return restart == "round" or (restart == "pass" and memory.new_pass)
+
+
+def _check(memory: Memory, workers: int) -> None:
+    known = {len(t) for t in memory.tensors.values() if t.dim()}
+    if known != {workers}:
+        raise ValueError(f"{workers} workers contribute with a memory of {known}")

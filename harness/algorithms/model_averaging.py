@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.algorithms.local_descent import PLAIN, Restart, descend, recalled, remember
+from harness.algorithms.local_descent import PLAIN, Descent, Restart, local_steps
 from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
-from harness.natural_gradient import NaturalGradient
 from harness.network import Minibatch, Network
 
 BEFORE = "before"
@@ -34,14 +33,14 @@ class ModelAveraging(Algorithm):
     it then counts as the distance it went from there.
 
     Args:
-        descent: the local steps; `PLAIN`, or natural gradient.
-        restart: when workers forget what natural gradient has estimated.
+        descent: the local steps: `PLAIN`, natural gradient, or a `LocalOptimizer`.
+        restart: when workers forget what the descent remembers.
         outer: what is made of the way from the model to the mean.
     """
 
     rounds: ClassVar[bool] = True
 
-    descent: NaturalGradient = PLAIN
+    descent: Descent = PLAIN
     restart: Restart = "never"
     outer: Mean | BlockMomentum | OuterNesterov = field(default_factory=Mean)
 
@@ -60,11 +59,8 @@ class ModelAveraging(Algorithm):
         memory: Memory,
     ) -> Tensor:
         """Descend from each replica over its minibatches; parameters into ``out [W, P]``."""
-        state = recalled(self.descent, network, replicas, memory, self.restart)
         out.copy_(replicas)
-        losses, state = descend(self.descent, network, out, minibatches, rate, state)
-        remember(memory, state)
-        return losses
+        return local_steps(self.descent, network, out, minibatches, rate, memory, self.restart)
 
     def fold(
         self,

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from harness.algorithms.adamw import AdamW
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Constant
 from harness.errors import UserError
 from harness.execution.data.partition import Partition
 from harness.execution.processes.command import check_protocol
 from harness.execution.runs.config import Stage
 from harness.execution.runs.file import kind_of, load_run
+from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.simulator import Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
@@ -60,6 +63,18 @@ def test_what_is_one_of_several_classes_may_be_nested(tmp_path: Path) -> None:
     )
     config = load_run(written(tmp_path, text)).config
     assert config.algorithm == AveragedSgd(AsyncSgd("memory_of_one"))
+
+
+def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_named(tmp_path):
+    averaging = (
+        RUN.replace("AsyncSgd", "ModelAveraging") + "[protocol]\nevery = 2\n[algorithm.descent]\n"
+    )
+    named = load_run(written(tmp_path, averaging + 'is = "AdamW"\nbeta2 = 0.95\n'))
+    assert named.config.algorithm == ModelAveraging(AdamW(beta2=0.95))
+    natural = load_run(written(tmp_path, averaging + "inputs = { rank = 3, period = 4 }\n"))
+    assert natural.config.algorithm == ModelAveraging(NaturalGradient(Preconditioner(3, 4)))
+    with pytest.raises(UserError, match=r"algorithm.descent.is: unknown 'Adam'.*AdamW"):
+        load_run(written(tmp_path, averaging + 'is = "Adam"\n'))
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,7 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.stack import Layout
 from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import (
-    BlockMomentum,
-    ModelAveraging,
-    NaturalGradient,
-    OuterNesterov,
-)
+from harness.algorithms.model_averaging import BlockMomentum, ModelAveraging, OuterNesterov
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.errors import UserError
 from harness.execution.data.partition import Partition
@@ -29,7 +24,7 @@ from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
-from harness.natural_gradient import PerSample, Preconditioner
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline

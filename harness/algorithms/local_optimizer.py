@@ -1,0 +1,38 @@
+"""What a local optimizer is: the direction a worker takes from a gradient, and what it remembers.
+
+Any of them can make the local steps of any algorithm that has some (`local_descent`).
+
+Shape letters: W workers, P parameters.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from harness.network import Network
+
+State = dict[str, Tensor]
+"""By name; every tensor has a row for each worker."""
+
+
+class LocalOptimizer(ABC):
+    """Turns gradients into directions; any dataclass below can be named in a run file."""
+
+    @abstractmethod
+    def start(self, replicas: Tensor) -> State:
+        """What is known before the first step of replicas ``[W, P]``."""
+        ...
+
+    @abstractmethod
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """Make of gradients the directions against which replicas move, both ``[W, P]``.
+
+        Args:
+            gradients: of the mean loss; overwritten with the directions.
+            replicas: where they were taken; left alone.
+            state: changed in place.
+            network: where its layers lie in a row.
+        """
+        ...

@@ -1,0 +1,139 @@
+"""Local optimizers against PyTorch's own, and against the algebra of what they do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout
+from harness.algorithms.adamw import AdamW
+from harness.algorithms.contract import Memory
+from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.local_descent import PLAIN, local_steps
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.momentum import Momentum
+from harness.algorithms.muon import QUINTIC, Muon, orthogonal
+from harness.network import Minibatch
+
+LAYOUT = Layout((4, 5, 3))
+NET = Dnn(LAYOUT)
+WORKERS, FRAMES, RATE = 3, 6, 0.05
+OF_TORCH = {
+    "momentum": (Momentum(), lambda p: torch.optim.SGD(p, RATE, momentum=0.9)),
+    "nesterov": (
+        Momentum(0.8, nesterov=True),
+        lambda p: torch.optim.SGD(p, RATE, momentum=0.8, nesterov=True),
+    ),
+    "adamw": (
+        AdamW(0.8, 0.95, 1e-6, 0.1),
+        lambda p: torch.optim.AdamW(p, RATE, (0.8, 0.95), 1e-6, 0.1),
+    ),
+}
+
+
+def drawn(steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
+    draw = torch.Generator().manual_seed(steps)
+    stack = torch.randn(WORKERS, LAYOUT.parameters, dtype=torch.float64, generator=draw)
+    x = torch.randn(steps, WORKERS, FRAMES, 4, dtype=torch.float64, generator=draw)
+    y = torch.randint(0, 3, (steps, WORKERS, FRAMES), generator=draw)
+    return stack, [Minibatch(*pair) for pair in zip(x, y, strict=True)]
+
+
+def by_torch(made, stack, minibatches) -> torch.Tensor:
+    """Every replica moved by one of PyTorch's optimizers, through autograd."""
+    ends = []
+    for worker, start in enumerate(stack):
+        weights = [
+            part.clone().requires_grad_() for layer in LAYOUT.views(start[None]) for part in layer
+        ]
+        optimizer = made(weights)
+        for x, y in minibatches:
+            hidden = torch.sigmoid(x[worker] @ weights[0][0].T + weights[1][0])
+            loss = torch.nn.functional.cross_entropy(
+                hidden @ weights[2][0].T + weights[3][0], y[worker]
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        ends.append(torch.cat([part.detach().flatten() for part in weights]))
+    return torch.stack(ends)
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_local_steps_are_those_of_pytorch(name):
+    descent, made = OF_TORCH[name]
+    stack, minibatches = drawn(7)
+    expected = by_torch(made, stack, minibatches)
+    memory = Memory()
+    local_steps(descent, NET, stack, minibatches[:4], RATE, memory)  # remembered in between
+    local_steps(descent, NET, stack, minibatches[4:], RATE, memory)
+    torch.testing.assert_close(stack, expected, rtol=0, atol=1e-13)
+
+
+def test_muon_goes_where_pytorchs_does_as_far_as_its_half_precision_goes():
+    """Where singular values are of one size: near zero PyTorch's bfloat16 has no figures left."""
+    stack, _ = drawn(1)
+    draw = torch.Generator().manual_seed(1)
+    gradients, size = torch.zeros_like(stack), 0.2 * 5**0.5
+    for weight, _ in LAYOUT.views(gradients):
+        u, _, v = torch.linalg.svd(
+            torch.randn(weight.shape, dtype=torch.float64, generator=draw), False
+        )
+        weight.copy_(u @ v)
+    directions, state = gradients.clone(), Muon().start(stack)
+    for _ in range(2):
+        Muon().direct_(directions.copy_(gradients), stack, state, NET)
+    layers = (LAYOUT.views(each) for each in (gradients, directions))
+    for (gradient, _), (direction, _) in zip(*layers, strict=True):
+        weight = torch.zeros_like(gradient[0]).requires_grad_()
+        made = torch.optim.Muon([weight], 1.0, 0.0, 0.95, adjust_lr_fn="match_rms_adamw")
+        for _ in range(2):
+            weight.grad, before = gradient[0].clone(), weight.detach().clone()
+            made.step()
+        went = before - weight.detach()
+        torch.testing.assert_close(direction[0], went, rtol=0, atol=0.1 * size)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 7), (2, 7, 4), (1, 5, 5)])
+def test_orthogonalised_matrices_have_the_polynomials_singular_values(shape):
+    draw = torch.Generator().manual_seed(shape[1])
+    matrices = torch.randn(*shape, dtype=torch.float64, generator=draw)
+    u, s, v = torch.linalg.svd(matrices, full_matrices=False)
+    s = s / s.norm(dim=1, keepdim=True)
+    for _ in range(5):
+        s = sum(c * s**p for c, p in zip(QUINTIC, (1, 3, 5), strict=True))
+    torch.testing.assert_close(orthogonal(matrices, 5), u @ torch.diag_embed(s) @ v)
+    assert ((s > 0.5) & (s < 1.5)).all()
+
+
+@pytest.mark.parametrize("kind", [ModelAveraging, GradientAveraging])
+def test_with_one_local_step_momentum_of_zero_is_plain_descent(kind):
+    stack, minibatches = drawn(1)
+    ends = []
+    for descent in (PLAIN, Momentum(0.0)):
+        algorithm, out = kind(descent), torch.empty_like(stack)
+        server = algorithm.start(stack[0])
+        algorithm.contribute(NET, stack.clone(), minibatches, out, RATE, Memory())
+        algorithm.fold(server, out, [0] * WORKERS, RATE)
+        ends.append(server.model)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-15)
+
+
+def test_a_memory_of_other_workers_is_refused():
+    stack, minibatches = drawn(1)
+    memory = Memory({"optimizer.momentum": torch.zeros(WORKERS + 1, LAYOUT.parameters)})
+    with pytest.raises(ValueError, match="3 workers contribute with a memory of"):
+        local_steps(Momentum(), NET, stack, minibatches, RATE, memory)
+
+
+@pytest.mark.parametrize(
+    ("restart", "forgets"), [("never", False), ("pass", True), ("round", True)]
+)
+def test_an_optimizer_forgets_when_it_is_told_to(restart, forgets):
+    stack, minibatches = drawn(2)
+    fresh, memory = stack.clone(), Memory()
+    local_steps(Momentum(), NET, fresh, minibatches[1:], RATE, Memory())
+    local_steps(Momentum(), NET, stack.clone(), minibatches[:1], RATE, memory, restart)
+    local_steps(Momentum(), NET, stack, minibatches[1:], RATE, memory, restart)
+    assert torch.equal(stack, fresh) is forgets
