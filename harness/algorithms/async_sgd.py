@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class AsyncSgd(FoldsInARow):
             by ``rate * g_ij / sqrt(K + g_ij^2)``.
         k: K of equation 2.
     """
+
+    remembers: ClassVar[bool] = False
 
     scaling: Scaling = "plain"
     k: float = 1.0

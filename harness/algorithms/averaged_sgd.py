@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class AveragedSgd(FoldsInARow):
         considers: how often in a pass the switch is considered. The sooner, the more early
             iterates stay in the average for good; the paper does not say.
     """
+
+    remembers: ClassVar[bool] = False
 
     descent: AsyncSgd = field(default_factory=AsyncSgd)
     eta: float = 0.01

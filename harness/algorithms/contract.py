@@ -63,9 +63,13 @@ class Algorithm(ABC):
     Attributes:
         rounds: whether a fold takes the contributions of all workers, not of one.
         considers: how often in a pass `consider` is called, whatever else is measured when.
+        remembers: whether workers keep anything in their `Memory`.
+        in_shards: whether the folds of a server in shards, each of its part, are its folds.
     """
 
     rounds: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
+    in_shards: ClassVar[bool] = True
     considers: ClassVar[int] = 0
 
     @abstractmethod

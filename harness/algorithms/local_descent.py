@@ -22,6 +22,7 @@ from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
+from harness.natural_gradient.layer import part as part_of
 from harness.network import Minibatch, Network
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
@@ -213,7 +214,7 @@ def recalled(
         ValueError: the memory is of another number of workers.
     """
     sizes = network.layout.sizes
-    if _begins(memory, restart) or not memory.tensors:
+    if _begins(memory, restart) or not part_of(memory.tensors, "0"):
         return descent.start(sizes, len(replicas), replicas.dtype, replicas.device)
     _check(memory, len(replicas))
     return state_from_tensors(memory.tensors, len(sizes) - 1)

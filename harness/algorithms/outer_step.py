@@ -76,6 +76,9 @@ class OuterNesterov:
 
     def step(self, server: Server, mean: Tensor) -> None:
         """One outer step of the model ``[P]``."""
-        slope, speed = server.model - mean, server.momenta[MOMENTUM]
+        self.descend_(server.model, server.momenta[MOMENTUM], server.model - mean)
+
+    def descend_(self, model: Tensor, speed: Tensor, slope: Tensor) -> None:
+        """One step of a model ``[P]``, or of a part of it, along an outer gradient, all changed."""
         speed.mul_(self.momentum).add_(slope)
-        server.model.sub_(slope.add_(speed, alpha=self.momentum), alpha=self.rate)
+        model.sub_(slope.add_(speed, alpha=self.momentum), alpha=self.rate)

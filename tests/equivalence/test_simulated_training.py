@@ -244,6 +244,8 @@ def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):
 class OneByOne:
     """An algorithm of which only the contract is known."""
 
+    rounds = False
+
     def __init__(self, algorithm: AveragedSgd) -> None:
         self.start, self.contribute, self.fold = (
             algorithm.start,

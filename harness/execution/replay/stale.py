@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.memories import Kind, joined, kind_of, part_into
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
@@ -56,6 +57,10 @@ class StaleReplay:
         slots: how many contributions can be in flight at once.
         alone: compute each contribution by itself, in memory of its own, as a real worker does:
             a product's last bits depend on what is computed with it.
+
+    Attributes:
+        memory: of all workers, where a fold takes all their contributions.
+        memories: of each, where it does not.
     """
 
     algorithm: Algorithm
@@ -223,8 +228,14 @@ class StaleReplay:
             self.pending = [waiting for waiting in self.pending if waiting not in due]
             return
         due, self.pending = _next_of_each(self.pending)
-        for steps, group in groupby(sorted(due), lambda waiting: waiting.steps):
-            self._compute_batch(steps, list(group), rate)
+        alike = sorted((waiting.steps, self._kind(waiting), waiting) for waiting in due)
+        for (steps, _), group in groupby(alike, lambda each: each[:2]):
+            self._compute_batch(steps, [waiting for *_, waiting in group], rate)
+
+    def _kind(self, waiting: Pending) -> Kind:
+        """What workers' memories must share for their contributions to be computed together."""
+        memory = self.memories.get(waiting.key[0])
+        return kind_of(memory) if memory and memory.tensors else ()
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
         slots = [waiting.slot for waiting in batch]
@@ -235,11 +246,14 @@ class StaleReplay:
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         if self.alone:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
-        memory = self.memory
-        if self.alone:
-            memory = self.memories.setdefault(batch[0].key[0], Memory())
+        together_in_rounds = self.algorithm.rounds and not self.alone
+        theirs = [self.memory]
+        if not together_in_rounds:
+            theirs = [self.memories.setdefault(w, Memory()) for _, _, (w, _) in batch]
+        memory = joined(theirs)
         losses = self.algorithm.contribute(self.network, replicas, minibatches, out, rate, memory)
         memory.new_pass = False
+        part_into(theirs, memory)
         if self.alone or not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)

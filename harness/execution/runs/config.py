@@ -131,6 +131,9 @@ class RunConfig:
             told = f"{min(untrained)!r} can be timed but not trained with"
             raise UserError(f"cluster.faults: {told} here; allowed: faults of workers")
         check(self.precision, self.device)
+        if self.shards > 1 and not self.algorithm.in_shards:
+            name = type(self.algorithm).__name__
+            raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
         if self.shards > 1 and (self.rounds or self.cluster.faults):
             found = "rounds" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
@@ -175,6 +178,11 @@ class RunConfig:
     def missed_rounds(self) -> bool:
         """Whether a fold may lack the contributions of some workers."""
         return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether what a worker remembers may be of a contribution that is lost afterwards."""
+        return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""

@@ -141,7 +141,10 @@ def _usual_protocol(table: Table) -> str:
     algorithm = table.get("algorithm")
     named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
     known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)
-    one_by_one = any(named == kind.__name__ and not kind.rounds for kind in known)
+    rounds = cast(Table, algorithm).get("rounds") if isinstance(algorithm, dict) else None
+    one_by_one = rounds is False or any(
+        named == kind.__name__ and not (kind.rounds if rounds is None else rounds) for kind in known
+    )
     return (ParameterServer if one_by_one else Averaging).__name__
 
 

@@ -57,7 +57,7 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
             ShardedReplay(*parts, config.shards)
             if config.shards > 1
             # Who comes back to rounds remembers what it knew: each worker by itself.
-            else StaleReplay(*parts, slots=config.handing.under_way, alone=config.missed_rounds)
+            else StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
         )
 
     @property

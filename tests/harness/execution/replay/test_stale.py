@@ -17,14 +17,18 @@ from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
 class Told:
     """Writes down what it is asked, and remembers a worker's minibatches one by one."""
 
+    rounds = False
+
     def __init__(self):
         self.contributed, self.folded, self.whose = [], [], []
 
     def contribute(self, network, replicas, minibatches, out, rate, memory):
-        keys = [minibatch.x[0, 0].tolist() for minibatch in minibatches]
-        before = memory.tensors.get("keys", torch.zeros(0, 2))
-        self.contributed.append((keys, replicas[0].unique().tolist(), before.tolist()))
-        memory.tensors["keys"] = torch.cat([before, torch.tensor(keys)])
+        keys = torch.stack([minibatch.x[:, 0] for minibatch in minibatches], 1)
+        before = memory.tensors.get("keys", torch.zeros(len(replicas), 0, 2))
+        for worker, read in enumerate(replicas):
+            each = keys[worker].tolist(), read.unique().tolist(), before[worker].tolist()
+            self.contributed.append(each)
+        memory.tensors["keys"] = torch.cat([before, keys], 1)
         out[:] = minibatches[0].x[:, 0, 1:]
         return torch.zeros(len(replicas))
 
@@ -85,6 +89,23 @@ def test_what_a_worker_remembers_is_its_own_and_comes_in_its_own_order():
     assert told.folded == [([float(step)], [step - read]) for step, _, read, *_ in rows]
     remembered = {keys[0][1]: [step for _, step in before] for keys, _, before in told.contributed}
     assert remembered == {0: [], 1: [0], 2: [], 3: [0, 1], 4: [2]}
+
+
+def test_workers_that_remember_as_much_are_computed_together_and_others_after_them():
+    told, made = replay(slots=6)
+    sizes = list[int]()
+    contribute = told.contribute
+
+    def counted(network, replicas, *rest):
+        sizes.append(len(replicas))
+        return contribute(network, replicas, *rest)
+
+    told.contribute = counted
+    rows = ((0, 0, 0, 0, 1), (1, 1, 0, 1, 1), (2, 2, 0, 2, 1), (3, 0, 1, 3, 1), (4, 1, 1, 4, 1))
+    made.run(timeline(*rows, (5, 3, 1, 5, 1), (6, 2, 4, 6, 1)), 0.1)
+    assert sizes == [3, 1, 2, 1]  # one that remembers nothing is by itself
+    seen = {keys[0][1]: [step for _, step in before] for keys, _, before in told.contributed}
+    assert seen == {0: [], 1: [], 2: [], 3: [0], 4: [1], 5: [], 6: [2]}
 
 
 def test_in_shards_too_what_a_worker_remembers_is_its_own():

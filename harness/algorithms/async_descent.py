@@ -1,0 +1,64 @@
+"""Asynchronous steps along the directions of any local optimizer.
+
+``theta <- theta - rate U(g(theta_read))``, where U is what a worker's optimizer makes of its
+gradients: how staleness and optimizer go together (arXiv 2606.30634 for a staleness of 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.local_descent import PLAIN, Descent, local_direction
+from harness.network import Minibatch, Network
+
+
+@dataclass(frozen=True)
+class AsyncDescent(Algorithm):
+    """A contribution is the mean direction of its minibatches at what was read.
+
+    Rates are of the mean gradient (see `local_descent`). The optimizer's state is the worker's.
+
+    Args:
+        descent: what makes a direction of a gradient.
+    """
+
+    descent: Descent = PLAIN
+
+    def start(self, model: Tensor) -> Server:
+        """A server that holds a copy of ``model [P]``."""
+        return Server(model.clone())
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """The directions into ``out [W, P]``; losses ``[W]``."""
+        direction, losses = local_direction(
+            self.descent, network, replicas, minibatches, rate, memory
+        )
+        out.copy_(direction)
+        return losses
+
+    def fold(
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
+    ) -> None:
+        """A step along each of ``contributions [W, P]``, whatever its staleness."""
+        del staleness, workers, weights
+        for contribution in contributions:
+            server.model.sub_(contribution, alpha=rate)
+        server.version += 1

@@ -1,0 +1,75 @@
+"""What holds for every algorithm: a resume changes no bit, nor does who is computed with whom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.algorithms.adamw import AdamW
+from harness.algorithms.async_descent import AsyncDescent
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.clipped_sgd import ClippedSgd
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.delayed_nesterov import DelayedNesterov
+from harness.algorithms.eager_diloco import EagerDiLoCo
+from harness.algorithms.easgd import Easgd
+from harness.algorithms.elastic_diloco import ElasticDiLoCo
+from harness.algorithms.fedbuff import FedBuff
+from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.outer_step import OuterNesterov
+from harness.algorithms.partial_folds import PartialFolds
+from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.streaming_diloco import StreamingDiLoCo
+from harness.execution.training.recorded import between
+from harness.spec import dataclasses_below
+from tests.theory.bowl import in_rounds, replayed, stale, vector
+
+INNER = AdamW()
+EVERY = {
+    type(each).__name__: each
+    for each in (
+        *(AsyncSgd(), AveragedSgd(), StalenessAware(), DelayCompensated(), Ringmaster(3)),
+        *(ClippedSgd(0.5), PartialFolds(), AsyncDescent(INNER), FedBuff(INNER, 3)),
+        *(DelayedNesterov(INNER, 3), ElasticDiLoCo(INNER, fragments=2, quorum=2), Easgd(INNER)),
+        *(GradientAveraging(INNER), ModelAveraging(INNER, outer=OuterNesterov())),
+        *(StreamingDiLoCo(INNER, fragments=3, mixing=0.5), EagerDiLoCo(4, INNER)),
+    )
+}
+CURVATURE, START = vector(1.0, 0.5, 0.25, 2.0), vector(1.0, -2.0, 0.5, 1.5)
+
+
+def moved(algorithm: Algorithm, parts: int, alone: bool = False) -> torch.Tensor:
+    """The last model, after so many parts, each of a replay that takes up the last one's state."""
+    rounds = in_rounds(12, 4, 2, late=int(isinstance(algorithm, EagerDiLoCo)))
+    timeline = rounds if algorithm.rounds else stale(36, 3, steps=2)
+    lowest = lambda worker, step: [float(worker), 0.0, step % 3 - 1.0, 0.1]  # noqa: E731
+    folds, state = len(timeline.folds), None
+    for part in range(parts):
+        made = replayed(algorithm, timeline, CURVATURE, START, lowest)
+        made.alone = alone
+        if state is not None:
+            made.reinstate(*state)
+        made.run(between(timeline, folds * part // parts, folds * (part + 1) // parts), 0.05)
+        state = made.capture()
+    return made.server.model
+
+
+def test_all_that_come_with_the_harness_are_here():
+    own = (kind for kind in dataclasses_below(Algorithm) if kind.__module__.startswith("harness."))
+    assert {kind.__name__ for kind in own} == EVERY.keys()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_resume_in_the_middle_changes_no_bit(name):
+    assert torch.equal(moved(EVERY[name], 3), moved(EVERY[name], 1))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_who_is_computed_with_whom_changes_rounding_at_most(name):
+    together, alone = (moved(EVERY[name], 1, alone=alone) for alone in (False, True))
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-13)
+    assert (together - START).abs().min() > 1e-3

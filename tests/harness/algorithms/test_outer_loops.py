@@ -1,0 +1,123 @@
+"""Folds of outer loops by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.algorithms.delayed_nesterov import DelayedNesterov
+from harness.algorithms.eager_diloco import EagerDiLoCo
+from harness.algorithms.easgd import Easgd
+from harness.algorithms.elastic_diloco import ElasticDiLoCo
+from harness.algorithms.fedbuff import FedBuff
+from harness.algorithms.momentum import Momentum
+from harness.algorithms.outer_step import OuterNesterov
+from harness.algorithms.streaming_diloco import StreamingDiLoCo
+from harness.errors import UserError
+from harness.execution.training.recorded import between
+from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
+
+SGD, PLAIN_STEP = Momentum(0.0), OuterNesterov(0.0, 1.0)
+ONE = vector(1.0)
+
+
+def folded(algorithm, *arrivals, weights=(1.0,)) -> list[list[float]]:
+    """The model after each arrival of a difference and its staleness, from 0."""
+    first = arrivals[0][0]
+    server, seen = algorithm.start(torch.zeros_like(first)), []
+    for k, (difference, tau) in enumerate(arrivals):
+        weight = [weights[k % len(weights)]]
+        algorithm.fold(server, difference.unsqueeze(0), [tau], 0.1, [0], weight)
+        seen.append(server.model.tolist())
+    return seen
+
+
+def test_a_buffer_is_emptied_into_the_model_and_staleness_counts_in_steps_of_it():
+    # K = 2. The third was read before the first step (staleness 2 in versions, 1 in steps), the
+    # fourth after it (1 in versions, 0 in steps).
+    arrivals = (vector(2.0), 0), (vector(4.0), 1), (vector(2.0), 2), (vector(1.0), 1)
+    third, fourth = 2.0 / 2**0.5, 1.0
+    seen = folded(FedBuff(buffer=2), *arrivals)
+    assert [m for (m,) in seen[:3]] == [0.0, -3.0, -3.0]
+    assert seen[3][0] == pytest.approx(-3.0 - (third + fourth) / 2, abs=1e-15)
+
+
+def test_delayed_nesterovs_momentum_moves_with_every_second_arrival():
+    algorithm = DelayedNesterov(every=2, momentum=0.5, outer_rate=1.0, spread=0.25)
+    seen = folded(algorithm, *((vector(d), 0) for d in (4.0, 2.0, 4.0, 2.0)))
+    # D/2 = 2; then m = 3, a step of (1 - 0.5 + 0.25) 0.5 m + 1 = 2.125; then 0.25 0.5 m + 2;
+    # then m = 4.5, a step of 0.75 0.5 m + 1.
+    steps = (2.0, 2.125, 2.375, 2.6875)
+    expected, model = [], 0.0
+    for step in steps:
+        model -= step
+        expected.append([model])
+    assert seen == expected
+
+
+def test_a_quorum_weighs_contributions_by_their_minibatches():
+    algorithm = ElasticDiLoCo(SGD, PLAIN_STEP, quorum=2)
+    arrivals = [(vector(d), 0) for d in (4.0, 1.0, 5.0)]
+    seen = folded(algorithm, *arrivals, weights=(1.0, 3.0, 1.0))
+    assert seen == [[0.0], [-(4.0 + 3.0) / 4.0], [-1.75]]
+
+
+def test_a_fragment_has_its_own_quorum():
+    algorithm = ElasticDiLoCo(SGD, PLAIN_STEP, fragments=2, quorum=2)
+    arrivals = [(vector(*d), 0) for d in ((2.0, 0.0), (0.0, 3.0), (4.0, 0.0))]
+    assert folded(algorithm, *arrivals) == [[0.0, 0.0], [0.0, 0.0], [-3.0, 0.0]]
+
+
+def test_a_worker_hands_in_one_fragment_after_the_other_and_what_it_did_since():
+    algorithm = StreamingDiLoCo(SGD, PLAIN_STEP, fragments=2)
+    run = walked(algorithm, in_rounds(4, 1, 1), vector(1.0, 1.0), vector(1.0, 1.0), 0.5)
+    # Each is halved by every local step; the second is handed in after two of them.
+    assert run.tolist() == [[1.0, 1.0], [0.5, 1.0], [0.5, 0.25], [0.125, 0.25], [0.125, 0.0625]]
+
+
+def test_a_fragment_that_comes_back_late_is_mixed_with_what_was_trained_meanwhile():
+    algorithm = StreamingDiLoCo(SGD, OuterNesterov(0.0, 0.5), fragments=1, mixing=0.25)
+    made = replayed(algorithm, in_rounds(2, 1, 1, late=1), ONE, ONE)
+    made.run(in_rounds(2, 1, 1, late=1), 0.5)
+    # Round 0: 1 to 0.5, folded to 0.75. Round 1 began before that: 0.5 to 0.25, handed in as
+    # 0.5 - 0.25 to make 0.625. What is read next is 0.625, mixed: 0.25 0.25 + 0.75 0.625.
+    assert made.server.model.item() == 0.625
+    made.run(table(*(np.array([n]) for n in (2, 0, 2, 2, 1))), 0.0)
+    assert made.memory.tensors["local"].item() == 0.25 * 0.25 + 0.75 * 0.625
+
+
+def test_a_worker_on_a_spring_gives_way_as_the_centre_does():
+    run = walked(Easgd(SGD, alpha=0.25), stale(3, 0), ONE, ONE, 0.5).squeeze(1)
+    # x: 1, then 1 - 0.5 = 0.5; the centre 1. Then x - c = -0.5: c = 0.875, x = 0.5 + 0.125 - 0.25
+    # = 0.375; then x - c = -0.5: c = 0.75.
+    assert run.tolist() == [1.0, 1.0, 0.875, 0.75]
+
+
+def test_eager_rounds_must_overlap():
+    with pytest.raises(UserError, match=r"protocol.overlap: false .* allowed: true"):
+        walked(EagerDiLoCo(2, SGD), in_rounds(2, 2, 1), ONE, ONE, 0.1)
+
+
+def test_eager_rounds_must_have_the_workers_they_were_told_of():
+    with pytest.raises(UserError, match=r"algorithm.workers: 3 .* allowed: 2"):
+        walked(EagerDiLoCo(3, SGD), in_rounds(2, 2, 1), ONE, ONE, 0.1)
+
+
+def test_an_eager_worker_is_where_the_paper_has_it():
+    """Each on its own: outer steps along its own difference and the others' of a round ago."""
+    lows, rate, rounds = (-1.0, 0.5, 3.0), 0.1, 7
+    models, speeds, last = [1.0] * 3, [0.0] * 3, [0.0] * 3
+    for _ in range(rounds):
+        now = [(m - low) * (1 - (1 - rate) ** 2) for m, low in zip(models, lows, strict=True)]
+        for k in range(3):
+            slope = (now[k] + sum(last) - last[k]) / 3
+            speeds[k] = 0.9 * speeds[k] + slope
+            models[k] -= 0.7 * (slope + 0.9 * speeds[k])
+        last = now
+    timeline = in_rounds(rounds + 1, 3, 2, late=1)
+    made = replayed(EagerDiLoCo(3, SGD), timeline, ONE, ONE, lambda worker, step: [lows[worker]])
+    made.run(between(timeline, 0, rounds), rate)
+    read = torch.stack([made.replicas[made.in_flight[w, 2 * rounds]] for w in range(3)])
+    theirs = (read + made.memory.tensors["ahead"]).squeeze(1)
+    torch.testing.assert_close(theirs, vector(*models), rtol=0, atol=1e-14)
