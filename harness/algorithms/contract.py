@@ -72,6 +72,11 @@ class Algorithm(ABC):
     in_shards: ClassVar[bool] = True
     considers: ClassVar[int] = 0
 
+    @property
+    def sent(self) -> float:
+        """The share of the parameters that travels with a contribution, and back."""
+        return 1.0
+
     @abstractmethod
     def start(self, model: Tensor) -> Server:
         """The server's state before the first fold, from initial parameters ``[P]``."""

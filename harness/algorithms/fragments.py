@@ -46,6 +46,11 @@ class Fragmented(Algorithm):
     mixing: float
 
     @property
+    def sent(self) -> float:
+        """One fragment."""
+        return 1.0 / self.fragments
+
+    @property
     def needed(self) -> int:
         """Contributions of a fragment for a step of it."""
         return 1

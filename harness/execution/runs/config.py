@@ -195,7 +195,8 @@ class RunConfig:
 
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""
-        return Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
+        whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
+        return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
     def network(self, corpus: Corpus) -> Dnn:
         """What is trained."""

@@ -1,0 +1,1 @@
+"""Algorithms beyond the papers, compared on two shipped clusters: docs/algorithms.md."""

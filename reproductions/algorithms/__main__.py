@@ -1,0 +1,102 @@
+"""Every algorithm on two clusters, in one table.
+
+    python -m reproductions.algorithms [--out DIR] [--jobs N]
+
+Rates are searched on development data first. Runs are kept; the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data_synth import load_corpus
+from harness.cli import Parser, exit_code
+from harness.errors import EXIT_DONE
+from harness.execution.jobs.named import execute_named
+from harness.kernels import notice
+from harness.store import Run
+from harness.store.atomic import writable_folder
+from reproductions.algorithms.experiments import (
+    CLUSTERS,
+    CORPUS,
+    METHODS,
+    SCALE,
+    SEEDS,
+    configured,
+    workers_of,
+)
+from reproductions.algorithms.sweep import FACTOR, climbed
+from reproductions.algorithms.table import Cell, Measured, error_of, markdown, write
+from reproductions.paper import DEVELOPMENT
+
+Asked = tuple[str, float, int]
+"""A cell, a rate and a seed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    notice.announce()
+    p = Parser(prog="reproductions.algorithms", description="Every algorithm on two clusters.")
+    p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
+    p.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    goes_on = "interrupted; the same command goes on"
+    return exit_code(lambda: _main(p.parse_args(arguments)), goes_on)
+
+
+def _main(asked: argparse.Namespace) -> int:
+    writable_folder(asked.out, "--out")
+    cells = {
+        f"{method} on {cluster}": (method, cluster) for method in METHODS for cluster in CLUSTERS
+    }
+    rungs = climbed(lambda rungs: _errors(cells, rungs, asked), list(cells))
+    rates = {name: _rate(cells[name], rung) for name, rung in rungs.items()}
+    runs = _runs(cells, [(name, rates[name], seed) for name in cells for seed in SEEDS], asked)
+    table = {
+        cell: Measured(rates[name], [runs[name, rates[name], seed] for seed in SEEDS])
+        for name, cell in cells.items()
+    }
+    write(table, asked.out / "table.csv")
+    print(markdown(asked.out / "table.csv"), end="")
+    return EXIT_DONE
+
+
+def _errors(
+    cells: Mapping[str, Cell], rungs: Mapping[str, list[int]], asked: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Errors on development data of the rungs that are asked for."""
+    rates = {name: [_rate(cells[name], rung) for rung in some] for name, some in rungs.items()}
+    wanted = [(name, rate, DEVELOPMENT) for name, some in rates.items() for rate in some]
+    runs = _runs(cells, wanted, asked)
+    return {
+        name: [error_of(runs[name, rate, DEVELOPMENT]) for rate in some]
+        for name, some in rates.items()
+    }
+
+
+def _rate(cell: Cell, rung: int) -> float:
+    method, cluster = cell
+    return METHODS[method].guess(workers_of(cluster)) * FACTOR**rung
+
+
+def _runs(
+    cells: Mapping[str, Cell], wanted: Sequence[Asked], asked: argparse.Namespace
+) -> dict[Asked, Run]:
+    """Finished runs, each under its cell, rate and seed."""
+    seeds = {seed for _, _, seed in wanted}
+    corpora = {seed: load_corpus(CORPUS, scale=SCALE, seed=seed) for seed in seeds}
+    configs = {
+        (name, rate, seed): configured(*cells[name], rate, corpora[seed], seed)
+        for name, rate, seed in wanted
+    }
+
+    def called(one: Asked) -> str:
+        name, rate, seed = one
+        return f"{name}, rate {rate:.3g}, seed {seed}"
+
+    return execute_named(configs, called, asked.out / "runs", asked.jobs)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
