@@ -27,7 +27,16 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from harness.errors import UserError, unknown
 
-__all__ = ["Limits", "Spec", "allowed_words", "build", "limits_of", "load_toml", "setting"]
+__all__ = [
+    "Limits",
+    "Spec",
+    "allowed_words",
+    "build",
+    "counts",
+    "limits_of",
+    "load_toml",
+    "setting",
+]
 
 _Table = Mapping[str, object]
 _Built = TypeVar("_Built")
@@ -44,12 +53,14 @@ class Limits:
     Attributes:
         above, at_least, at_most: edges of a number.
         one_of: the only strings.
+        added: whether the field is younger than identities: at its default it has no part in them.
     """
 
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] | None = None
+    added: bool = False
 
     def describe(self) -> str:
         """The allowed values in words, e.g. ``a number above 0``."""
@@ -73,6 +84,7 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     one_of: Sequence[str] | None = None,
+    added: bool = False,
 ) -> Any:
     """A dataclass field with limits; without a default the key is required.
 
@@ -82,8 +94,10 @@ def setting(
         at_least: numbers must not be less than this.
         at_most: numbers must not be greater than this.
         one_of: the allowed strings.
+        added: whether it came after configurations had identities: left out of them at its
+            default, so that those keep theirs.
     """
-    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of))
+    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of), added)
     return field(default=cast(Any, default), metadata={_LIMITS: limits})
 
 
@@ -108,8 +122,14 @@ class Spec:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers; equal specs give equal data."""
-        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
+        """Plain dicts, lists, strings and numbers; equal specs give equal data.
+
+        A setting that was ``added`` is left out at its default.
+        """
+        named = {
+            entry.name: getattr(self, entry.name) for entry in fields(self) if counts(self, entry)
+        }
+        return {name: _plain(value) for name, value in named.items()}
 
 
 def load_toml(path: str | Path) -> dict[str, object]:
@@ -301,6 +321,11 @@ def allowed_words(kind: Any, limits: Limits) -> str:
 def limits_of(entry: Field[Any]) -> Limits:
     """What a field was declared to allow with `setting`."""
     return entry.metadata.get(_LIMITS, Limits())
+
+
+def counts(value: object, entry: Field[Any]) -> bool:
+    """Whether a field has a part in the identity of the settings that ``value`` is."""
+    return not limits_of(entry).added or getattr(value, entry.name) != entry.default
 
 
 def _holds_specs(value: object) -> bool:

@@ -18,10 +18,20 @@ __all__ = ["MOST_FOLDS", "SETTINGS", "configure", "folds", "protocol"]
 
 MOST_FOLDS = 10_000_000
 
+
+def numbers(text: str) -> tuple[float, ...]:
+    """What an option takes that lists several."""
+    return tuple(float(part) for part in text.split(","))
+
+
 SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
     "every": (int, "averaging: minibatches between two averages"),
     "collective": (str, "averaging: the all-reduce, e.g. ring or recursive-doubling"),
     "overlap": (bool, "averaging: workers go on while their parameters are averaged"),
+    "buckets": (
+        numbers,
+        "averaging: buckets in which gradients travel, in bytes, e.g. 1e6,25e6",
+    ),
     "push_every": (int, "parameter_server: minibatches in a contribution"),
     "fetch_every": (int, "parameter_server, sequence: minibatches between two fetches"),
     "bound": (int, "parameter_server: contributions a worker may be ahead of the slowest"),
@@ -41,7 +51,7 @@ SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
 """Every setting of a protocol: its type, and what it means."""
 
 
-METAVARS: dict[object, str] = {int: "N", float: "X", str: "NAME"}
+METAVARS: dict[object, str] = {int: "N", float: "X", str: "NAME", numbers: "A,B"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -157,12 +157,20 @@ class Parallel(Spec):
         epoch_minibatches: minibatches in an epoch of all workers together; 0 if there are
             no epochs.
         epoch_s: fixed time at the start of each epoch, e.g. for going through the whole corpus.
+        first_average_s: what the very first average takes a worker besides, e.g. to set up
+            connections.
+        backward_share: of a minibatch's time, the part at its end in which gradients are
+            computed; they travel meanwhile where the protocol has ``buckets``.
+        overlap_slowdown: how many times as long computing takes while a bucket is averaged.
     """
 
     slowdown: float = ratio()
     average_s: float = duration()
     epoch_minibatches: int = setting(0, at_least=0, at_most=2**50)
     epoch_s: float = duration()
+    first_average_s: float = duration(added=True)
+    backward_share: float = setting(2 / 3, at_least=0.0, at_most=1.0, added=True)
+    overlap_slowdown: float = ratio(at_least=1.0, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
         """An epoch's cost needs a length of the epoch."""

@@ -15,14 +15,14 @@ GREATEST_DURATION_S = 1e9
 GREATEST_RATIO = 1e6
 
 
-def rate(default: object = None) -> Any:
+def rate(default: object = None, *, added: bool = False) -> Any:
     """Bytes or floating-point operations a second; by default none, which is infinitely fast."""
-    return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE)
+    return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE, added=added)
 
 
-def duration(default: object = 0.0) -> Any:
+def duration(default: object = 0.0, *, added: bool = False) -> Any:
     """Seconds, up to some thirty years."""
-    return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S)
+    return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S, added=added)
 
 
 def size(default: object = MISSING) -> Any:
@@ -30,6 +30,8 @@ def size(default: object = MISSING) -> Any:
     return setting(default, at_least=0.0, at_most=GREATEST_SIZE)
 
 
-def ratio(default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO) -> Any:
+def ratio(
+    default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO, added: bool = False
+) -> Any:
     """How many times as much."""
-    return setting(default, at_least=at_least, at_most=GREATEST_RATIO)
+    return setting(default, at_least=at_least, at_most=GREATEST_RATIO, added=added)

@@ -12,7 +12,7 @@ from harness.execution.runs.config import plain
 from harness.execution.runs.executed import Watch, executed
 from harness.simulator import Cluster
 from harness.simulator.exchange import AllReduce
-from harness.simulator.protocols.averaging import network_of
+from harness.simulator.protocols.round_end import network_of
 from harness.simulator.topology import wire
 from harness.store import Run, RunWriter, Store
 

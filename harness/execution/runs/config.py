@@ -21,7 +21,7 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.contract import Handing, TimingProtocol
-from harness.spec import setting
+from harness.spec import counts, setting
 
 FORMAT = 4
 """Grows when the same configuration would no longer give the same bytes."""
@@ -303,4 +303,5 @@ def plain(value: object) -> Any:
 
 def _counts(value: object, entry: Field[Any]) -> bool:
     """Whether a field is part of the identity: all are, but later ones at their default."""
-    return entry.name not in ADDED or getattr(value, entry.name) != entry.default
+    known = entry.name not in ADDED or getattr(value, entry.name) != entry.default
+    return known and counts(value, entry)

@@ -12,6 +12,8 @@ contribution is one fold stale. Of events at one instant a fold comes before rea
 
 Each worker counts its own minibatches, which come from its own partition. An epoch ends with a
 shorter round if ``every`` does not divide a worker's minibatches.
+With buckets, the gradients of a round's last minibatch travel while the rest of them is computed
+(see `harness.simulator.protocols.buckets`).
 What a contribution's computation costs is settled when it is read; what the all-reduce costs,
 when its last contribution has been read and the fold before it is complete.
 
@@ -26,10 +28,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.collectives import ALGORITHMS
 from harness.simulator.costs import Costs, computation_s
@@ -54,9 +57,10 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
+from harness.simulator.protocols.round_end import State, network_of, plan, reduce
 from harness.simulator.protocols.rounds import LOST_TASK, TASK, recorded, under_way
 from harness.simulator.timeline import Contributions, Timeline
-from harness.simulator.topology import Level, Network, wire
+from harness.simulator.topology import wire
 from harness.spec import Spec, setting
 
 __all__ = ["Averaging"]
@@ -76,26 +80,6 @@ MOST_ROWS = 1 << 18
 """Contributions recorded at a time, so that many workers do not fill the memory."""
 
 
-class State(NamedTuple):
-    """Everything that moves, and the network it moves on.
-
-    Attributes:
-        clock: [1] of `CLOCK`.
-        tasks: [N] of `TASK`, the present round.
-        later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
-        machine: the cluster.
-        collective: the all-reduce on its network.
-        absences: who is away, and when the next one goes.
-    """
-
-    clock: Any
-    tasks: Any
-    later: Any
-    machine: Cluster
-    collective: AllReduce
-    absences: Absences
-
-
 @dataclass(frozen=True)
 class Averaging(Spec, TimingProtocol):
     """Timing of model averaging.
@@ -104,6 +88,9 @@ class Averaging(Spec, TimingProtocol):
         every: minibatches between two averages.
         overlap: whether workers go on while their parameters are averaged.
         collective: the all-reduce algorithm.
+        buckets: bytes of each bucket in which gradients travel while the others are computed, in
+            the order in which they are; the last one named stands for all that follow. Without
+            any, nothing travels before all is computed.
     """
 
     name = "averaging"
@@ -113,6 +100,13 @@ class Averaging(Spec, TimingProtocol):
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
     collective: str = setting("ring", one_of=tuple(ALGORITHMS))
+    buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21, added=True)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """What travels in buckets is waited for."""
+        if self.buckets and self.overlap:
+            return "buckets", "not allowed with overlap; allowed: one of the two"
+        return None
 
     def handing(self, workers: int) -> Handing:
         """Every worker has a part of the data of its own."""
@@ -128,8 +122,11 @@ class Averaging(Spec, TimingProtocol):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: a fault that does not happen to workers.
+            UserError: a fault that does not happen to workers, or copies between host and device
+                where gradients travel in buckets.
         """
+        if self.buckets and cluster.host.staging == "pageable":
+            raise UserError("buckets: not allowed with host.staging 'pageable'; allowed: 'pinned'")
         network = network_of(cluster)
         group = next((x.workers_per_link for x in network.levels if x.workers_per_link > 1), 1)
         clock = np.zeros(1, CLOCK)
@@ -141,6 +138,7 @@ class Averaging(Spec, TimingProtocol):
             machine=cluster,
             collective=AllReduce(self.collective, wire(network, workers), group),
             absences=new_absences(cluster, workers, self.name),
+            buckets=list(self.buckets),
         )
 
     def wake(self, state: State) -> None:
@@ -214,7 +212,7 @@ class Averaging(Spec, TimingProtocol):
         clock["begun"] = 1
         state.tasks["read_at_s"] = clock["now_s"]
         _read(state, costs, state.tasks, there)
-        _plan(state, costs, state.tasks["compute_end_s"])
+        plan(state, costs, state.tasks["compute_end_s"])
         return True
 
     def _hand_out(self, state: State, tasks: Any) -> None:
@@ -250,25 +248,6 @@ class Averaging(Spec, TimingProtocol):
         _read(state, costs, later, due)
 
 
-def network_of(cluster: Cluster) -> Network:
-    """The cluster's network; without one, what its link says of workers and server holds for all.
-
-    A link of one's own carries one message at a time in each direction; a link that all
-    share carries every message.
-    """
-    if cluster.network is not None:
-        return cluster.network
-    link = cluster.link
-    if link.sharing == "none":
-        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, link.duplex)
-        return Network((level,), sharing="fifo")
-    return Network(
-        (Level(latency_s=link.latency_s),),
-        sharing=link.sharing,
-        core_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-    )
-
-
 def _fold(state: State, costs: Costs) -> None:
     """The fold is complete: the next round goes on, if it has begun."""
     clock, later = state.clock[0], state.later
@@ -283,7 +262,7 @@ def _fold(state: State, costs: Costs) -> None:
         state.tasks[:] = later
         clock["later_begun"] = 0
         if state.tasks["is_read"].any():
-            _plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+            plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
         else:
             _give_up(clock)
 
@@ -316,7 +295,7 @@ def _strike(state: State, costs: Costs) -> list[Any]:
             tasks["is_read"][who] = 0
             tasks["join_s"][who] = np.inf
     if lost and state.tasks["is_read"].any():
-        _reduce(state, state.absences.size_bytes[0], clock["now_s"])
+        reduce(state, state.absences.size_bytes[0], clock["now_s"])
     elif lost:
         _give_up(clock)
     return lost
@@ -345,35 +324,3 @@ def compute(costs: Costs, tasks: Any, due: Any, epoch_s: float, each: int, slowd
             for step in range(task.first_step, task.first_step + task.steps):
                 time_s += computation_s(costs, who, step) * slowdown
             task.compute_end_s = time_s
-
-
-def _plan(state: State, costs: Costs, join_s: Any) -> None:
-    """When each worker takes part in the all-reduce and has the average, and so the fold."""
-    tasks, size = state.tasks, costs.parameter_bytes
-    state.absences.size_bytes[:] = size
-    join_s = join_s + (state.machine.parallel.average_s if len(tasks) > 1 else 0.0)
-    tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s, np.inf)
-    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size)
-    _reduce(state, size, -math.inf)
-
-
-def _reduce(state: State, size: float, from_s: float) -> None:
-    """Average among those in the round, from an instant on or when they have handed in."""
-    tasks, host = state.tasks, state.machine.host
-    add_s_per_byte = 0.0
-    if host.memory_bytes_per_s is not None:
-        add_s_per_byte = state.machine.server.fold_traffic / host.memory_bytes_per_s
-    there = np.flatnonzero(tasks["is_read"])
-    ready_s = np.maximum(tasks["pushed_s"][there], from_s)
-    tasks["reduced_s"] = -np.inf
-    tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, size, add_s_per_byte)
-    tasks["fetched_s"] = tasks["reduced_s"] + _stage_s(state, size)
-    state.clock[0]["fold_s"] = tasks["fetched_s"].max()
-
-
-def _stage_s(state: State, size: float) -> float:
-    """How long the copy of the parameters to or from a pinned buffer takes."""
-    host = state.machine.host
-    if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
-        return size / host.staging_bytes_per_s
-    return 0.0

@@ -1,0 +1,144 @@
+"""How a round of averaging ends: when each worker hands in, and when it has the average."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.cluster import Cluster
+from harness.simulator.costs import Costs, computation_s
+from harness.simulator.exchange import AllReduce
+from harness.simulator.jit import kernel
+from harness.simulator.protocols.absences import Absences
+from harness.simulator.protocols.buckets import in_buckets, sizes
+from harness.simulator.topology import Level, Network
+
+__all__ = ["State", "network_of", "plan", "reduce"]
+
+
+class State(NamedTuple):
+    """Everything that moves, and the network it moves on.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        tasks: [N] of `TASK`, the present round.
+        later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
+        machine: the cluster.
+        collective: the all-reduce on its network.
+        absences: who is away, and when the next one goes.
+        buckets: bytes of those in which gradients travel, if they do.
+    """
+
+    clock: Any
+    tasks: Any
+    later: Any
+    machine: Cluster
+    collective: AllReduce
+    absences: Absences
+    buckets: list[float]
+
+
+def network_of(cluster: Cluster) -> Network:
+    """The cluster's network; without one, what its link says of workers and server holds for all.
+
+    A link of one's own carries one message at a time in each direction; a link that all
+    share carries every message.
+    """
+    if cluster.network is not None:
+        return cluster.network
+    link = cluster.link
+    if link.sharing == "none":
+        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, link.duplex)
+        return Network((level,), sharing="fifo")
+    return Network(
+        (Level(latency_s=link.latency_s),),
+        sharing=link.sharing,
+        core_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+    )
+
+
+def plan(state: State, costs: Costs, join_s: Any) -> None:
+    """When each worker takes part in the all-reduce and has the average, and so the fold."""
+    tasks, size = state.tasks, costs.parameter_bytes
+    state.absences.size_bytes[:] = size
+    if state.buckets and len(tasks) > 1:
+        _plan_buckets(state, costs)
+        return
+    join_s = join_s + _average_s(state)
+    tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s, np.inf)
+    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size)
+    reduce(state, size, -math.inf)
+
+
+def _plan_buckets(state: State, costs: Costs) -> None:
+    """As `plan`, with gradients that travel while the rest of them is computed."""
+    tasks, parallel = state.tasks, state.machine.parallel
+    there = np.flatnonzero(tasks["is_read"])
+    tasks["join_s"], tasks["reduced_s"] = np.inf, -np.inf
+    mine, backward_s = tasks[there], np.zeros(len(there))
+    last_minibatches(costs, mine, there, backward_s)
+    backward_s *= parallel.slowdown * parallel.backward_share
+    computed_s, reduced_s = in_buckets(
+        state.collective.among(there),
+        sizes(state.buckets, costs.parameter_bytes),
+        mine["compute_end_s"] - backward_s,
+        backward_s,
+        parallel.overlap_slowdown,
+        _average_s(state),
+        _add_s_per_byte(state),
+    )
+    tasks["compute_end_s"][there] = computed_s
+    tasks["join_s"][there] = computed_s + _average_s(state)
+    tasks["pushed_s"] = tasks["join_s"]
+    tasks["reduced_s"][there] = reduced_s
+    _fetch(state, 0.0)
+
+
+@kernel
+def last_minibatches(costs: Costs, tasks: Any, there: Any, seconds: Any) -> None:
+    """How long the last minibatch of a round takes each of the workers ``there`` [M]."""
+    for place in range(len(tasks)):
+        step = tasks[place].first_step + tasks[place].steps - 1
+        seconds[place] = computation_s(costs, there[place], step)
+
+
+def _average_s(state: State) -> float:
+    """A worker's fixed time for the average that comes next; one alone has none."""
+    if len(state.tasks) == 1:
+        return 0.0
+    parallel, first = state.machine.parallel, state.clock[0]["version"] == 0
+    return parallel.average_s + (parallel.first_average_s if first else 0.0)
+
+
+def _add_s_per_byte(state: State) -> float:
+    """Time to add what has been received to one's own."""
+    rate = state.machine.host.memory_bytes_per_s
+    return 0.0 if rate is None else state.machine.server.fold_traffic / rate
+
+
+def reduce(state: State, size: float, from_s: float) -> None:
+    """Average among those in the round, from an instant on or when they have handed in."""
+    tasks = state.tasks
+    there = np.flatnonzero(tasks["is_read"])
+    ready_s = np.maximum(tasks["pushed_s"][there], from_s)
+    tasks["reduced_s"] = -np.inf
+    reduced_s = state.collective.among(there).ends_s(ready_s, size, _add_s_per_byte(state))
+    tasks["reduced_s"][there] = reduced_s
+    _fetch(state, size)
+
+
+def _fetch(state: State, size: float) -> None:
+    """Everybody copies the average back; the fold is complete when the last one has it."""
+    tasks = state.tasks
+    tasks["fetched_s"] = tasks["reduced_s"] + _stage_s(state, size)
+    state.clock[0]["fold_s"] = tasks["fetched_s"].max()
+
+
+def _stage_s(state: State, size: float) -> float:
+    """How long the copy of the parameters to or from a pinned buffer takes."""
+    host = state.machine.host
+    if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
+        return size / host.staging_bytes_per_s
+    return 0.0
