@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
-__all__ = ["configure", "run"]
+if TYPE_CHECKING:
+    from harness.simulator.outer_loops import Cell
+
+__all__ = ["COLUMNS", "configure", "run", "shown"]
+
+COLUMNS = (
+    *("algorithm", "H", "bandwidth_bits_per_s"),
+    *("ms_per_step", "ms_low", "ms_high", "computing_share"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=Path, help="the run, as a TOML file")
+    parser.add_argument("file", type=Path, help="the run, or outer loops, as a TOML file")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="of outer loops, as a file too")
     parser.add_argument("--cluster", type=Path, help="in place of the run file's")
     parser.add_argument("--workers", type=int, help="in place of the run file's")
     parser.add_argument(
@@ -25,13 +38,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate, and print throughput, speed-up, staleness and time."""
+    """Simulate, and print throughput, speed-up, staleness and time; or a table of outer loops."""
+    from harness.spec import KIND, load_toml
+
+    kind = load_toml(arguments.file).get(KIND)
+    return _outer_loops(arguments) if kind == "OuterLoops" else _run(arguments)
+
+
+def _outer_loops(arguments: argparse.Namespace) -> int:
+    """Print, and write if asked for, the rows of a plan."""
+    from harness.errors import EXIT_DONE, UserError
+    from harness.simulator.outer_loops import load_plan, predicted
+
+    for option in ("cluster", "workers", "target", "kept"):
+        if getattr(arguments, option) is not None:
+            raise UserError(f"--{option}: for a run; {arguments.file} has outer loops")
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    cells = list(predicted(load_plan(arguments.file), arguments.file, say))
+    _write_rows(sys.stdout, cells)
+    if arguments.out is not None:
+        from harness.simulator.output import written_whole
+
+        with written_whole(arguments.out, "the prediction") as draft, draft.open("w") as file:
+            _write_rows(file, cells)
+    return EXIT_DONE
+
+
+def _write_rows(file: TextIO, cells: Iterable[Cell]) -> None:
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    rows.writerows(map(shown, cells))
+
+
+def shown(cell: Cell) -> list[str]:
+    """A cell as a row of the table: as many digits as mean something, and a few more."""
+    figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
+    asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
+    return [*asked, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Print the prediction of a run."""
     from harness.errors import EXIT_DONE, UserError
     from harness.execution.fidelity.predict import prediction
     from harness.execution.runs.file import kind_of, load_run
     from harness.execution.runs.sequence import SequenceConfig
     from harness.simulator import load_cluster
 
+    if arguments.out is not None:
+        raise UserError(f"--out {arguments.out}: for outer loops; {arguments.file} has none")
     if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from harness.errors import UserError
 
@@ -20,7 +19,6 @@ __all__ = ["Point", "points"]
 
 MOST_POINTS = 1000
 EXAMPLE = "--sweep link.latency_s=0,1e-5,1e-4"
-STEP = re.compile(r"([\w-]+)((?:\[\d+\])*)")
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
         UserError: a sweep is malformed, or a value is not allowed where it is put.
     """
     from harness.simulator.cluster import cluster_from
+    from harness.simulator.keys import put
     from harness.spec import load_toml
 
     table, swept = load_toml(path), _grid(sweeps)
@@ -55,19 +54,21 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
         values = dict(zip(swept, choice, strict=True))
         changed = copy.deepcopy(table)
         for key, value in values.items():
-            _put(changed, key, value)
+            put(changed, key, value, "--sweep")
         found.append(Point(cluster_from(changed, path), values))
     return found
 
 
 def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
     """The values of each key."""
+    from harness.simulator.keys import is_key
+
     grid: dict[str, list[object]] = {}
     size = 1
     for text in sweeps:
         key, _, listed = text.partition("=")
         parts = [part.strip() for part in listed.split(",")]
-        if not all(parts) or not all(STEP.fullmatch(step) for step in key.strip().split(".")):
+        if not all(parts) or not is_key(key.strip()):
             raise UserError(f"--sweep: {text!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
         if key.strip() in grid:
             raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
@@ -84,36 +85,3 @@ def _value(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, ValueError):
         return text
-
-
-def _put(table: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key; tables on the way are made, and whether it is allowed is seen later."""
-    steps: list[str | int] = []
-    for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
-        steps += [name, *(int(place) for place in re.findall(r"\d+", places))]
-    here: Any = _with_catalogue(table, steps)
-    for step in steps[:-1]:
-        here = _enter(here, step, key)
-    last = steps[-1]
-    if isinstance(last, int) or not isinstance(here, dict):
-        raise UserError(f"--sweep: {key!r} is no key; allowed: a key of the cluster file")
-    here[last] = value
-
-
-def _with_catalogue(table: dict[str, Any], steps: list[str | int]) -> dict[str, Any]:
-    """Where a figure of a device is swept, describe the devices first."""
-    if steps[0] == "devices":
-        from harness.simulator.devices import with_catalogue
-
-        with_catalogue(table)
-    return table
-
-
-def _enter(here: object, step: str | int, key: str) -> object:
-    if isinstance(step, int) and isinstance(here, list):
-        items = cast(list[object], here)
-        if step < len(items):
-            return items[step]
-    if isinstance(step, str) and isinstance(here, dict):
-        return cast(dict[str, object], here).setdefault(step, {})
-    raise UserError(f"--sweep: {key!r} leads nowhere in the cluster file: {step!r} is not there")

@@ -1,0 +1,76 @@
+"""Dotted keys of a cluster file: ``workers[0].count``, ``devices.H100.launch_s``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from harness.errors import UserError
+from harness.simulator.devices import with_catalogue
+
+__all__ = ["at", "is_key", "put"]
+
+STEP = re.compile(r"([\w-]+)((?:\[\d+\])*)")
+
+
+def is_key(text: str) -> bool:
+    """Whether a text has the form of a key.
+
+    Example:
+        >>> is_key("network.levels[0].latency_s"), is_key("network..levels")
+        (True, False)
+    """
+    return all(STEP.fullmatch(step) for step in text.split("."))
+
+
+def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
+    """Set a key; tables on the way are made, and whether it is allowed is seen later.
+
+    Args:
+        table: of the file; changed.
+        key: of the form that `is_key` admits.
+        value: for it.
+        where: the option or file that asks for it, for messages.
+
+    Raises:
+        UserError: there is no such place.
+    """
+    here, last = _before(table, key, where)
+    if isinstance(last, int) or not isinstance(here, dict):
+        raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
+    cast(dict[str, object], here)[last] = value
+
+
+def at(table: dict[str, Any], key: str, where: str) -> object:
+    """What a key holds (arguments as for `put`).
+
+    Raises:
+        UserError: nothing is there.
+    """
+    here, last = _before(table, key, where)
+    if isinstance(here, dict) and last not in cast(dict[str, object], here):
+        raise UserError(f"{where}: {key!r} is not in the cluster file; allowed: a key that is")
+    return _enter(cast(object, here), last, key, where)
+
+
+def _before(table: dict[str, Any], key: str, where: str) -> tuple[Any, str | int]:
+    """What a key's last step leads out of, and that step."""
+    steps: list[str | int] = []
+    for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
+        steps += [name, *(int(place) for place in re.findall(r"\d+", places))]
+    if steps[0] == "devices":  # figures of the catalogue can be changed too
+        with_catalogue(table)
+    here: Any = table
+    for step in steps[:-1]:
+        here = _enter(here, step, key, where)
+    return here, steps[-1]
+
+
+def _enter(here: object, step: str | int, key: str, where: str) -> object:
+    if isinstance(step, int) and isinstance(here, list):
+        items = cast(list[object], here)
+        if step < len(items):
+            return items[step]
+    if isinstance(step, str) and isinstance(here, dict):
+        return cast(dict[str, object], here).setdefault(step, {})
+    raise UserError(f"{where}: {key!r} leads nowhere in the cluster file: {step!r} is not there")

@@ -1,0 +1,185 @@
+"""How long a step of training takes whose workers synchronise now and then, with intervals.
+
+A plan names a cluster file, algorithms with the steps between two of their synchronisations, the
+bandwidths of the links, and the figures of the file that are known within limits only. Each cell
+is simulated once a draw of those figures (`harness.simulator.uncertain`), as a short run would be
+measured: so many steps, of which the first are not counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.simulator.cluster import Cluster, cluster_from
+from harness.simulator.keys import put
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
+from harness.simulator.uncertain import Uncertain, draws, set_in
+from harness.spec import Spec, build, load_toml, setting
+
+__all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predicted"]
+
+LINK = "network.levels[{}].bandwidth_bytes_per_s"
+BITS = 8.0
+
+
+@dataclass(frozen=True)
+class OuterLoop(Spec):
+    """An algorithm, as far as timing knows it.
+
+    Attributes:
+        name: for the table.
+        every: steps between two synchronisations; a row each.
+        buckets: as of averaging: those of gradients that travel while others are computed.
+    """
+
+    name: str = setting()
+    every: tuple[int, ...] = setting(at_least=1, at_most=2**30)
+    buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21)
+
+
+@dataclass(frozen=True)
+class OuterLoops(Spec):
+    """What is to be predicted.
+
+    Attributes:
+        cluster: a cluster file, relative to this one.
+        bandwidths_bits_per_s: of a link of the network's highest level; a row each.
+        steps: of a run; it ends with the last synchronisation in them.
+        discarded_steps: at its beginning; synchronisations in them are not counted.
+        algorithms: what trains.
+        uncertain: figures of the cluster file that are drawn.
+        draws: how often a row is simulated.
+        interval: the part of the draws that lies between a row's low and high figure.
+        seed: of the draws and of all durations.
+    """
+
+    cluster: str = setting()
+    bandwidths_bits_per_s: tuple[float, ...] = setting(at_least=1e-5, at_most=1e21)
+    steps: int = setting(at_least=1, at_most=2**30)
+    discarded_steps: int = setting(0, at_least=0, at_most=2**30)
+    algorithms: tuple[OuterLoop, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
+    draws: int = setting(101, at_least=1, at_most=10_000)
+    interval: float = setting(0.9, above=0.0, at_most=1.0)
+    seed: int = setting(0, at_least=0, at_most=2**62)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Every run synchronises after what is discarded, and every algorithm is one."""
+        names = [loop.name for loop in self.algorithms]
+        for place, figure in enumerate(self.uncertain):
+            if unknown := [name for name in figure.algorithms if name not in names]:
+                told = f"{unknown[0]!r} is not allowed; allowed: {', '.join(names)}"
+                return f"uncertain[{place}].algorithms", told
+        for every in {every for loop in self.algorithms for every in loop.every}:
+            if self.steps // every <= self.discarded_steps // every:
+                told = f"{self.steps} is not allowed; allowed: so many that one is counted"
+                return "steps", f"{told} of the synchronisations every {every} steps"
+        return None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the prediction.
+
+    Attributes:
+        algorithm, every, bandwidth_bits_per_s: of what.
+        ms_per_step: the mean of the draws: milliseconds a step, synchronisations included.
+        ms_low, ms_high: between which the interval's part of them lies.
+        computing_share: of the time, that in which a worker computes.
+    """
+
+    algorithm: str
+    every: int
+    bandwidth_bits_per_s: float
+    ms_per_step: float
+    ms_low: float
+    ms_high: float
+    computing_share: float
+
+
+def load_plan(path: Path) -> OuterLoops:
+    """Read a plan.
+
+    Raises:
+        UserError: it cannot be read, or any setting in it is wrong.
+    """
+    return build(OuterLoops, load_toml(path), str(path))
+
+
+def predicted(
+    plan: OuterLoops, path: Path, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[Cell]:
+    """Every row of a plan.
+
+    Args:
+        plan: what is to be predicted.
+        path: its file, for the folder that the cluster file is relative to.
+        progress: told what is simulated next.
+
+    Raises:
+        UserError: the cluster file is wrong, or a drawn figure is not allowed in it.
+    """
+    file = path.parent / plan.cluster
+    table, figures = load_toml(file), draws(plan.uncertain, plan.draws, plan.seed)
+    for loop in plan.algorithms:
+        for every in loop.every:
+            progress(f"{loop.name}, a synchronisation every {every} steps")
+            for bandwidth in plan.bandwidths_bits_per_s:
+                machines = (
+                    _machine(plan, table, file, loop.name, bandwidth, values)
+                    for values in figures.tolist()
+                )
+                runs = [
+                    _run(plan, machine, Averaging(every, buckets=loop.buckets), number)
+                    for number, machine in enumerate(machines)
+                ]
+                yield _cell(plan, loop.name, every, bandwidth, np.array(runs))
+
+
+def _machine(
+    plan: OuterLoops,
+    table: dict[str, Any],
+    file: Path,
+    algorithm: str,
+    bandwidth: float,
+    values: list[float],
+) -> Cluster:
+    """The cluster of one draw."""
+    drawn = copy.deepcopy(table)
+    levels = drawn.get("network", {}).get("levels", [None])
+    put(drawn, LINK.format(len(levels) - 1), bandwidth / BITS, str(file))
+    for figure, value in zip(plan.uncertain, values, strict=True):
+        if not figure.algorithms or algorithm in figure.algorithms:
+            set_in(drawn, figure, value, str(file))
+    return cluster_from(drawn, file)
+
+
+def _run(plan: OuterLoops, machine: Cluster, rules: Averaging, number: int) -> tuple[float, float]:
+    """Seconds a step of one draw, and the computing in them."""
+    if machine.workload is None:
+        raise UserError(f"{plan.cluster}: workload: missing; needed for a prediction")
+    simulation = Simulation(machine, rules, machine.workload, seed=plan.seed + number)
+    skipped = plan.discarded_steps // rules.every
+    simulation.advance(folds=skipped)
+    begins_s, rounds = simulation.now_s, plan.steps // rules.every - skipped
+    timeline = simulation.advance(folds=rounds)
+    spans = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("compute"))
+    steps = rounds * rules.every
+    computing_s = float((spans.end_s - spans.start_s).sum()) / machine.size
+    return (simulation.now_s - begins_s) / steps, computing_s / steps
+
+
+def _cell(plan: OuterLoops, name: str, every: int, bandwidth: float, runs: Any) -> Cell:
+    """What the draws [D, 2] of a row come to."""
+    mean_s, computing_s = runs.mean(axis=0).tolist()
+    tail = (1.0 - plan.interval) / 2.0
+    low, high = np.quantile(1e3 * runs[:, 0], [tail, 1.0 - tail]).tolist()
+    return Cell(name, every, bandwidth, 1e3 * mean_s, low, high, computing_s / mean_s)
