@@ -15,6 +15,7 @@ from harness.spec import Spec, build, load_toml, setting
 
 __all__ = [
     "Cluster",
+    "Compression",
     "Device",
     "Host",
     "Jitter",
@@ -39,11 +40,20 @@ class WorkerGroup(Spec):
         count: how many.
         device: a name among the cluster's devices or those of the catalogue.
         speed: of these workers relative to the device's figures.
+        up_bytes_per_s, down_bytes_per_s: bandwidth of each one's own link, from it and to it, in
+            place of that of the lowest level of ``network``.
     """
 
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
     device: str = setting()
     speed: float = ratio()
+    up_bytes_per_s: float | None = rate(added=True)
+    down_bytes_per_s: float | None = rate(added=True)
+
+    @property
+    def has_link(self) -> bool:
+        """Whether its own link is another than the lowest level's."""
+        return self.up_bytes_per_s is not None or self.down_bytes_per_s is not None
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,21 @@ class Parallel(Spec):
 
 
 @dataclass(frozen=True)
+class Compression(Spec):
+    """What is sent in the place of parameters or gradients.
+
+    Attributes:
+        ratio: its bytes over theirs.
+        encode_bytes_per_s: of parameters, how fast it is made of them; none is infinitely fast.
+        decode_bytes_per_s: likewise, how fast they are made of what has been averaged.
+    """
+
+    ratio: float = ratio(at_least=0.0)
+    encode_bytes_per_s: float | None = rate()
+    decode_bytes_per_s: float | None = rate()
+
+
+@dataclass(frozen=True)
 class Cluster(Spec):
     """Everything about the machine that timing depends on.
 
@@ -201,6 +226,7 @@ class Cluster(Spec):
             lognormal law with mean 1 and this standard deviation.
         workload: the job `lagbench simulate` times when none is given.
         faults: what goes wrong, in the protocols that say so.
+        compression: of what workers send to each other.
     """
 
     name: str = setting()
@@ -216,6 +242,7 @@ class Cluster(Spec):
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
     workload: Workload | None = setting(None)  # noqa: RUF009
     faults: tuple[Fault, ...] = ()
+    compression: Compression | None = setting(None, added=True)  # noqa: RUF009
 
     def trouble(self) -> tuple[str, str] | None:
         """Every group names a device that exists, and there are some workers, not too many."""
@@ -227,6 +254,12 @@ class Cluster(Spec):
             if group.device not in self.devices:
                 key = f"workers[{place}].device"
                 return key, unknown_device(group.device, self.devices)
+        levels = self.network.levels if self.network else ()
+        own = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
+        for place, group in enumerate(self.workers):
+            if group.has_link and not own:
+                needed = "needs a lowest level of network with a full-duplex link a worker"
+                return f"workers[{place}].up_bytes_per_s", needed
         kinds = [fault.kind for fault in self.faults]
         if max(kinds.count("message"), kinds.count("server")) > 1:
             return "faults", "allowed: at most one table of kind 'message', and one of 'server'"

@@ -4,7 +4,8 @@ A model of equal parts is summed over all workers, and everyone gets the sum. In
 worker sends at most one message and receives at most one. Sources: Thakur, Rabenseifner and
 Gropp, "Optimization of collective communication operations in MPICH" (2005) for recursive
 doubling, Rabenseifner's algorithm, the binomial tree and worker counts that are not powers
-of two; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009) for the ring.
+of two; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009) for the ring; Jia et
+al., "Highly scalable deep learning training system with mixed-precision" (2018) for two levels.
 
 With N workers, latency α, m bytes and β = 1 / bandwidth, an all-reduce on idle links takes,
 where a message waits for its receiver,
@@ -15,6 +16,10 @@ where a message waits for its receiver,
 - binomial tree: 2 log₂ N (α + β m);
 - naive gather and broadcast: N α + 2 (N − 1) β m;
 
+- two levels, g workers in each of G groups, α', β' between groups:
+  2 (g − 1) (α + β m / g) + 2 (G − 1) (α' + β' m / (g G));
+- gather: (N − 1) (α + β m), whatever cannot be added up on its way;
+
 for the second to fourth with N a power of two; the second and third take 2 (α + β m) more
 if it is not, with the next lower power in the place of N.
 """
@@ -23,13 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.errors import unknown
 
-__all__ = ["ALGORITHMS", "Schedule", "schedule"]
+__all__ = ["ALGORITHMS", "EXCHANGES", "Schedule", "schedule"]
 
 Ints = Any
 Rounds = list[Any]
@@ -59,17 +65,17 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
     """The messages of an algorithm.
 
     Args:
-        algorithm: a key of `ALGORITHMS`.
+        algorithm: a key of `EXCHANGES`.
         workers: how many there are.
-        group: for ``hierarchical``, how many workers are near each other.
+        group: for those of `GROUPED`, how many workers are near each other.
         members: numbers of those that take part, rising; all if not given.
 
     Raises:
         UserError: there is no such algorithm.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("collective", algorithm, ALGORITHMS)
-    nearby = group if algorithm == "hierarchical" else 1
+    if algorithm not in EXCHANGES:
+        raise unknown("collective", algorithm, EXCHANGES)
+    nearby = group if algorithm in GROUPED else 1
     if members is None or len(members) == workers:
         return _schedule(algorithm, workers, nearby)
     return _schedule_among(algorithm, workers, nearby, np.array(members))
@@ -77,14 +83,14 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
 
 @lru_cache(maxsize=8)
 def _schedule(algorithm: str, workers: int, group: int) -> Schedule:
-    parts, rounds = ALGORITHMS[algorithm](workers, group)
+    parts, rounds = EXCHANGES[algorithm](workers, group)
     return _in_order(workers, parts, rounds)
 
 
 def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Schedule:
     if algorithm == "hierarchical":
         return _in_order(workers, *_between_groups(_grouped(members, group)))
-    parts, rounds = ALGORITHMS[algorithm](len(members), group)
+    parts, rounds = EXCHANGES[algorithm](len(members), group)
     for messages in rounds:
         messages["source"] = members[messages["source"]]
         messages["target"] = members[messages["target"]]
@@ -210,6 +216,40 @@ def _between_groups(groups: Ints) -> tuple[int, Rounds]:
     return parts, _tree_up(groups, parts) + between + _tree_down(groups, parts)
 
 
+def two_level(workers: int, group: int) -> tuple[int, Rounds]:
+    """Rings within groups leave each worker a block of the sum; rings of those with one block.
+
+    The blocks are summed up within each group, then each between the groups, and handed round
+    within each group. A group is the largest that divides both what is near and all.
+    """
+    near = gcd(workers, group)
+    groups = workers // near
+    rank = np.arange(workers)
+    place, home = rank % near, rank // near
+    after, across = home * near + (place + 1) % near, (rank + near) % workers
+
+    def within(shift: int, adds: bool) -> Rounds:
+        first = [(place + shift - step) % near * groups for step in range(near - 1)]
+        return [_round(rank, after, each, groups, adds) for each in first]
+
+    def between(shift: int, adds: bool) -> Rounds:
+        block = (place + 1) % near * groups
+        first = [block + (home + shift - step) % groups for step in range(groups - 1)]
+        return [_round(rank, across, each, 1, adds) for each in first]
+
+    rounds = within(0, True) + between(0, True) + between(1, False) + within(1, False)
+    return workers, rounds
+
+
+def gather(workers: int, group: int) -> tuple[int, Rounds]:
+    """Everyone's whole contribution goes round the ring, and each adds it to its own.
+
+    As a table it says when what is sent, and not which: a worker passes on what it got last.
+    """
+    who = np.arange(workers)
+    return 1, [_round(who, (who + 1) % workers, 0, 1, True) for _ in range(workers - 1)]
+
+
 ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
     "ring": ring,
     "recursive-doubling": doubling,
@@ -217,5 +257,11 @@ ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
     "binomial-tree": tree,
     "naive": naive,
     "hierarchical": hierarchical,
+    "two-level": two_level,
 }
+"""Every algorithm that adds up on the way, by its name."""
+
+EXCHANGES = {**ALGORITHMS, "gather": gather}
 """Every algorithm by its name."""
+
+GROUPED = ("hierarchical", "two-level")

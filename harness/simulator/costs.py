@@ -14,7 +14,14 @@ from harness.simulator.faults import Faults, faults_of
 from harness.simulator.jit import kernel, part
 from harness.simulator.workload import Workload
 
-__all__ = ["Costs", "bare_throughput_per_s", "compute_seconds", "copy_seconds", "costs_of"]
+__all__ = [
+    "Costs",
+    "bare_throughput_per_s",
+    "compute_seconds",
+    "copy_seconds",
+    "costs_of",
+    "own_links",
+]
 
 
 class Costs(NamedTuple):
@@ -132,6 +139,17 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
     key = laws.purpose_key(seed, "speed")
     speeds = [laws.lognormal(key, w, 0, cluster.heterogeneity_cv) for w in range(workers)]
     return base / np.array(speeds)
+
+
+def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:
+    """[2, N] bytes a second of each worker's own link, up and down, as `wire` takes them."""
+    groups = cluster.workers
+    if not any(group.has_link for group in groups):
+        return None
+    rates = [(group.up_bytes_per_s, group.down_bytes_per_s) for group in groups]
+    counts = [min(group.count, workers) for group in groups]
+    each = np.repeat(np.array(rates, np.float64), counts, axis=0)  # None becomes nan
+    return np.resize(each, (workers, 2)).T
 
 
 @kernel

@@ -104,6 +104,8 @@ class Simulation:
                 f"network.server: protocol {self.protocol.name!r} is simulated on a [link] only;"
                 " allowed: a cluster file without that table"
             )
+        if cluster.compression and not getattr(self.protocol, "compresses", False):
+            raise UserError(f"protocol {self.protocol.name!r}: compression is not simulated in it")
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 

@@ -9,7 +9,9 @@ joins everything:
 - nodes × GPUs: the links inside a node, then one network port a node;
 - a wide area: the same, with sites for nodes and seconds' worth of latency;
 - a star with parameter-server shards: one level, and a link of each shard's own;
-- a bus or a blocking switch: a core whose capacity all traffic shares.
+- a bus or a blocking switch: a core whose capacity all traffic shares;
+- nodes × GPUs with a card a GPU: as many links a node as it has cards, beside those inside;
+- rails: cards with one number in their nodes share a switch, and the core joins the rails.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ class Level(Spec):
         latency_s: what passing this level, up and down together, adds to a message.
         duplex: ``full``, both directions at full rate at once; ``half``, they share it.
         name: for tables and figures.
+        down_bandwidth_bytes_per_s: of each link towards the workers, where it is another than
+            ``bandwidth_bytes_per_s``, which then is the one away from them.
+        links: how many links those workers have in the place of one; they are divided among
+            them in order, e.g. 8 for 8 workers with a network card each.
+        inside: whether only messages pass this level that stay below the next one: what goes
+            further has links of its own beside these.
     """
 
     workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
@@ -47,6 +55,18 @@ class Level(Spec):
     latency_s: float = duration()
     duplex: str = setting("full", one_of=("full", "half"))
     name: str = setting("")
+    down_bandwidth_bytes_per_s: float | None = rate(added=True)
+    links: int = setting(1, at_least=1, at_most=10_000_000, added=True)
+    inside: bool = setting(False, added=True)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Two rates need two directions; no link is without a worker."""
+        if self.duplex == "half" and self.down_bandwidth_bytes_per_s is not None:
+            return "down_bandwidth_bytes_per_s", "not allowed with duplex 'half'; allowed: 'full'"
+        if self.workers_per_link % self.links:
+            allowed = f"divisors of workers_per_link, {self.workers_per_link}"
+            return "links", f"{self.links} is not allowed; allowed: {allowed}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,8 @@ class Network(Spec):
             infinitely fast.
         server: the link of each shard of a server, which is joined to the core; with it, the
             parameter server's copies are messages on this network, and not copies on ``link``.
+        rails: whether links of the highest level that have one number in their groups meet in a
+            switch of their own, so that only messages from one such rail to another pass the core.
     """
 
     levels: tuple[Level, ...] = setting(())
@@ -70,9 +92,15 @@ class Network(Spec):
     sending: str = setting("rendezvous", one_of=("rendezvous", "buffered"))
     core_bandwidth_bytes_per_s: float | None = rate()
     server: Level | None = setting(None)  # noqa: RUF009
+    rails: bool = setting(False, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Each level's links hold whole links of the level below."""
+        """Each level's links hold whole links of the level below; the highest leads outside."""
+        if self.levels and self.levels[-1].inside:
+            key = f"levels[{len(self.levels) - 1}].inside"
+            return key, "not allowed at the highest level; allowed: below it"
+        if self.rails and (not self.levels or self.core_bandwidth_bytes_per_s is None):
+            return "rails", "true is not allowed without levels and core_bandwidth_bytes_per_s"
         for place, (below, above) in enumerate(pairwise(self.levels), start=1):
             if above.workers_per_link % below.workers_per_link or above == below:
                 allowed = f"multiples of {below.workers_per_link}, as the level below has"
@@ -97,6 +125,9 @@ class Wiring(NamedTuple):
         latency_s: [L + 1] likewise.
         core: number of the core's link, or `NO_LINK`.
         rate: [E] bytes a second of each link.
+        links: [L] in the place of one at each level; empty where that is one everywhere.
+        inside: [L] whether only what stays below the next level passes; empty where none is so.
+        rails: whether what stays on its rail does not pass the core.
     """
 
     workers: int
@@ -108,6 +139,9 @@ class Wiring(NamedTuple):
     latency_s: Any
     core: int
     rate: Any
+    links: Any
+    inside: Any
+    rails: bool
 
     @property
     def longest(self) -> int:
@@ -120,11 +154,24 @@ class Wiring(NamedTuple):
         return self.core == NO_LINK and bool((self.up != self.down)[:-1].all())
 
 
-def wire(network: Network, workers: int, shards: int = 0) -> Wiring:
-    """Number the links that ``workers`` workers and ``shards`` shards need."""
+def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wiring:
+    """Number the links that ``workers`` workers and ``shards`` shards need.
+
+    Args:
+        network: how they are joined.
+        workers: how many.
+        shards: likewise.
+        own: [2, N] bytes a second of the workers' own links, up and down, in place of those of
+            the lowest level; nan where that holds.
+    """
     levels = [*network.levels, network.server or Level()]
-    counts = [-(-workers // level.workers_per_link) for level in network.levels] + [shards]
+    below = network.levels
+    counts = [-(-workers // level.workers_per_link) * level.links for level in below] + [shards]
     up, down, rates = _numbered(levels, counts)
+    if own is not None:
+        for first, theirs in ((up[0], own[0]), (down[0], own[1])):
+            for who in np.flatnonzero(np.isfinite(theirs)).tolist():
+                rates[first + who] = float(theirs[who])
     core = NO_LINK
     if network.core_bandwidth_bytes_per_s is not None:
         core = len(rates)
@@ -139,6 +186,9 @@ def wire(network: Network, workers: int, shards: int = 0) -> Wiring:
         latency_s=np.array([level.latency_s for level in levels]),
         core=core,
         rate=np.array(rates, np.float64),
+        links=np.array([x.links for x in below if any(y.links > 1 for y in below)], np.int64),
+        inside=np.array([x.inside for x in below if any(y.inside for y in below)], np.bool_),
+        rails=network.rails,
     )
 
 
@@ -151,10 +201,11 @@ def _numbered(
     rates: list[float] = []
     for level, count in zip(levels, counts, strict=True):
         speed = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
+        towards = level.down_bandwidth_bytes_per_s
         up.append(len(rates))
         rates += [speed] * count
         down.append(up[-1] if level.duplex == "half" else len(rates))
-        rates += [speed] * (count if level.duplex == "full" else 0)
+        rates += [towards or speed] * (count if level.duplex == "full" else 0)
     return up, down, rates
 
 
@@ -180,7 +231,11 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
         if not outside and a == b:
             top = False
             break
+        if leaves(wiring, level, source, target):
+            continue
         latency_s += wiring.latency_s[level]
+        if len(wiring.links) > 0:
+            a, b = link_of(wiring, level, source), link_of(wiring, level, target)
         if not from_server:
             way[place] = wiring.up[level] + a
             place += 1
@@ -195,8 +250,36 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
         place += 1
     if outside:
         latency_s += wiring.latency_s[levels]
-    if top and wiring.core != NO_LINK:
+    if top and wiring.core != NO_LINK and (outside or not one_rail(wiring, source, target)):
         way[place] = wiring.core
         place += 1
     way[place:] = NO_LINK
     return latency_s
+
+
+@kernel
+def link_of(wiring: Wiring, level: int, worker: int) -> int:
+    """The number, at its level, of the link that a worker uses."""
+    group, links = wiring.group[level], wiring.links[level]
+    return worker // group * links + worker % group * links // group
+
+
+@kernel
+def leaves(wiring: Wiring, level: int, source: int, target: int) -> bool:
+    """Whether a message goes past a level that only what stays below the next one passes."""
+    if len(wiring.inside) == 0 or not wiring.inside[level]:
+        return False
+    above = wiring.group[level + 1]
+    outside = source >= wiring.workers or target >= wiring.workers
+    return outside or source // above != target // above
+
+
+@kernel
+def one_rail(wiring: Wiring, source: int, target: int) -> bool:
+    """Whether two workers' highest links have one number in their groups."""
+    if not wiring.rails:
+        return False
+    last = len(wiring.group) - 1
+    links = wiring.links[last] if len(wiring.links) > 0 else 1
+    group = wiring.group[last]
+    return source % group * links // group == target % group * links // group

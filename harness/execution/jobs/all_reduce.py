@@ -12,8 +12,7 @@ from harness.execution.runs.config import plain
 from harness.execution.runs.executed import Watch, executed
 from harness.simulator import Cluster
 from harness.simulator.exchange import AllReduce
-from harness.simulator.protocols.round_end import network_of
-from harness.simulator.topology import wire
+from harness.simulator.protocols.round_end import wired
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1
@@ -52,7 +51,7 @@ def timed(config: AllReduceConfig, store: Store, watch: Watch) -> Run:
 
 
 def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
-    reduce = AllReduce(config.collective, wire(network_of(config.cluster), config.workers))
+    reduce = AllReduce(config.collective, wired(config.cluster, config.workers))
     sent = reduce.messages(np.zeros(config.workers), config.size_bytes)
     columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
     for row, size_bytes, sent_s, arrived_s in zip(*columns, strict=True):

@@ -34,7 +34,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.simulator.cluster import Cluster
-from harness.simulator.collectives import ALGORITHMS
+from harness.simulator.collectives import EXCHANGES
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.exchange import AllReduce
 from harness.simulator.jit import kernel
@@ -57,10 +57,9 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.protocols.round_end import State, network_of, plan, reduce
+from harness.simulator.protocols.round_end import State, network_of, plan, reduce, wired
 from harness.simulator.protocols.rounds import LOST_TASK, TASK, recorded, under_way
 from harness.simulator.timeline import Contributions, Timeline
-from harness.simulator.topology import wire
 from harness.spec import Spec, setting
 
 __all__ = ["Averaging"]
@@ -87,7 +86,7 @@ class Averaging(Spec, TimingProtocol):
     Attributes:
         every: minibatches between two averages.
         overlap: whether workers go on while their parameters are averaged.
-        collective: the all-reduce algorithm.
+        collective: the all-reduce algorithm, or ``gather`` for what cannot be added up on its way.
         buckets: bytes of each bucket in which gradients travel while the others are computed, in
             the order in which they are; the last one named stands for all that follow. Without
             any, nothing travels before all is computed.
@@ -96,10 +95,11 @@ class Averaging(Spec, TimingProtocol):
     name = "averaging"
     endures_faults = True
     meets_on_network = True
+    compresses = True
 
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
-    collective: str = setting("ring", one_of=tuple(ALGORITHMS))
+    collective: str = setting("ring", one_of=tuple(EXCHANGES))
     buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
@@ -136,7 +136,7 @@ class Averaging(Spec, TimingProtocol):
             tasks=np.zeros(workers, TASK),
             later=np.zeros(workers, TASK),
             machine=cluster,
-            collective=AllReduce(self.collective, wire(network, workers), group),
+            collective=AllReduce(self.collective, wired(cluster, workers), group),
             absences=new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
         )

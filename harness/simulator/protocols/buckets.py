@@ -58,6 +58,7 @@ def in_buckets(
     slowdown: float,
     pause_s: float = 0.0,
     add_s_per_byte: float = 0.0,
+    ratio: float = 1.0,
 ) -> tuple[Any, Any]:
     """Compute and average bucket after bucket.
 
@@ -69,6 +70,7 @@ def in_buckets(
         slowdown: of computing while a bucket is averaged.
         pause_s: before a worker enters the last all-reduce.
         add_s_per_byte: time it takes to add what has been received.
+        ratio: bytes that are sent over those of the gradients.
 
     Returns:
         [M] when each member has its last gradients, and [M] when it has all averages.
@@ -80,5 +82,5 @@ def in_buckets(
         slowly_s = np.maximum(left_s - full_s, 0.0) * (1.0 - 1.0 / slowdown)
         full_s = full_s + np.minimum(slowdown * alone_s, alone_s + slowly_s)
         joined_s = np.maximum(full_s, left_s) + (pause_s if place == last else 0.0)
-        left_s = collective.ends_s(joined_s, part, add_s_per_byte)
+        left_s = collective.ends_s(joined_s, part * ratio, add_s_per_byte)
     return full_s, left_s

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.cluster import Cluster
+from harness.simulator.costs import own_links
 from harness.simulator.jit import kernel
 from harness.simulator.network import Traffic, new_traffic, reserve, start
 from harness.simulator.topology import wire
@@ -53,7 +54,9 @@ def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads 
         return None
     rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
     return Roads(
-        traffic=new_traffic(wire(cluster.network, workers, shards), slots),
+        traffic=new_traffic(
+            wire(cluster.network, workers, shards, own_links(cluster, workers)), slots
+        ),
         size_bytes=np.zeros(slots),
         sent=np.zeros(slots, np.int64),
         staging_bytes_per_s=rate if pageable and rate is not None else np.inf,

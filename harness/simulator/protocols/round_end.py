@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, computation_s
+from harness.simulator.costs import Costs, computation_s, own_links
 from harness.simulator.exchange import AllReduce
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.absences import Absences
 from harness.simulator.protocols.buckets import in_buckets, sizes
-from harness.simulator.topology import Level, Network
+from harness.simulator.topology import Level, Network, Wiring, wire
 
-__all__ = ["State", "network_of", "plan", "reduce"]
+__all__ = ["State", "network_of", "plan", "reduce", "wired"]
 
 
 class State(NamedTuple):
@@ -59,6 +59,11 @@ def network_of(cluster: Cluster) -> Network:
     )
 
 
+def wired(cluster: Cluster, workers: int) -> Wiring:
+    """The links of `network_of` a cluster, numbered."""
+    return wire(network_of(cluster), workers, own=own_links(cluster, workers))
+
+
 def plan(state: State, costs: Costs, join_s: Any) -> None:
     """When each worker takes part in the all-reduce and has the average, and so the fold."""
     tasks, size = state.tasks, costs.parameter_bytes
@@ -68,7 +73,7 @@ def plan(state: State, costs: Costs, join_s: Any) -> None:
         return
     join_s = join_s + _average_s(state)
     tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s, np.inf)
-    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size)
+    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size) + _coding_s(state, size)[0]
     reduce(state, size, -math.inf)
 
 
@@ -80,20 +85,23 @@ def _plan_buckets(state: State, costs: Costs) -> None:
     mine, backward_s = tasks[there], np.zeros(len(there))
     last_minibatches(costs, mine, there, backward_s)
     backward_s *= parallel.slowdown * parallel.backward_share
+    begins_s = mine["compute_end_s"] - backward_s
+    encode_s, decode_s = _coding_s(state, costs.parameter_bytes)
     computed_s, reduced_s = in_buckets(
         state.collective.among(there),
         sizes(state.buckets, costs.parameter_bytes),
-        mine["compute_end_s"] - backward_s,
-        backward_s,
+        begins_s,
+        backward_s + encode_s,
         parallel.overlap_slowdown,
         _average_s(state),
         _add_s_per_byte(state),
+        _ratio(state),
     )
     tasks["compute_end_s"][there] = computed_s
     tasks["join_s"][there] = computed_s + _average_s(state)
     tasks["pushed_s"] = tasks["join_s"]
     tasks["reduced_s"][there] = reduced_s
-    _fetch(state, 0.0)
+    _fetch(state, decode_s)
 
 
 @kernel
@@ -124,15 +132,15 @@ def reduce(state: State, size: float, from_s: float) -> None:
     there = np.flatnonzero(tasks["is_read"])
     ready_s = np.maximum(tasks["pushed_s"][there], from_s)
     tasks["reduced_s"] = -np.inf
-    reduced_s = state.collective.among(there).ends_s(ready_s, size, _add_s_per_byte(state))
-    tasks["reduced_s"][there] = reduced_s
-    _fetch(state, size)
+    sent, add_s = size * _ratio(state), _add_s_per_byte(state)
+    tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
+    _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
 
 
-def _fetch(state: State, size: float) -> None:
-    """Everybody copies the average back; the fold is complete when the last one has it."""
+def _fetch(state: State, seconds: float) -> None:
+    """Everybody has the average so long after its messages; the last one completes the fold."""
     tasks = state.tasks
-    tasks["fetched_s"] = tasks["reduced_s"] + _stage_s(state, size)
+    tasks["fetched_s"] = tasks["reduced_s"] + seconds
     state.clock[0]["fold_s"] = tasks["fetched_s"].max()
 
 
@@ -142,3 +150,18 @@ def _stage_s(state: State, size: float) -> float:
     if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
         return size / host.staging_bytes_per_s
     return 0.0
+
+
+def _ratio(state: State) -> float:
+    """Bytes that are sent over those of the parameters."""
+    return state.machine.compression.ratio if state.machine.compression else 1.0
+
+
+def _coding_s(state: State, size: float) -> tuple[float, float]:
+    """How long it takes to compress parameters, and to undo it; one worker sends nothing."""
+    coder = state.machine.compression
+    if coder is None or len(state.tasks) == 1:
+        return 0.0, 0.0
+    rates = (coder.encode_bytes_per_s, coder.decode_bytes_per_s)
+    encode_s, decode_s = (0.0 if rate is None else size / rate for rate in rates)
+    return encode_s, decode_s
