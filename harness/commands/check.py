@@ -31,7 +31,8 @@ __all__ = ["Finding", "check", "findings", "solution"]
 SETTLED = 0.2  # the share of the folds that is left out as the start
 ENOUGH = 20  # folds a worker, below which the start still tells
 MOST_SOLVED = 2000  # workers beyond which the chain of M/D/1//N takes too long
-MEASURED_WIDTH = 12
+WIDTHS = (35, 10, 22, 8)
+"""Of the columns, which a space parts."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,13 @@ class Finding:
         """For people: at most 80 columns."""
         bounds = self.theory if isinstance(self.theory, tuple) else (self.theory,)
         theory = " to ".join(f"{edge:.4g}" for edge in bounds)
-        return (
-            f"  {self.what:<38}{self.measured:>{MEASURED_WIDTH}.4g}{theory:>19}{self.error:>8.2%}"
-        )
+        error = f"{self.error:.2%}" if self.error < 10.0 else ">1000%"
+        return _columns(self.what, f"{self.measured:.4g}", theory, error)
+
+
+def _columns(what: str, *figures: str) -> str:
+    aligned = [text.rjust(width) for text, width in zip(figures, WIDTHS[1:], strict=True)]
+    return " ".join([what.ljust(WIDTHS[0]), *aligned])
 
 
 def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
@@ -73,7 +78,7 @@ def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
     folds, workers = len(timeline.folds), simulation.workers
     yield ""
     yield f"{workers} workers against theory, last {1 - SETTLED:.0%} of {folds} folds"
-    yield f"  {'':<38}{'measured':>{MEASURED_WIDTH}}{'theory':>19}{'error':>8}"
+    yield _columns("", "measured", "theory", "error")
     yield from (finding.line() for finding in findings(simulation, timeline))
     if folds < ENOUGH * workers:
         needed = f"--folds {ENOUGH * workers}"

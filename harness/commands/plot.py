@@ -48,7 +48,7 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
         path: ends with ``.svg``, ``.png`` or ``.pdf``.
         title: of the page.
         timings: the rows of the table.
-        timeline: of the last one.
+        timeline: of the last one; of its long run, a stretch.
 
     Raises:
         UserError: the file cannot be written, or nothing takes time.
@@ -56,7 +56,7 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
     if not timings[-1].virtual_s > 0.0:
         raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
     with styled():
-        content = rendered(page(title, timings, timeline), path.suffix[1:])
+        content = rendered(page(title, timings, timeline), path.suffix[1:] or "svg")
     with written_whole(path, "the plot") as draft:
         draft.write_bytes(content)
 
@@ -71,8 +71,10 @@ def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
     axes = figure.subplot_mosaic(MOSAIC, height_ratios=heights)
     figure.suptitle(f"{title}, {last.workers:,} workers".replace(", 1 workers", ", 1 worker"))
     _gantt(axes["g"], timeline, last.workers)
-    _histogram(axes["s"], timeline.staleness(), "staleness (folds)", whole=True)
-    _histogram(axes["l"], *_in_units(timeline.lag_s()))
+    found = last.long_run
+    staleness, lag_s = (timeline.staleness(), timeline.lag_s()) if found is None else found.single
+    _histogram(axes["s"], staleness, "staleness (folds)", whole=True)
+    _histogram(axes["l"], *_in_units(lag_s))
     _speedup(axes["u"], timings)
     return figure
 
@@ -93,15 +95,23 @@ def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
     """A few rounds from the middle of the simulation."""
     lanes = min(workers, MOST_LANES)
     shown = few_lanes(timeline, lanes)
-    times_s = timeline.folds.time_s
-    width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
-    latest_s = max(0.0, float(times_s[-1]) - width_s)
-    start_s = min(float(times_s[len(times_s) // 2]), latest_s)
-    edges = {"start_s": start_s, "end_s": min(start_s + width_s, float(times_s[-1]))}
-    gantt.drawn(axes, _thinned(gantt.window(shown, edges, "--plot")), {})
+    gantt.drawn(axes, _thinned(gantt.window(shown, _edges_s(shown), "--plot")), {})
     hidden = f"; {lanes} of {workers:,} workers" if lanes < workers else ""
     note = f"arrows: from a read to its fold, with its staleness{hidden}"
     axes.set_title(note, loc="right", fontsize=9, color=MUTED)
+
+
+def _edges_s(shown: Timeline) -> dict[str, float]:
+    """A few rounds after the fold in the middle, which is always within; or the last few."""
+    rows, times_s = shown.folded(), shown.folds.time_s
+    folds_s = times_s[rows.fold - shown.folds.fold[0]]
+    width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
+    middle_s = float(folds_s[len(folds_s) // 2])
+    end_s = min(middle_s + 0.9 * width_s, float(times_s[-1]))
+    return {
+        "start_s": min(end_s - width_s, np.nextafter(middle_s, -np.inf)),
+        "end_s": np.nextafter(end_s, np.inf),
+    }
 
 
 def _thinned(view: gantt.Window) -> gantt.Window:

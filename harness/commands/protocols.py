@@ -92,15 +92,15 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
     return cast("TimingProtocol", build(kind, settings, f"--protocol {arguments.protocol}"))
 
 
-def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int:
-    """How many folds to simulate: those asked for, or those of so many epochs.
+def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int | None:
+    """How many folds to simulate: those asked for, or those of so many epochs; None if neither.
 
     Raises:
         UserError: epochs are asked for where there are none, or a senseless number of them.
     """
     epochs = arguments.epochs
     if epochs is None:
-        return arguments.folds
+        return cast("int | None", arguments.folds)
     rules = protocol(arguments)
     folds = getattr(rules, "epoch_folds", None)
     each: int = folds(cluster, workers) if folds else 0

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from harness.commands import protocols
+from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
 from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
+    from harness.commands.rows import Row, Watch
     from harness.commands.sweep import Point
     from harness.commands.timing import Timing
-    from harness.simulator import Cluster, Simulation, Timeline, Workload
+    from harness.simulator import Cluster, Workload
 
 __all__ = ["configure", "run"]
 
 MOST_LAYERS = 1000
 PLOT_FORMS = (".svg", ".png", ".pdf")
+SHOWN, MOST_SHOWN = 10_000, 1 << 20
+"""Folds of a long run that are drawn, traced or checked: at least, and at most."""
+DRAWN, CHECKED = 4, 25
+"""Of these, how many a worker."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path)
     protocols.configure(parser)
     parser.add_argument("--workers", metavar="1,2,4", help="default: 1, 2, 4 … all of the file's")
-    parser.add_argument("--folds", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument(
+        "--folds", type=int, help="exactly so many from the start; default: the long run"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of all durations; default: 0")
     parser.add_argument(
         "--network",
@@ -64,94 +71,105 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate each worker count, print the table, write what was asked for."""
+    from harness.commands.memory import within_memory
     from harness.commands.sweep import points
-    from harness.commands.timing import heading, table
-    from harness.simulator import bare_throughput_per_s
 
     _check_options(arguments)
     found = points(arguments.cluster, arguments.sweep)
     if arguments.check and any(point.cluster.faults for point in found):
         _refuse("--check", arguments.cluster, "with a cluster file without [[faults]]")
-    rows = chain.from_iterable(_simulated(arguments, point) for point in found)
-    timing, simulation, timeline = next(rows)
-    timings = [timing]
-    for row in rows:
-        timing, simulation, timeline = row  # timelines are large: only the last is kept
-        timings.append(timing)
-    if not arguments.sweep:
-        bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
-        _say(heading(simulation.cluster, simulation.workload, bare_per_s))
-    _say(table(timings))
-    if arguments.check:
-        from harness.commands.check import check
-
-        _say(check(simulation, timeline))
-    _write(arguments, simulation.cluster.name, timings, timeline)
+    with within_memory():
+        _answer(arguments, found)
     return EXIT_DONE
 
 
-def _say(lines: Iterable[str]) -> None:
+def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
+    """Every row of every point, then what is said and written of them."""
+    from harness.commands.outputs import write_each
+    from harness.commands.rows import rows
+    from harness.commands.timing import heading, table, warnings
+    from harness.simulator import bare_throughput_per_s
+    from harness.simulator.output import STANDARD
+
+    out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
+    asked = [(point, *_job(arguments, point)) for point in found]
+    progress = Progress(sum(len(counts) for _, _, counts in asked), "folds")
+
+    def watch(count: int, settled: bool) -> Watch:
+        return progress.next(f"{count:,} workers", settled)
+
+    timings: list[Timing] = []
+    last: Row | None = None
+    for point, workload, counts in asked:
+        for row in rows(arguments, point, workload, counts, watch):
+            timings.append(row.timing)
+            last = row  # timelines are large: only the last is kept
+    assert last is not None
+    simulation = last.simulation
+    if not arguments.sweep:
+        bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
+        _say(heading(simulation.cluster, simulation.workload, bare_per_s), out)
+    _say(table(timings), out)
+    _say(warnings(timings), sys.stderr)
+    write_each(_writers(arguments, timings, last, out))
+
+
+def _say(lines: Iterable[str], out: TextIO) -> None:
     for line in lines:
-        print(line)
+        print(line, file=out)
 
 
-def _write(
-    arguments: argparse.Namespace, title: str, timings: Sequence[Timing], timeline: Timeline
-) -> None:
-    """The files that were asked for; the timeline is that of the last row."""
+def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
+    return {f"--{name}": getattr(arguments, name) for name in ("plot", "trace", "json")}
+
+
+def _writers(
+    arguments: argparse.Namespace, timings: Sequence[Timing], last: Row, out: TextIO
+) -> Iterator[Callable[[], object]]:
+    """What writes each thing that was asked for; the timeline is that of the last row."""
     from harness.commands.timing import record
 
-    if arguments.plot is not None:
-        from harness.commands.plot import draw
-
-        draw(arguments.plot, title, timings, timeline)
+    rounds = CHECKED if arguments.check else DRAWN if arguments.plot is not None else 0
+    folds = min(max(SHOWN, rounds * last.simulation.workers), MOST_SHOWN)
+    if arguments.json is not None:
+        records = [record(timing) for timing in timings]
+        yield lambda: _write_json(arguments.json, records)
     if arguments.trace is not None:
         from harness.simulator.trace import write_trace
 
-        write_trace(timeline, arguments.trace)
-    if arguments.json is not None:
-        _write_json(arguments.json, [record(timing) for timing in timings])
+        yield lambda: write_trace(last.shown(folds), arguments.trace)
+    if arguments.check:
+        from harness.commands.check import check
+
+        yield lambda: _say(check(last.simulation, last.shown(folds)), out)
+    if arguments.plot is not None:
+        from harness.commands.plot import draw
+
+        name = last.simulation.cluster.name
+        yield lambda: draw(arguments.plot, name, timings, last.shown(folds))
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Refuse what can be refused before anything is simulated."""
+    from harness.commands.outputs import check_outputs
     from harness.simulator import protocol_named
+    from harness.simulator.output import STANDARD
 
-    if not 1 <= arguments.folds <= MOST_FOLDS:
+    if arguments.folds is not None and not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
     protocol = protocols.protocol(arguments)
     if arguments.check and protocol != protocol_named("parameter_server"):
         _refuse("--check", arguments.protocol, "with parameter_server and its default settings")
-    for option in ("plot", "trace", "json"):
-        path = getattr(arguments, option)
-        if path is not None and not _is_writable(path):
-            _refuse(f"--{option}", path, "a file in a folder that exists and can be written")
-    if arguments.plot is not None and arguments.plot.suffix not in PLOT_FORMS:
-        _refuse("--plot", arguments.plot, f"a name that ends with {', '.join(PLOT_FORMS)}")
+    check_outputs(_outputs(arguments), [arguments.cluster])
+    plot = arguments.plot
+    if plot is not None and plot != STANDARD and plot.suffix not in PLOT_FORMS:
+        _refuse("--plot", plot, f"a name that ends with {', '.join(PLOT_FORMS)}")
 
 
-def _simulated(
-    arguments: argparse.Namespace, point: Point
-) -> Iterator[tuple[Timing, Simulation, Timeline]]:
-    """Each worker count of one cluster; in a sweep by default all of its workers only."""
-    from harness.commands.timing import throughput_per_s, timing_of
-    from harness.simulator import Simulation, bare_throughput_per_s
-
-    cluster, workload = point.cluster, _workload(arguments, point.cluster)
-    protocol = protocols.protocol(arguments)
-
-    def simulate(workers: int) -> tuple[Simulation, Timeline]:
-        simulation = Simulation(cluster, protocol, workload, workers, arguments.seed)
-        folds = protocols.folds(arguments, cluster, workers)
-        return simulation, simulation.advance(folds=folds)
-
-    single, alone = simulate(1)
-    single_per_s = throughput_per_s(alone, single.now_s)
-    bare_per_s = bare_throughput_per_s(cluster, workload)
-    for count in _worker_counts(arguments.workers, cluster, alone=bool(point.values)):
-        simulation, timeline = (single, alone) if count == 1 else simulate(count)
-        timing = timing_of(simulation, timeline, single_per_s, bare_per_s)
-        yield replace(timing, swept=point.values), simulation, timeline
+def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
+    """The workload and the worker counts; in a sweep by default all of its workers only."""
+    counts = _worker_counts(arguments.workers, point.cluster, alone=bool(point.values))
+    return _workload(arguments, point.cluster), counts
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
@@ -200,10 +218,6 @@ def _worker_counts(text: str | None, cluster: Cluster, alone: bool) -> list[int]
 
 def _refuse(option: str, value: object, allowed: str) -> NoReturn:
     raise UserError(f"{option}: {str(value)!r} is not allowed; allowed: {allowed}")
-
-
-def _is_writable(path: Path) -> bool:
-    return path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:

@@ -16,8 +16,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.simulator import Cluster, Simulation, Timeline, Workload
+    from harness.simulator.steady import LongRun
 
-__all__ = ["Timing", "heading", "record", "table", "throughput_per_s", "timing_of"]
+__all__ = [
+    "Timing",
+    "heading",
+    "record",
+    "table",
+    "throughput_per_s",
+    "timing_of",
+    "timing_of_long_run",
+    "warnings",
+]
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,10 @@ class Timing:
         single_per_s: the same of one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
         staleness, lag_s: mean, median, 95th percentile and largest.
-        sha256: of the timeline.
+        sha256: of the timeline; empty if nobody asked.
         swept: the values put into the cluster file, by key.
+        long_run: what the figures are of, where no number of folds was asked for.
+        transient: whether the folds that were asked for say little of the long run.
     """
 
     workers: int
@@ -46,6 +58,8 @@ class Timing:
     lag_s: Mapping[str, float]
     sha256: str
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
+    long_run: LongRun | None = None
+    transient: bool = False
 
     @property
     def speedup(self) -> float:
@@ -82,6 +96,34 @@ def timing_of(
     )
 
 
+def timing_of_long_run(
+    simulation: Simulation, found: LongRun, sha256: str, single_per_s: float, bare_per_s: float
+) -> Timing:
+    """The figures of a long run; the largest staleness and lag are those of its start, too.
+
+    Args:
+        simulation: at its end.
+        found: in it.
+        sha256: of its timeline.
+        single_per_s: as for `timing_of`.
+        bare_per_s: likewise.
+    """
+    staleness, lag_s = found.single
+    stalest, latest_s = found.largest
+    return Timing(
+        workers=simulation.workers,
+        folds=found.folds,
+        virtual_s=simulation.now_s,
+        throughput_per_s=found.throughput_per_s.value,
+        single_per_s=single_per_s,
+        bare_per_s=bare_per_s,
+        staleness={**_summary(staleness), "mean": found.staleness.value, "max": stalest},
+        lag_s={**_summary(lag_s), "mean": found.lag_s.value, "max": latest_s},
+        sha256=sha256,
+        long_run=found,
+    )
+
+
 def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
     """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
     minibatches = int(timeline.kept().steps.sum())
@@ -89,8 +131,14 @@ def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
 
 
 def record(timing: Timing) -> dict[str, Any]:
-    """One object of ``--json``; a throughput or ratio that is not finite is null."""
+    """One object of ``--json``; a throughput or ratio that is not finite is null.
+
+    Of a long run it has a table ``long_run`` besides, of folds that are a transient says so.
+    """
     swept = {"sweep": dict(timing.swept)} if timing.swept else {}
+    more: dict[str, Any] = {"transient": True} if timing.transient else {}
+    if timing.long_run is not None:
+        more = {"long_run": _long_run(timing.long_run)}
     return {
         **swept,
         "workers": timing.workers,
@@ -101,6 +149,20 @@ def record(timing: Timing) -> dict[str, Any]:
         "staleness": dict(timing.staleness),
         "lag_s": dict(timing.lag_s),
         "timeline_sha256": timing.sha256,
+        **more,
+    }
+
+
+def _long_run(found: LongRun) -> dict[str, Any]:
+    """The start that was dropped, and 95% intervals, of an infinite throughput null."""
+    return {
+        "warm_up_folds": found.warm_up_folds,
+        "warm_up_s": found.warm_up_s,
+        "throughput_per_s": [_finite(edge) for edge in found.throughput_per_s[1:]],
+        "staleness_mean": list(found.staleness[1:]),
+        "lag_mean_s": list(found.lag_s[1:]),
+        "reached": found.reached,
+        "lacks": found.lacks,
     }
 
 
@@ -117,6 +179,21 @@ def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator
     yield f"  {format_quantity(workload.parameter_bytes, 'B')} of parameters"
     yield f"  one device alone, no server: {bare_per_s:.4g} minibatches/s"
     yield ""
+
+
+def warnings(rows: Sequence[Timing]) -> Iterator[str]:
+    """A line for each row whose figures are to be read with care."""
+    for row in rows:
+        what = "".join(f"{key} = {_shown(value)}, " for key, value in row.swept.items())
+        name = f"{what}{row.workers:,} workers"
+        if row.long_run is not None and not row.long_run.reached:
+            spent = f"{row.folds:,} folds"
+            yield f"warning: {name}: not settled after {spent}: {row.long_run.lacks}"
+        if row.transient:
+            yield (
+                f"warning: {name}: {row.folds:,} folds are a transient, not the long run;"
+                " without --folds that is simulated"
+            )
 
 
 @dataclass(frozen=True)
@@ -141,12 +218,20 @@ COLUMNS = (
     _Column("lag", "p95", 9, lambda row: format_seconds(row.lag_s["p95"])),
 )
 
+WITHIN = _Column("95%", "within", 6, lambda row: _percent(row))
+"""In the place of the largest staleness, which grows with the length of a long run."""
+
 
 def table(rows: Sequence[Timing]) -> Iterator[str]:
     """The table: at most 80 columns, unless several keys are swept."""
     columns = [_swept_column(key, rows) for key in rows[0].swept]
     spare = {"device", "max"} if columns else set[str]()
-    columns += [column for column in COLUMNS if column.title not in spare]
+    if rows[0].long_run is not None:
+        columns += [COLUMNS[0], COLUMNS[1], WITHIN, *COLUMNS[2:]]
+        spare |= {"max"}
+    else:
+        columns += COLUMNS
+    columns = [column for column in columns if column.title not in spare]
     yield _above(columns)
     yield " ".join(column.title.rjust(column.width) for column in columns)
     for row in rows:
@@ -173,6 +258,17 @@ def _above(columns: Sequence[_Column]) -> str:
         name = above if len(above) <= width else above.split()[0][:width]
         pieces.append(name.center(width) if len(group) > 1 else name.rjust(width))
     return " ".join(pieces).rstrip()
+
+
+def _percent(row: Timing) -> str:
+    """The wider interval of throughput and mean staleness, relative to it; "?" if too wide."""
+    if row.long_run is None:
+        return ""
+    per_s, staleness = row.long_run.throughput_per_s, row.long_run.staleness
+    wide = max(_ratio(per_s.width, per_s.value), staleness.width / max(staleness.value, 1.0))
+    if wide < 5e-4:
+        return "<0.1%"
+    return f"±{wide:.1%}" if wide < 0.9995 else ">100%"
 
 
 def _count(value: float, decimals: int = 0) -> str:

@@ -1,0 +1,65 @@
+"""The files that a command is asked to write: refused beforehand, or written each for itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.simulator.output import STANDARD, refuse_to_replace
+
+__all__ = ["check_outputs", "write_each"]
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
+    """Refuse what can be refused before anything is simulated.
+
+    Args:
+        outputs: by option; None is not asked for.
+        inputs: files that are read, and so not to be overwritten.
+
+    Raises:
+        UserError: an output cannot be written, is an input, or is that of another option.
+    """
+    named: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        _check_place(option, path)
+        for other in inputs:
+            if path.exists() and other.exists() and path.samefile(other):
+                raise UserError(f"{option}: {str(path)!r} is read; allowed: another file")
+        known = named.setdefault(STANDARD if path == STANDARD else path.resolve(), option)
+        if known != option:
+            raise UserError(f"{option}: {str(path)!r} is that of {known}; allowed: another file")
+
+
+def _check_place(option: str, path: Path) -> None:
+    if path == STANDARD:
+        return
+    try:
+        there = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        there = False
+    if not there:
+        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+        allowed = "a file in a folder that exists and can be written, or - for standard output"
+        raise UserError(f"{option}: {shown!r} is not allowed; allowed: {allowed}")
+    refuse_to_replace(path, option)
+
+
+def write_each(writers: Iterable[Callable[[], object]]) -> None:
+    """Call every writer, whatever becomes of the others.
+
+    Raises:
+        UserError: in one line, what went wrong with those that failed.
+    """
+    wrong: list[str] = []
+    for write in writers:
+        try:
+            write()
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UserError("; ".join(wrong))

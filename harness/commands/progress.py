@@ -1,0 +1,75 @@
+"""What a long command says on stderr while it works: how far it is, and how long it will take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+__all__ = ["Progress"]
+
+LONG_S = 10.0
+"""Only a command that takes longer says anything."""
+EVERY_S = 5.0
+ENOUGH_S = 1.0
+"""Time after which the rest can be foretold from what was done."""
+
+
+def print_on_stderr(line: str) -> None:
+    """One line, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Of several pieces of work one after another, each in steps.
+
+    Args:
+        pieces: how many there will be.
+        unit: what a step is, e.g. ``"folds"``.
+        clock: seconds; only differences count.
+        say: what a line is given to.
+    """
+
+    def __init__(
+        self,
+        pieces: int,
+        unit: str,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], object] = print_on_stderr,
+    ) -> None:
+        self.pieces, self.unit, self.clock = pieces, unit, clock
+        self.say = say
+        self.began_s = self.piece_s = self.clock()
+        self.said_s = -EVERY_S
+        self.piece = 0
+
+    def next(self, name: str, settled: bool = True) -> Callable[[int, int], None]:
+        """A further piece begins; what is returned is told the steps done, and how many there are.
+
+        Args:
+            name: of the piece, as ``"8 workers"``.
+            settled: whether the number of steps is known, and not only the most there may be.
+        """
+        self.piece += 1
+        self.piece_s = self.clock()
+
+        def watch(done: int, steps: int) -> None:
+            spent_s = self.clock() - self.piece_s
+            if spent_s < ENOUGH_S or done == 0:
+                return
+            left_s = spent_s * max(steps - done, 0) / done
+            self._tell(
+                name, f"{done:,} of {'' if settled else 'at most '}{steps:,}", left_s, settled
+            )
+
+        return watch
+
+    def _tell(self, name: str, done: str, left_s: float, settled: bool) -> None:
+        now_s = self.clock()
+        long = now_s - self.began_s > LONG_S or (settled and now_s + left_s - self.began_s > LONG_S)
+        if not long or now_s - self.said_s < EVERY_S:
+            return
+        self.said_s = now_s
+        place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
+        word = "about" if settled else "at most"
+        self.say(f"{name}{place}: {done} {self.unit}, {word} {left_s:.0f} s left")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.cli import main
+from harness.commands import memory
+from harness.commands.memory import available_bytes, refuse_beyond_memory, within_memory
+from harness.errors import UserError
+from harness.simulator.output import written_whole
+
+K20M = "reproductions/clusters/k20m-server.toml"
+SMALL = ["simulate", K20M, "--folds", "100", "--workers", "2"]
+
+
+def refused(capsys, *options: object) -> str:
+    code = main([*SMALL, *map(str, options)])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_json_on_standard_output_is_json_alone(capsys):
+    assert main([*SMALL, "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["folds"] == 100
+    assert "minibatches" in err
+
+
+def test_a_page_on_standard_output_is_svg(capfdbinary):
+    assert main([*SMALL, "--plot", "-"]) == 0
+    assert capfdbinary.readouterr().out.startswith(b"<?xml")
+
+
+def test_two_outputs_go_to_two_places(capsys, tmp_path):
+    same = tmp_path / "same"
+    assert "--json: '-' is that of --trace" in refused(capsys, "--json", "-", "--trace", "-")
+    assert "is that of" in refused(capsys, "--json", same, "--trace", tmp_path / "." / "same")
+
+
+def test_what_is_read_is_not_overwritten(capsys, tmp_path):
+    cluster = tmp_path / "c.toml"
+    cluster.write_bytes(Path(K20M).read_bytes())
+    link = tmp_path / "link.json"
+    link.symlink_to(cluster)
+    for path in (cluster, link):
+        code = main(["simulate", str(cluster), "--folds", "50", "--json", str(path)])
+        assert code == 2
+        assert "is read; allowed: another file" in capsys.readouterr().err
+    assert cluster.read_bytes() == Path(K20M).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "link to a device"])
+def test_only_regular_files_are_replaced(capsys, tmp_path, kind):
+    path = tmp_path / "there"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/null")
+    else:
+        path.symlink_to("/dev/null")
+    assert "not a regular file; allowed" not in refused(capsys, "--folds", "0")
+    assert "(not a regular file); allowed: a file, or -" in refused(capsys, "--json", path)
+    assert not path.is_file()
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    with written_whole(link, "it") as draft:
+        draft.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "target"]
+
+
+def test_other_outputs_are_written_though_one_fails(capsys, tmp_path):
+    free = tmp_path / "free.toml"
+    free.write_text(
+        'name = "free"\nworkers = [{count = 2, device = "d"}]\n[devices.d]\n'
+        "[workload]\nminibatch_frames = 1\nflops_per_frame = 0\nparameter_bytes = 0\n"
+    )
+    paths = {name: tmp_path / f"out.{name}" for name in ("svg", "json", "trace")}
+    outputs = ["--plot", paths["svg"], "--json", paths["json"], "--trace", paths["trace"]]
+    assert main(["simulate", str(free), "--folds", "20", "--check", *map(str, outputs)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--check: no time passes" in err
+    assert "--plot: no time passes" in err
+    assert json.loads(paths["json"].read_text())
+    assert json.loads(paths["trace"].read_text())
+    assert not paths["svg"].exists()
+
+
+def test_a_page_of_unequal_workers_shows_a_fold(tmp_path):
+    """Few of many workers have folded in a window that is taken from all of them."""
+    cluster = "reproductions/clusters/heterogeneous-10k.toml"
+    page = tmp_path / "page.png"
+    options = ["--workers", "500", "--folds", "2000", "--plot", str(page)]
+    assert main(["simulate", cluster, *options]) == 0
+    assert page.stat().st_size > 10_000
+
+
+def test_more_memory_than_there_is_is_refused_with_the_figure(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2e9)
+    refuse_beyond_memory("--folds", 1e9)
+    with pytest.raises(UserError, match=r"--folds: needs about 3 GB .* allowed: .* 2 GB"):
+        refuse_beyond_memory("--folds", 3e9)
+
+
+def test_an_array_beyond_the_memory_is_a_line_and_no_traceback():
+    assert available_bytes() > 1e8
+    line = r"memory: .* (GiB|TiB|PiB) more than the .* there were"
+    with pytest.raises(UserError, match=line), within_memory():
+        np.ones(1 << 44)
