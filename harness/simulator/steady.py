@@ -37,6 +37,7 @@ __all__ = [
     "is_transient",
     "long_run",
     "ratio",
+    "settled",
     "warm_up",
 ]
 
@@ -248,6 +249,26 @@ def is_transient(timeline: Timeline) -> bool:
     stale = max(abs(_mean_staleness(all_of) - mean), older)
     rates = [float(x.minibatches.sum() / max(x.seconds.sum(), 1e-300)) for x in (all_of, rest)]
     return stale > TELLS * max(mean, 1.0) or abs(rates[0] - rates[1]) > TELLS * rates[1]
+
+
+def settled(timeline: Timeline) -> tuple[int, Estimate]:
+    """Of a timeline from its start: the folds of the start, and folds a second after it.
+
+    Raises:
+        ValueError: fewer than two folds.
+    """
+    if len(timeline.folds) < 2:
+        raise ValueError("a rate needs two folds")
+    size = max(1, len(timeline.folds) // BATCHES)
+    stretch = _Stretch(0, 0.0, size, len(timeline.folds) // size)
+    stretch.add(timeline)
+    start = _start(stretch.batches)
+    rest = stretch.batches.after(start)
+    count = max(1, len(rest.seconds) // FEW)
+    few = rest.merged(count)
+    if not few.seconds.sum() > 0.0:
+        return size * start, Estimate(math.inf, math.inf, math.inf)
+    return size * start, ratio(np.full(len(few.seconds), float(size * count)), few.seconds)
 
 
 def warm_up(values: Floats) -> int:

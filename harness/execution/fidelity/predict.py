@@ -77,6 +77,9 @@ def _shown(config: Config, share: float, run: Whole, alone: Whole) -> Iterator[s
     if sequence:
         yield f"{'frames kept':28} {share:.3g} of all"
     yield f"{'folds a second':28} {run.per_s:.5g}"
+    if run.beyond is not None:
+        edges = f"{run.beyond.low:.5g} to {run.beyond.high:.5g}"
+        yield f"{'  95% interval':28} {edges}, from {len(run.timeline.folds)} folds"
     speed_up = run.minibatches_per_s / alone.minibatches_per_s
     yield f"{f'speed-up over one {worker}':28} {speed_up:.4g}"
     for name, read in reads(config).items():

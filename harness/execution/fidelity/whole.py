@@ -20,9 +20,10 @@ from harness.execution.runs.boundaries import SEARCH, Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Cluster, Simulation, Timeline, concat
+from harness.simulator.steady import Estimate, settled
 
 MOST_FOLDS = 200_000
-"""Folds that are simulated; a longer run goes on at the rate that it had by then."""
+"""Folds that are simulated; a longer run goes on at the rate that it has after its start."""
 WITHOUT_LIMIT = 10**9
 KeptOf = Callable[[int], int]
 """How many frames of an utterance, by its number, enter minibatches."""
@@ -34,15 +35,17 @@ class Whole:
 
     Attributes:
         timeline: of the folds that were simulated: all, or the first ones of a long run.
-        per_s: folds a second.
+        per_s: folds a second; of a long run, without its start.
         folds: of every pass.
         ends_s: when each pass ends; beyond the simulated folds, at their rate.
+        beyond: of a long run, the rate with its 95% interval; None if all was simulated.
     """
 
     timeline: Timeline
     per_s: float
     folds: tuple[int, ...]
     ends_s: tuple[float, ...]
+    beyond: Estimate | None = None
 
     @classmethod
     def of(
@@ -50,6 +53,9 @@ class Whole:
     ) -> Whole:
         """A run of which the ends of the first passes are known, or of none."""
         known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
+        if sum(folds) > len(timeline.folds) > 1:
+            rate = settled(timeline)[1]
+            known = replace(known, per_s=rate.value, beyond=rate)
         rest = list(accumulate(folds))[len(ends_s) :]
         return replace(known, ends_s=(*ends_s, *map(known.second_of, rest)))
 

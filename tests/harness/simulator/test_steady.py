@@ -16,7 +16,7 @@ from harness.simulator.horizon import history, horizon_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.queueing import machine_repairman
-from harness.simulator.steady import Samples, is_transient, long_run, ratio, warm_up
+from harness.simulator.steady import Samples, is_transient, long_run, ratio, settled, warm_up
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 MOST = 1 << 20
@@ -201,3 +201,13 @@ def test_workers_that_go_for_good_are_timed_from_the_start(tmp_path):
     (found,) = simulated(tmp_path, CLUSTER + faults, "--workers", "6")
     assert found["folds"] == 10_000
     assert "long_run" not in found
+
+
+def test_the_rate_of_a_timeline_is_that_after_its_start(cluster, unit_job):
+    machine = cluster(50, fold_s=0.1, jitter=EXPONENTIAL)
+    timeline = Simulation(machine, "parameter_server", unit_job).advance(folds=3_000)
+    late = replace(timeline, folds=replace(timeline.folds, time_s=timeline.folds.time_s + 50.0))
+    start, rate = settled(late)  # the first fold takes fifty seconds more
+    assert start >= 46
+    assert rate.low <= 10.0 <= rate.high
+    assert rate.value == pytest.approx(10.0, rel=1e-3)

@@ -59,6 +59,9 @@ def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     assert cut.folds == known.folds
     assert len(cut.timeline.folds) == 500
     assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.02)
+    assert known.beyond is None
+    assert cut.beyond is not None
+    assert cut.beyond.low < cut.per_s < cut.beyond.high
 
 
 def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
