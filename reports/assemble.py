@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Results, read_results, write_results
-from harness.store import Store
-from harness.store.atomic import replacing, writable_folder, write_bytes
+from harness.simulator.timeline_file import load_timeline, save_timeline
+from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, pdf, tables
+from reports import bench, figures, gantt, listing, pdf, tables
 from reports.document import document
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,7 +29,9 @@ def assemble(out: Path, results: Results | None = None) -> None:
     drawn = with_files(found, out)
     if results is not None or drawn != found:
         write_results(path, drawn)
-    pages = {**document(drawn, Store(out / "runs").runs()), "bench": bench.page(out)}
+    runs = listing.lines(drawn, out)
+    write_bytes(out / listing.NAME, listing.to_csv(runs).encode())
+    pages = {**document(drawn, runs), "bench": bench.page(out)}
     write_bytes(out / "report.pdf", pdf.compiled(pages, out))
 
 
@@ -42,13 +43,13 @@ def _stored(path: Path) -> Results:
 
 
 def _keep_timelines(results: Results, out: Path) -> None:
-    """Copy the timelines that exhibits draw from their runs, so that they stay with the report."""
+    """Keep of the timelines that exhibits draw what is drawn, so that it stays with the report."""
     for draw in (exhibit.draw for exhibit in results.exhibits):
         if "file" in draw and "run" in draw:
             target = out / str(draw["file"])
             target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as temporary:
-                shutil.copyfile(out / "runs" / str(draw["run"]) / TIMELINE, temporary)
+            whole = load_timeline(out / "runs" / str(draw["run"]) / TIMELINE)
+            save_timeline(gantt.beginning(whole, float(draw.get("end_s", 0.0))), target)
 
 
 def with_files(results: Results, out: Path) -> Results:

@@ -9,30 +9,30 @@ from typing import Any
 from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from harness.store import Run
-from reports import judged, numbers, tables
-from reports.provenance import BAD, settings_of, unexpected, wall_time, where_from
+from reports import judged, listing, numbers, tables
+from reports.listing import Line
+from reports.provenance import BAD, cited_runs, settings_of, unexpected, wall_time, where_from
 
 CAUTION = {
     "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
     "The verdicts below are not verdicts on the paper.",
     "laptop": "Laptop scale: networks and data are far smaller than the paper's. A verdict below "
-    "is about the paper's statement at this scale; the last pages list what differs.",
+    "is about the paper's statement at this scale; the last page lists what differs.",
     "overnight": "Overnight scale: the smallest at which most of the paper's conditions hold. A "
-    "verdict below is about the paper's statement at this scale; the last pages list what differs.",
+    "verdict below is about the paper's statement at this scale; the last page lists what differs.",
     "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
-    "the paper's statement at this scale; the last pages list what differs.",
+    "the paper's statement at this scale; the last page lists what differs.",
 }
 
 Data = dict[str, Any]
 
 
-def document(results: Results, runs: Sequence[Run]) -> Data:
+def document(results: Results, runs: Sequence[Line]) -> Data:
     """Everything the template prints.
 
     Args:
         results: claims and exhibits; figures must have been entered in ``files``.
-        runs: every run of the store.
+        runs: what is known of the runs behind them.
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
@@ -56,7 +56,7 @@ def document(results: Results, runs: Sequence[Run]) -> Data:
         "legend": "Ours stands beside the paper's, with its 95% interval over seeds; full "
         "precision and run hashes are in tables/*.csv.",
         "exhibits": [_exhibit(exhibit, bad) for exhibit in results.exhibits],
-        "provenance": where_from(results, runs, cited),
+        "provenance": where_from(results) | {"runs-note": runs_note(runs)},
     }
 
 
@@ -74,10 +74,19 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def cited_runs(results: Results) -> set[str]:
-    """Hashes that a row or a claim rests on."""
-    rows = [row for exhibit in results.exhibits for row in exhibit.rows]
-    return {run for item in (*rows, *results.claims) for run in item.runs}
+def runs_note(runs: Sequence[Line]) -> str:
+    """How many runs there are, and where they are listed."""
+    listed = [run for run in runs if run.hash]
+    if not listed:
+        return ""
+    plural = "s" if len(listed) != 1 else ""
+    missing = sum(run.status == listing.UNKNOWN for run in listed)
+    return (
+        f"{len(listed)} run{plural} in {listing.NAME}, one a line: its setting, hash, seed, how it "
+        "ended, and every key of its configuration that sets it apart. The hashes behind one "
+        "figure are in tables/*.csv."
+        + (f" {missing} cited runs are not stored." if missing else "")
+    )
 
 
 def _claim(claim: Claim, bad: Collection[str]) -> Data:
@@ -124,7 +133,7 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
         "id": exhibit.id,
         "label": exhibit.paper_label or exhibit.id,
         "title": exhibit.title,
-        "note": (exhibit.note + marks).strip(),
+        "note": (exhibit.note + marks + _absent(exhibit, image)).strip(),
         "image": image,
         "table": None
         if shown is None
@@ -132,12 +141,19 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
     }
 
 
+def _absent(exhibit: Exhibit, image: str | None) -> str:
+    """That a figure could not be drawn."""
+    if image or "file" not in exhibit.draw:
+        return ""
+    return f" Not drawn: {exhibit.draw['file']} is not beside these results."
+
+
 def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
     counts = Counter(claim.verdict for claim in claims)
     return [(verdict, counts[verdict]) for verdict in VERDICTS]
 
 
-def _failures(bad: Sequence[Run], facts: Mapping[str, Any]) -> str:
+def _failures(bad: Sequence[Line], facts: Mapping[str, Any]) -> str:
     """Which runs did not end well, by setting where one is known, else by hash."""
     if not bad:
         return ""

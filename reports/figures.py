@@ -20,7 +20,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from harness.errors import UserError, unknown
+from harness.errors import unknown
 from harness.judge import Exhibit
 from reports import architecture, gantt, messages, series, slots, style
 
@@ -36,14 +36,16 @@ FORMS = ("svg", "png")
 
 
 def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
-    """The figure of ``exhibit`` as files by extension, or nothing if it draws nothing.
+    """The figure of ``exhibit`` as files by extension.
+
+    Nothing if it draws nothing, or draws a timeline that is not in ``out``.
 
     Args:
         exhibit: its ``draw`` says how.
         out: the folder that a timeline's ``file`` is relative to.
 
     Raises:
-        UserError: an unknown way of drawing, or a timeline that is not there.
+        UserError: an unknown way of drawing, or a timeline that cannot be drawn.
     """
     if not exhibit.draw:
         return {}
@@ -62,7 +64,7 @@ def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
 def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     path = out / str(exhibit.draw.get("file", ""))
     if not path.is_file():
-        raise UserError(f"results.json: exhibit {exhibit.id}: draw.file: no file {str(path)!r}")
+        return {}
     with style.canvas() as (figure, axes):
         lanes = gantt.timeline(axes, path, exhibit.draw)
         figure.set_figheight(0.42 * lanes + 0.85)

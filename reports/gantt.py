@@ -26,6 +26,7 @@ KNOWN = {  # colour and hatch of the usual kinds; others follow in the house ord
 AVERAGE = "average"
 LANE = 0.56  # height of a span, in lanes
 CYCLES = 3.2  # how many rounds of a worker the default window shows
+KEPT = 200  # folds that a report keeps of a timeline: what it draws, and no megabytes
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,26 @@ def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
     if not len(cut.contributions):
         raise UserError(f"{name}: nothing was folded from {start:g} s to {end:g} s")
     return Window(cut, start, end, int(lanes.max()) + 1, max(1, -int(lanes.min())))
+
+
+def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
+    """The first folds of a timeline, with what they took in and who was busy until then.
+
+    Args:
+        timeline: a whole one.
+        end_s: it goes on until then, if that is later than the last of these folds.
+    """
+    folds, rows = timeline.folds, timeline.folded()
+    if len(folds) <= KEPT:
+        return timeline
+    until = max(float(folds.time_s[KEPT - 1]), end_s)
+    last = int(folds.fold[folds.time_s <= until][-1])
+    return Timeline(
+        folds.where(folds.fold <= last),
+        rows.where(rows.fold <= last),
+        timeline.spans.where(timeline.spans.end_s <= until),
+        timeline.kinds,
+    )
 
 
 def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from matplotlib import colors
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Row
+from harness.simulator.timeline import Timeline, concat
 from harness.simulator.timeline_file import load_timeline
 from reports import figures, gantt, style
 
@@ -59,7 +60,6 @@ def test_an_exhibit_that_says_nothing_about_drawing_is_not_drawn(tmp_path):
     ("change", "complaint"),
     [
         ({"draw": {"as": "curvs"}}, "did you mean 'curves'"),
-        ({"draw": {"as": "timeline", "file": "timelines/x.parquet"}}, "draw.file: no file"),
         ({"rows": (Row("a", "one"),)}, "column 'one' of a curve; allowed: numbers"),
     ],
 )
@@ -86,6 +86,28 @@ def test_a_window_keeps_only_what_folds_inside_it(built):
     assert len(rows) == ((whole.folds.time_s > 0.3) & (whole.folds.time_s < 0.6)).sum()
     assert (view.workers, view.servers) == (4, 1)
     assert [view.lane(worker) for worker in (0, 3, -1, -2)] == [0, 3, 4, 5]
+
+
+def test_a_report_keeps_the_first_folds_of_a_timeline_and_all_that_led_to_them(built):
+    whole = load_timeline(built / "timelines" / "fig1.parquet")
+    assert gantt.beginning(whole) is whole
+    many = concat([whole] + [moved(whole, i) for i in range(1, 8)])
+    kept = gantt.beginning(many)
+    assert len(kept.folds) == gantt.KEPT
+    assert set(kept.contributions.fold) == set(kept.folds.fold)
+    assert kept.spans.end_s.max() == kept.folds.time_s[-1]
+    assert len(gantt.beginning(many, many.folds.time_s[240]).folds) == 241
+
+
+def moved(timeline, times):
+    """The same timeline again, after so many of it."""
+    shift, step = times * timeline.folds.time_s[-1], times * len(timeline.folds)
+    folds, rows, spans = timeline.folds, timeline.contributions, timeline.spans
+    return Timeline(
+        replace(folds, fold=folds.fold + step, time_s=folds.time_s + shift),
+        replace(rows, fold=rows.fold + step, read_time_s=rows.read_time_s + shift),
+        replace(spans, start_s=spans.start_s + shift, end_s=spans.end_s + shift),
+    )
 
 
 def test_an_empty_window_is_named(built):

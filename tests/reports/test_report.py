@@ -11,15 +11,15 @@ import pytest
 
 from harness.errors import UserError
 from harness.judge import Part, read_results, write_results
-from harness.store import Store
-from reports import build, pdf
+from reports import build, listing, pdf
 from reports.document import document
 
 MARKUP = '#emph[x] $x_1$ *b* _i_ @ref <tag> \\ "q" `c` // /* {} [] ~ = - + é π 语'
 
 
 def data_of(folder):
-    return document(read_results(folder / "results.json"), Store(folder / "runs").runs())
+    results = read_results(folder / "results.json")
+    return document(results, listing.lines(results, folder))
 
 
 def test_every_exhibit_and_every_claim_is_in_the_pdf(built):
@@ -111,8 +111,6 @@ def test_a_run_that_diverged_is_marked_wherever_it_matters(built):
     assert not claims["p1.speedup-4"]["flag"]
     assert "diverged or failed" in tables["p1.table2"]["note"]
     assert "diverged" not in tables["p1.table1"]["note"]
-    bad = [run for kind in data["provenance"]["groups"] for run in kind["runs"] if run["bad"]]
-    assert [run["note"] for run in bad] == ["loss was inf at fold 17"]
 
 
 def test_the_tally_counts_every_verdict_also_those_that_nobody_likes(built):
@@ -125,20 +123,26 @@ def test_the_tally_counts_every_verdict_also_those_that_nobody_likes(built):
     }
 
 
-def test_the_provenance_tells_what_sets_runs_apart_and_what_they_share(built):
+def test_the_provenance_tells_commit_and_differences_and_where_the_runs_are(built):
     provenance = data_of(built)["provenance"]
-    trained = provenance["groups"][0]
-    assert ("corpus", "fsdd") in trained["shared"]
-    assert "seed 12, schedule.is Search" in [run["apart"] for run in trained["runs"]]
     assert ["hidden layers", "7 × 2048", "3 × 128"] in provenance["differences"]
     assert ("commit", "0123abc") in provenance["facts"]
+    assert provenance["runs-note"].startswith("7 runs in runs.csv")
 
 
 def test_a_cited_run_that_is_not_stored_is_told(built, tmp_path):
     results = read_results(built / "results.json")
-    data = document(results, [])
-    assert "6 cited runs are not stored" not in data_of(built)["provenance"]["runs-note"]
+    assert "not stored" not in data_of(built)["provenance"]["runs-note"]
+    data = document(results, listing.lines(results, tmp_path))
     assert "7 cited runs are not stored" in data["provenance"]["runs-note"]
+
+
+def test_a_figure_whose_timeline_is_not_there_says_so(out):
+    shutil.rmtree(out / "timelines")
+    build(out)
+    figure = next(each for each in data_of(out)["exhibits"] if each["id"] == "p1.fig1")
+    assert figure["image"] is None
+    assert figure["note"].endswith("Not drawn: timelines/fig1.parquet is not beside these results.")
 
 
 def test_a_report_with_nothing_in_it_still_compiles(tmp_path, make):
