@@ -11,7 +11,7 @@ from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, gantt, listing, pdf, tables
+from reports import bench, figures, gantt, listing, pdf, reasons, tables
 from reports.document import document
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -31,7 +31,7 @@ def assemble(out: Path, results: Results | None = None) -> None:
         write_results(path, drawn)
     runs = listing.lines(drawn, out)
     write_bytes(out / listing.NAME, listing.to_csv(runs).encode())
-    pages = {**document(drawn, runs), "bench": bench.page(out)}
+    pages = {**document(drawn, runs, reasons.given(out, drawn)), "bench": bench.page(out)}
     write_bytes(out / "report.pdf", pdf.compiled(pages, out))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import judged, listing, numbers, tables
+from reports import abstract, judged, listing, numbers, reasons, tables
 from reports.listing import Line
 from reports.provenance import BAD, cited_runs, settings_of, unexpected, wall_time, where_from
 
@@ -27,12 +27,15 @@ CAUTION = {
 Data = dict[str, Any]
 
 
-def document(results: Results, runs: Sequence[Line]) -> Data:
+def document(
+    results: Results, runs: Sequence[Line], given: Mapping[str, str] | None = None
+) -> Data:
     """Everything the template prints.
 
     Args:
         results: claims and exhibits; figures must have been entered in ``files``.
         runs: what is known of the runs behind them.
+        given: claim id -> why it was not reproduced, as somebody found out.
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
@@ -43,16 +46,15 @@ def document(results: Results, runs: Sequence[Line]) -> Data:
         "title": reference.get("title", results.paper),
         "authors": reference.get("authors", ""),
         "facts": _halves(what_was_run(results, len(cited))),
+        "abstract": abstract.lines(results),
         "caution": CAUTION.get(results.scale, ""),
         "smoke": results.scale == "smoke",
         "failures": _failures(unexpected(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
-        "claims-legend": "Beside a quantity stand where it must lie for the paper to hold; power, "
-        "the chance of “reproduced” if the paper's figure is true; and what is found: how far "
-        "beyond an end it must lie for a chance of 80%.",
+        "claims-legend": _claims_legend(results),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
         "tally": _tally(results.claims),
-        "claims": [_claim(claim, bad) for claim in results.claims],
+        "claims": [_claim(claim, bad, (given or {}).get(claim.id, "")) for claim in results.claims],
         "legend": "Ours stands beside the paper's, with its 95% interval over seeds; full "
         "precision and run hashes are in tables/*.csv.",
         "exhibits": [_exhibit(exhibit, bad) for exhibit in results.exhibits],
@@ -89,7 +91,7 @@ def runs_note(runs: Sequence[Line]) -> str:
     )
 
 
-def _claim(claim: Claim, bad: Collection[str]) -> Data:
+def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
     parts = judged.several(claim)
     told_by_parts = bool(parts) and (
         claim.measured is None or any(_same(claim, part) for part in parts)
@@ -101,6 +103,7 @@ def _claim(claim: Claim, bad: Collection[str]) -> Data:
         "where": claim.where,
         "statistic": claim.statistic,
         "note": claim.note,
+        "why": [told for told in (reasons.why(claim), given) if told],
         "told-by-parts": told_by_parts,
         "remarks": [told for told in (*alone, *judged.remarks(claim)) if told],
         "parts": [
@@ -108,6 +111,17 @@ def _claim(claim: Claim, bad: Collection[str]) -> Data:
         ],
         **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
     }
+
+
+def _claims_legend(results: Results) -> str:
+    """What stands beside a quantity; of results that do not say it, that they do not."""
+    if not abstract.knows_power(results):
+        return abstract.EARLIER
+    return (
+        "Beside a quantity stand where it must lie for the paper to hold; power, the chance of "
+        "“reproduced” if the paper's figure is true; and what is found: how far beyond an end it "
+        "must lie for a chance of 80%."
+    )
 
 
 def _same(claim: Claim, part: Part) -> bool:

@@ -1,15 +1,12 @@
 """The verdicts of ``reports/published`` in README and docs, generated: nothing is typed twice.
 
-``python -m reports.verdicts`` rewrites what stands between the markers of `PAGES`. Beside a
-published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
-undecided, the verdict it explains and why. A reason for another verdict than the measured one is
-refused.
+``python -m reports.verdicts`` rewrites what stands between the markers of `PAGES`. What is
+published gives a reason for every claim that is contradicted or undecided (`reports.reasons`).
 """
 
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +17,9 @@ from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.atomic import write_bytes
 from reports import markdown
+from reports.reasons import NAME, NEEDS_REASON, given
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
-NEEDS_REASON = ("contradicted", "undecided")
-"""Verdicts that somebody must explain; why a claim is not testable follows from its runs."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +105,11 @@ def main(root: Path) -> int:
 
 def _read(folder: Path) -> Published:
     results = read_results(folder / "results.json")
-    path = folder / "reasons.toml"
-    given = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    verdicts = {claim.id: claim.verdict for claim in results.claims}
-    wanted = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
-    if wanted != given.keys():
-        odd = ", ".join(sorted(wanted ^ given.keys()))
-        raise UserError(
-            f"{path}: a reason for each claim {' or '.join(NEEDS_REASON)} and no other; see {odd}"
-        )
-    for id_, reason in given.items():
-        if reason["verdict"] != verdicts[id_]:
-            raise UserError(
-                f"{path}: {id_}: explains {reason['verdict']!r}; measured: {verdicts[id_]!r}"
-            )
-    return Published(folder, results, {id_: " ".join(r["why"].split()) for id_, r in given.items()})
+    reasons = given(folder, results)
+    if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
+        needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
+        raise UserError(f"{folder / NAME}: not there; allowed: {needed}")
+    return Published(folder, results, reasons)
 
 
 def _relative(item: Published, root: Path) -> Published:

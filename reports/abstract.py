@@ -1,0 +1,145 @@
+"""The first page's five lines: what was found, with what, and how much it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.judge import Claim, Part, Results
+from harness.judge.claims import VERDICTS
+from reports import judged, numbers
+from reports.provenance import cited_runs
+
+EARLIER = (
+    "These results are of an earlier judge, which asked neither for the chance of finding what the "
+    "paper reports nor whether its conditions hold: no claim of theirs is called not testable."
+)
+
+
+def lines(results: Results) -> list[str]:
+    """Verdicts; runs, seeds and corpus; the clearest result; power and conditions; chance.
+
+    Of results without claims, what was run.
+    """
+    told = [_counts(results), _basis(results), _clearest(results.claims), _testable(results),
+            _corrected(results.claims)]  # fmt: skip
+    return [line for line in told if line]
+
+
+def answer(results: Results) -> str:
+    """The first of the lines: what becomes of the paper's claims."""
+    return _counts(results) or _basis(results)
+
+
+def knows_power(results: Results) -> bool:
+    """Whether the judge of these results asked for power and conditions."""
+    return not results.claims or any(
+        part.band is not None for claim in results.claims for part in claim.parts
+    )
+
+
+def _counts(results: Results) -> str:
+    if not results.claims:
+        return ""
+    found = Counter(claim.verdict for claim in results.claims)
+    each = _listed([f"{found[verdict]} {verdict}" for verdict in VERDICTS])
+    return f"Of {len(results.claims)} claims at {results.scale} scale: {each}."
+
+
+def _basis(results: Results) -> str:
+    runs, seeds = len(cited_runs(results)), len(results.seeds)
+    speech = [
+        f", training speech {each['here']}"
+        for each in results.provenance.get("differences", [])
+        if each.get("what") == "training speech"
+    ]
+    return (
+        f"They rest on {runs} run{'s' * (runs != 1)} with {seeds} seed{'s' * (seeds != 1)}; "
+        f"corpus {judged.corpus_of(results)}{''.join(speech)}."
+    )
+
+
+def _clearest(claims: Sequence[Claim]) -> str:
+    """The judged quantity whose interval lies farthest from where the verdict would turn."""
+    decided = [
+        (_clearness(part), claim, part)
+        for claim in claims
+        if claim.verdict in ("reproduced", "contradicted") and not claim.cannot_fail
+        for part in (claim.parts or (_alone(claim),))
+        if part.verdict == claim.verdict
+    ]
+    if not any(clear for clear, _, _ in decided):
+        return _none_clear(claims)
+    clear, claim, part = max(decided, key=lambda each: each[0])
+    label = f"{part.label}, " if part.label and len(claim.parts) > 1 else ""
+    return (
+        f"The clearest is {claim.verdict}: “{claim.statement}” ({label}"
+        f"{numbers.measured(part.measured, part.ci95)}, 95% interval "
+        f"{numbers.interval(part.measured, part.ci95)}, "
+        f"{clear:.2g} half widths from where the verdict would turn)."
+    )
+
+
+def _none_clear(claims: Sequence[Claim]) -> str:
+    sure = sum(c.verdict == "reproduced" and bool(c.cannot_fail) for c in claims)
+    held = f"{sure} of the reproduced cannot fail, by construction; " if sure else ""
+    return f"{held}no claim that chance enters is decided.".capitalize() if claims else ""
+
+
+def _alone(claim: Claim) -> Part:
+    return Part("", claim.paper, claim.measured, claim.ci95, claim.verdict)
+
+
+def _clearness(part: Part) -> float:
+    """Half widths of the interval from its estimate to the nearest end of the band; 0 if unknown.
+
+    Where the results have no band, the paper's ``above 0`` or ``below 0`` is one.
+    """
+    half = numbers.half_width(part.ci95)
+    words = str(part.paper).split()
+    side = (0.0, None) if words in (["above", "0"], ["below", "0"]) else None
+    ends = [end for end in (part.band or side or ()) if end is not None]
+    if not half or part.measured is None or not ends:
+        return 0.0
+    return min(abs(part.measured - end) for end in ends) / half
+
+
+def _testable(results: Results) -> str:
+    if not knows_power(results):
+        return EARLIER
+    untested = [claim for claim in results.claims if claim.verdict == "not testable"]
+    unmet = sum(any(not each.holds for each in claim.preconditions) for claim in untested)
+    known = [claim.power for claim in results.claims if claim.power is not None]
+    told: list[str] = []
+    if untested:
+        told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of the paper "
+                    "that do not hold here or are unknown.")  # fmt: skip
+    if known:
+        told.append(f"Of {len(known)} claims whose power is known, {_enough(known)} would be found "
+                    "with 80% chance or more if the paper is right.")  # fmt: skip
+    return " ".join(told)
+
+
+def _enough(chances: Sequence[float]) -> int:
+    return sum(chance >= 0.8 for chance in chances)
+
+
+def _corrected(claims: Sequence[Claim]) -> str:
+    if all(claim.corrected is None for claim in claims):
+        return ""
+    decided = [
+        claim
+        for claim in claims
+        if claim.verdict in ("reproduced", "contradicted") and not claim.cannot_fail
+    ]
+    if not decided:
+        return ""
+    kept = sum(claim.corrected == claim.verdict for claim in decided)
+    return (
+        f"After Holm's correction for the number of claims {kept} of the {len(decided)} decided "
+        "verdicts stay."
+    )
+
+
+def _listed(items: Sequence[str]) -> str:
+    return f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,78 @@
+"""Why a claim was not reproduced: what its intervals say, and what somebody found out.
+
+Beside a published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
+undecided, the verdict it explains and why. A reason for another verdict than the measured one is
+refused.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.judge import Claim, Part, Results
+from reports import judged, numbers
+
+NAME = "reasons.toml"
+NEEDS_REASON = ("contradicted", "undecided")
+"""Verdicts that somebody must explain; why a claim is not testable follows from its runs."""
+
+
+def given(folder: Path, results: Results) -> dict[str, str]:
+    """Claim id -> why, as ``reasons.toml`` in ``folder`` has it; nothing where there is no file.
+
+    Raises:
+        UserError: the reasons do not fit the verdicts.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return {}
+    reasons = tomllib.loads(path.read_text(encoding="utf-8"))
+    verdicts = {claim.id: claim.verdict for claim in results.claims}
+    wanted = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
+    if wanted != reasons.keys():
+        odd = ", ".join(sorted(wanted ^ reasons.keys()))
+        raise UserError(
+            f"{path}: a reason for each claim {' or '.join(NEEDS_REASON)} and no other; see {odd}"
+        )
+    for id_, reason in reasons.items():
+        if reason["verdict"] != verdicts[id_]:
+            raise UserError(
+                f"{path}: {id_}: explains {reason['verdict']!r}; measured: {verdicts[id_]!r}"
+            )
+    return {id_: " ".join(reason["why"].split()) for id_, reason in reasons.items()}
+
+
+def why(claim: Claim) -> str:
+    """What the intervals say of a claim that was tested and not reproduced; else nothing."""
+    if claim.verdict not in NEEDS_REASON:
+        return ""
+    parts = claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.verdict),)
+    of = len(parts)
+    against = [part for part in parts if part.verdict == "contradicted"]
+    if claim.verdict == "contradicted":
+        return _told(against, "No value of its interval agrees with the paper", of)
+    told = [
+        _told([p for p in parts if p.verdict == "undecided"], "Its interval crosses an end", of),
+        _told(against, "By itself contradicted, after the correction for the parts not", of),
+        _unmeasured(parts),
+    ]
+    return " ".join(filter(None, told)) or "It was not measured."
+
+
+def _told(parts: Sequence[Part], what: str, of: int) -> str:
+    known = [_interval(part, named=of > 1) for part in parts if part.measured is not None]
+    return f"{what}: {'; '.join(known)}." if known else ""
+
+
+def _unmeasured(parts: Sequence[Part]) -> str:
+    missing = [part.label for part in parts if part.verdict and part.measured is None]
+    return f"No estimate: {'; '.join(missing)}." if any(missing) else ""
+
+
+def _interval(part: Part, *, named: bool) -> str:
+    band = f" (the paper holds {judged.band(part.band)})" if part.band else ""
+    label = f"{part.label}, " if named and part.label else ""
+    return f"{label}{numbers.interval(part.measured, part.ci95)}{band}"

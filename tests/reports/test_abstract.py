@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.judge import ABOVE, Claim, Part, Results, mean_ci, read_results
+from harness.judge.parts import Quantity, claim_of
+from reports.abstract import EARLIER, answer, knows_power, lines
+
+FACTS = {"differences": [{"what": "training speech", "paper": "500 h", "here": "18 min"}]}
+
+
+def results(*claims):
+    return Results("paper1", "laptop", "speech", (11, 12), FACTS, (), claims)
+
+
+def claim(id_, values, **choices):
+    quantity = Quantity("", 1.0, mean_ci(values), ABOVE, 1.0)
+    return claim_of(id_, f"{id_} holds", "Table 1", "x", [quantity], (id_,), **choices)
+
+
+CLEAR, CLEARER = claim("clear", [1.0, 1.1, 0.9]), claim("clearer", [1.0, 1.01, 0.99])
+
+
+def test_the_first_line_counts_every_verdict(built):
+    told = answer(read_results(built / "results.json"))
+    assert told == (
+        "Of 5 claims at laptop scale: 1 reproduced, 1 contradicted, 2 undecided and 1 not testable."
+    )
+
+
+def test_runs_seeds_corpus_and_speech_are_told():
+    assert lines(results(CLEAR, CLEARER))[1] == (
+        "They rest on 2 runs with 2 seeds; corpus speech, training speech 18 min."
+    )
+
+
+def test_the_clearest_result_is_the_farthest_from_where_its_verdict_would_turn():
+    told = lines(results(CLEAR, CLEARER))[2]
+    assert told.startswith("The clearest is reproduced: “clearer holds” (1.000, 95% interval")
+    assert "40 half widths" in told
+
+
+def test_what_cannot_fail_is_never_the_clearest():
+    sure = replace(CLEARER, cannot_fail="it is an identity")
+    assert "“clear holds”" in lines(results(CLEAR, sure))[2]
+    assert lines(results(sure))[2] == (
+        "1 of the reproduced cannot fail, by construction; no claim that chance enters is decided."
+    )
+
+
+def test_the_direction_of_a_claim_without_a_band_is_its_end():
+    part = Part("a − b", "above 0", 2.0, (1.0, 3.0), "reproduced")
+    old = Claim("c", "s", "w", "x", "above 0", 2.0, (1.0, 3.0), "reproduced", parts=(part,))
+    told = lines(results(old))
+    assert "2 half widths" in told[2]
+    assert told[3] == EARLIER
+    assert not knows_power(results(old))
+
+
+def test_five_lines_at_most_and_none_of_what_is_not_there():
+    assert len(lines(results(CLEAR, CLEARER))) <= 5
+    assert lines(Results("paper1", "laptop", "speech", (), {}, (), ())) == [
+        "They rest on 0 runs with 0 seeds; corpus speech."
+    ]
