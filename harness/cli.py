@@ -15,8 +15,16 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from harness.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, unknown
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    UserError,
+    refused_by_machine,
+    unknown,
+)
 from harness.kernels import notice
+from harness.signals import ended_by_signals
 
 __all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 
@@ -64,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         notice.announce()
 
+    @ended_by_signals()
     def run() -> int:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         return int(arguments.run(arguments))
@@ -81,14 +90,22 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
     try:
         return run()
     except UserError as error:
-        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _refuse(error)
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
+    except OSError as error:
+        return _refuse(refused_by_machine(error))
+    except MemoryError:
+        return _refuse(UserError("out of memory; allowed: what fits, e.g. fewer --jobs"))
+
+
+def _refuse(error: UserError) -> int:
+    print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    return EXIT_BAD_INPUT
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

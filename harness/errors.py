@@ -18,6 +18,16 @@ class UserError(Exception):
     """
 
 
+def refused_by_machine(error: OSError) -> UserError:
+    """An error of the machine (a full disk, a folder that may not be written) in one line.
+
+    What was finished is kept, and what is on its way is gone on with once it can be.
+    """
+    where = "" if error.filename is None else f"{error.filename}: "
+    what = error.strerror or str(error)
+    return UserError(f"{where}{what}; once that is mended the same command goes on")
+
+
 def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 

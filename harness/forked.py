@@ -15,6 +15,8 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from threading import Thread
 
 _imported: list[str] = []
 
@@ -52,6 +54,21 @@ def interrupts_held() -> Generator[None]:
 def interrupts_heard() -> None:
     """Let this process, though started where interrupts were held, see Ctrl-C."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def die_with_parent() -> None:
+    """From now on, end this process as soon as the one that asked for it has, however it did.
+
+    The fork server lives as long as its forks do, so they must notice it themselves.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def orphaned() -> bool:

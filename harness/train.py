@@ -21,6 +21,7 @@ from harness.cli import Parser, exit_code
 from harness.errors import EXIT_RUN_FAILED, UserError
 from harness.execution.processes.telling import GOES_ON, say
 from harness.kernels import notice
+from harness.signals import ended_by_signals
 
 NEEDED = "harness.execution.processes.command"
 """What any process of a group imports."""
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     _check(asked)
     if asked.processes is not None and "RANK" not in os.environ:
-        return _start(asked.processes, asked.restarts, words)
+        with ended_by_signals():
+            return _start(asked.processes, asked.restarts, words)
     return _take_part(asked)
 
 
@@ -164,6 +166,7 @@ def _member(
     from harness import forked
     from harness.execution.processes.group import LISTENING
 
+    forked.die_with_parent()
     forked.interrupts_heard()
     os.environ |= environment
     if listening is not None:

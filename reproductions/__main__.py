@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.kernels import notice
+from harness.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         notice.announce()
     goes_on = "interrupted; the same command goes on from the last checkpoint"
-    return exit_code(lambda: _main(parser().parse_args(arguments)), goes_on)
+    run = ended_by_signals()(lambda: _main(parser().parse_args(arguments)))
+    return exit_code(run, goes_on)
 
 
 def _main(asked: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
 from harness.kernels import notice
+from harness.signals import ended_by_signals
 from harness.store import Run
 from reproductions.__main__ import PAPERS
 from reproductions.paper import DEVELOPMENT, Paper, Subject
@@ -101,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    return exit_code(lambda: _main(_parser().parse_args(arguments)), "the same command goes on")
+    run = ended_by_signals()(lambda: _main(_parser().parse_args(arguments)))
+    return exit_code(run, "the same command goes on")
 
 
 def _main(asked: argparse.Namespace) -> int:

@@ -13,14 +13,27 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.errors import UserError, refused_by_machine
 
 PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries it
 
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """A temporary path beside ``path`` that takes its place if the block succeeds."""
+    """A temporary path beside ``path`` that takes its place if the block succeeds.
+
+    Raises:
+        UserError: the machine refuses it, e.g. because the disk is full.
+    """
+    try:
+        with _replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise refused_by_machine(error) from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Generator[Path]:
     handle, name = tempfile.mkstemp(prefix=PREFIX, dir=path.parent)
     os.close(handle)
     temporary = Path(name)

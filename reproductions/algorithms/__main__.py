@@ -16,6 +16,7 @@ from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE
 from harness.execution.jobs.named import execute_named
 from harness.kernels import notice
+from harness.signals import ended_by_signals
 from harness.store import Run
 from harness.store.atomic import writable_folder
 from reproductions.algorithms.experiments import (
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
     p.add_argument("--jobs", type=int, default=1, help="runs at a time")
     goes_on = "interrupted; the same command goes on"
-    return exit_code(lambda: _main(p.parse_args(arguments)), goes_on)
+    return exit_code(ended_by_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
 
 
 def _main(asked: argparse.Namespace) -> int:

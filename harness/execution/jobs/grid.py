@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from harness import forked
-from harness.errors import UserError
+from harness.errors import UserError, refused_by_machine
 from harness.execution.jobs import submitted
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -160,7 +160,8 @@ def _watch(
 
 
 def _enter(channel: Queue[News]) -> None:
-    """Set up a worker process."""
+    """Set up a worker process; it does not outlive the one that wants its runs."""
+    forked.die_with_parent()
     global _channel  # what a worker process is given once, at its start
     _channel = channel
     torch.set_num_threads(1)
@@ -190,6 +191,8 @@ def _execute_one(config: Configuration, store: Path, watch: Watch = _tell) -> st
         return executed(config, Store(store), watch).hash
     except UserError:
         raise
+    except OSError as error:  # a full disk is no result
+        raise refused_by_machine(error) from error
     except Exception as error:
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"

@@ -1,0 +1,75 @@
+"""What a machine refuses at any moment costs one line, and nothing that was finished."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from harness.errors import UserError
+from harness.execution.jobs import grid
+from harness.identity import identity
+from harness.store import Store
+from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
+
+
+class Refusing:
+    """Makes the n-th call that changes the disk fail, and all after it while it is full."""
+
+    def __init__(self, monkeypatch, number, at=None):
+        self.number, self.at, self.calls = number, at, 0
+        for name in ("replace", "fsync", "mkdir"):
+            monkeypatch.setattr(os, name, self.counted(getattr(os, name)))
+
+    def counted(self, call):
+        def refused(*arguments, **named):
+            self.calls += 1
+            if self.at is not None and self.calls >= self.at:
+                raise OSError(self.number, os.strerror(self.number))
+            return call(*arguments, **named)
+
+        return refused
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The files of a run that nothing was refused to, and how often it changed the disk."""
+    store = Store(tmp_path_factory.mktemp("whole"))
+    with pytest.MonkeyPatch.context() as patch:
+        calls = Refusing(patch, errno.ENOSPC)
+        list(went_through(store))
+    folder = store.path / identity(CONFIG)
+    return {name: (folder / name).read_bytes() for name in RESULTS}, calls.calls
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_refuses_from_any_moment_on_loses_nothing(tmp_path, whole, number):
+    files, calls = whole
+    assert calls > 20
+    for at in range(1, calls + 1):
+        store = Store(tmp_path / str(at))
+        with pytest.MonkeyPatch.context() as patch:
+            Refusing(patch, number, at)
+            with pytest.raises((UserError, OSError), match=os.strerror(number)):
+                list(went_through(store))
+        if not store.has(identity(CONFIG)):
+            list(went_through(store))
+        folder = store.path / identity(CONFIG)
+        assert {name: (folder / name).read_bytes() for name in RESULTS} == files
+        assert not list(folder.glob(".unfinished-*"))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "a/b")])
+def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
+    class Config:
+        def to_dict(self):
+            return CONFIG
+
+    def refused(config, store, watch):
+        raise error
+
+    monkeypatch.setattr(grid, "executed", refused)
+    with pytest.raises(UserError, match="a/b: No space left on device; once that is mended"):
+        grid._execute_one(Config(), tmp_path, lambda progress: None)
+    assert not Store(tmp_path).has(identity(CONFIG))

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = textwrap.dedent(
+    """
+    import sys, time
+    from harness.cli import exit_code
+    from harness.signals import ended_by_signals
+
+    @ended_by_signals()
+    def run():
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        finally:
+            print("mending", flush=True)
+            time.sleep(float(sys.argv[1]))
+            print("mended", flush=True)
+
+    sys.exit(exit_code(run))
+    """
+)
+
+PARENT = textwrap.dedent(
+    """
+    import os, sys, time
+    from harness import forked
+
+    def work(told):
+        forked.die_with_parent()
+        told.put(os.getpid())
+        time.sleep(60)
+
+    if __name__ == "__main__":
+        context = forked.context()
+        told = context.Queue()
+        context.Process(target=work, args=(told,)).start()
+        print(told.get(), flush=True)
+        time.sleep(60)
+    """
+)
+
+
+def begun(program, *arguments, **choices):
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **choices,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_mends_and_says_one_line(number):
+    with begun(COMMAND, "0") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "mending\nmended\n", "interrupted\n")
+
+
+def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
+    with begun(COMMAND, "0.5") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "mending\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
+
+
+def test_a_signal_that_is_ignored_from_outside_stays_so():
+    def without_hangups():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with begun(COMMAND, "0", preexec_fn=without_hangups) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 130
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_no_process_outlives_a_killed_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        worker = int(process.stdout.readline())
+        process.kill()
+    end = time.monotonic() + 30.0
+    while _lives(worker):
+        assert time.monotonic() < end, "the worker lives on"
+        time.sleep(0.01)
+
+
+def _lives(process):
+    """Whether it runs: one that has ended may wait for somebody to ask how."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
