@@ -9,6 +9,9 @@ Where every worker has at most one pending event and all events are of one kind,
 is three times as fast: a tree whose leaves are the workers and whose every node holds the
 earlier of its two children. The places an update visits depend on the worker alone, so a
 processor can fetch them all at once, and choosing the earlier one needs no branch.
+
+Events that are inserted in order of their times, or nearly so, need neither: they wait in a
+queue, first in, first out.
 """
 
 from __future__ import annotations
@@ -19,7 +22,23 @@ import numpy as np
 
 from harness.simulator.jit import kernel
 
-__all__ = ["Heap", "enter", "first_s", "new_heap", "new_tournament", "pop", "push", "scratch"]
+__all__ = [
+    "Heap",
+    "Queue",
+    "append",
+    "clear",
+    "enter",
+    "first_s",
+    "head_s",
+    "new_heap",
+    "new_queue",
+    "new_tournament",
+    "pop",
+    "push",
+    "scratch",
+    "take",
+    "withdraw",
+]
 
 EVENT = np.dtype([("time_s", np.float64), ("key", np.int64), ("who", np.int64)])
 PRIORITY_SHIFT = 56
@@ -147,3 +166,75 @@ def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
         place >>= 1
         entries[place].time_s = time_s
         entries[place].key = key
+
+
+WAITING = np.dtype([("time_s", np.float64), ("who", np.int64)])
+FIRST, WAIT = 0, 1
+
+
+class Queue(NamedTuple):
+    """A ring of events in order of time; of equal times, the one appended first is first.
+
+    Attributes:
+        events: [C] of `WAITING`: when, and whom it concerns.
+        counts: [2] where in the ring the first event is, and how many there are.
+    """
+
+    events: Any
+    counts: Any
+
+
+def new_queue(capacity: int) -> Queue:
+    """An empty queue for at most ``capacity`` events."""
+    return Queue(from_a_line(capacity, WAITING), np.zeros(2, np.int64))
+
+
+@kernel
+def head_s(queue: Queue) -> float:
+    """The time of the first event, infinity if there is none."""
+    return queue.events[queue.counts[FIRST]].time_s if queue.counts[WAIT] > 0 else np.inf
+
+
+@kernel
+def append(queue: Queue, time_s: float, who: int) -> None:
+    """Insert an event from the end: it goes before those that are later, and they are few."""
+    events, room = queue.events, len(queue.events)
+    place = queue.counts[FIRST] + queue.counts[WAIT]
+    place = place - room if place >= room else place
+    for _ in range(queue.counts[WAIT]):
+        above = place - 1 if place > 0 else room - 1
+        if events[above].time_s <= time_s:
+            break
+        events[place] = events[above]
+        place = above
+    events[place].time_s = time_s
+    events[place].who = who
+    queue.counts[WAIT] += 1
+
+
+@kernel
+def take(queue: Queue) -> tuple[float, int]:
+    """Remove the first event and return (time, who); the queue must not be empty."""
+    place, room = queue.counts[FIRST], len(queue.events)
+    queue.counts[FIRST] = place + 1 if place + 1 < room else 0
+    queue.counts[WAIT] -= 1
+    return queue.events[place].time_s, queue.events[place].who
+
+
+@kernel
+def clear(queue: Queue) -> None:
+    """Remove all events."""
+    queue.counts[WAIT] = 0
+
+
+@kernel
+def withdraw(queue: Queue, who: int) -> None:
+    """Remove an event from anywhere in the queue, if it is there: only where that is rare."""
+    events, counts, room = queue.events, queue.counts, len(queue.events)
+    kept = 0
+    for passed in range(counts[WAIT]):
+        event = events[(counts[FIRST] + passed) % room]
+        if event.who != who:
+            events[(counts[FIRST] + kept) % room] = event
+            kept += 1
+    counts[WAIT] = kept

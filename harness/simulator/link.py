@@ -6,6 +6,9 @@ copies under way share the bandwidth equally it depends on those still to come, 
 event: a channel counts the service V that each copy under way has received, in seconds on
 an idle link; with n copies V grows at rate 1/n, and a copy that joins at V and needs c
 seconds is finished when V reaches V + c. Nothing has to be recomputed when others join.
+
+V never falls, so copies of one size finish in the order in which they joined: each direction's
+wait in a queue. Where the size has changed, a copy goes before those that take longer.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.cluster import Link
-from harness.simulator.events import SIZE, Heap, first_s, new_heap, pop, push
+from harness.simulator.events import WAIT, Queue, append, head_s, new_queue, take
 from harness.simulator.jit import kernel
 
 __all__ = [
     "DOWN",
     "FAIR",
     "NETWORK",
+    "OWN",
     "UP",
     "Channels",
     "finish",
@@ -49,14 +53,15 @@ class Channels(NamedTuple):
             is half duplex).
         channel: [2] of `CHANNEL`: when a FIFO channel is next free; V of a fair one, and
             the instant V was last brought up to date.
-        down_flows, up_flows: copies under way on a fair channel, by the V they finish at.
+        fetches, pushes: copies from and to the server that are under way on fair channels,
+            by the V they finish at.
     """
 
     sharing: int
     up: int
     channel: Any
-    down_flows: Heap
-    up_flows: Heap
+    fetches: Queue
+    pushes: Queue
 
 
 def new_channels(link: Link, workers: int) -> Channels:
@@ -66,62 +71,66 @@ def new_channels(link: Link, workers: int) -> Channels:
         sharing=_CODES[link.sharing],
         up=UP if link.duplex == "full" else DOWN,
         channel=np.zeros(2, CHANNEL),
-        down_flows=new_heap(capacity),
-        up_flows=new_heap(capacity),
+        fetches=new_queue(capacity),
+        pushes=new_queue(capacity),
     )
 
 
 @kernel
-def occupy(channels: Channels, where: int, now_s: float, copy_s: float) -> float:
-    """Start of a copy on a link that is not fair; its end is that plus ``copy_s``."""
+def occupy(channels: Channels, way: int, now_s: float, copy_s: float) -> float:
+    """Start of a copy ``way`` (DOWN or UP) on a link that is not fair; it ends ``copy_s`` later."""
     if channels.sharing == OWN:
         return now_s
-    channel = channels.channel[where]
+    channel = channels.channel[channels.up if way == UP else DOWN]
     start_s = max(now_s, channel.free_s)
     channel.free_s = start_s + copy_s
     return start_s
 
 
 @kernel
-def flows_on(channels: Channels, where: int) -> Heap:
-    """The copies under way on a fair channel."""
-    return channels.down_flows if where == DOWN else channels.up_flows
+def under_way(channels: Channels, where: int) -> int:
+    """Copies on a fair channel."""
+    fetches = channels.fetches.counts[WAIT] if where == DOWN else 0
+    return fetches + (channels.pushes.counts[WAIT] if where == channels.up else 0)
 
 
 @kernel
-def join(channels: Channels, where: int, now_s: float, copy_s: float, kind: int, who: int) -> None:
-    """A copy starts on a fair channel; ``kind`` and ``who`` come back when it finishes."""
-    flows, channel = flows_on(channels, where), channels.channel[where]
-    count = flows.counts[SIZE]
+def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) -> None:
+    """A copy DOWN or UP starts on a fair link; ``who`` comes back when it finishes."""
+    where = channels.up if way == UP else DOWN
+    channel, count = channels.channel[where], under_way(channels, where)
     if count > 0:
         channel.service_s += (now_s - channel.updated_s) / count
     channel.updated_s = now_s
-    push(flows, channel.service_s + copy_s, kind, who)
+    append(channels.pushes if way == UP else channels.fetches, channel.service_s + copy_s, who)
 
 
 @kernel
-def next_finish_s(channels: Channels, where: int) -> float:
-    """When the next copy on a fair channel finishes, infinity if there is none."""
-    flows, channel = flows_on(channels, where), channels.channel[where]
-    count = flows.counts[SIZE]
-    if count == 0:
+def finish_s(channels: Channels, where: int, service_s: float) -> float:
+    """When a fair channel has given so much service, if nothing changes; at once if it has."""
+    if service_s == np.inf:
         return np.inf
-    return channel.updated_s + max(first_s(flows) - channel.service_s, 0.0) * count
+    channel, count = channels.channel[where], under_way(channels, where)
+    return channel.updated_s + max(service_s - channel.service_s, 0.0) * count
 
 
 @kernel
 def soonest(channels: Channels) -> tuple[float, int]:
-    """When and on which channel the next copy of a fair link finishes (infinity if none)."""
+    """When the next copy of a fair link finishes (infinity if there is none), DOWN or UP."""
     if channels.sharing != FAIR:
         return np.inf, DOWN
-    down_s, up_s = next_finish_s(channels, DOWN), next_finish_s(channels, UP)
+    fetched, pushed = head_s(channels.fetches), head_s(channels.pushes)
+    if channels.up == DOWN:
+        return finish_s(channels, DOWN, min(fetched, pushed)), UP if pushed <= fetched else DOWN
+    down_s, up_s = finish_s(channels, DOWN, fetched), finish_s(channels, UP, pushed)
     return (down_s, DOWN) if down_s <= up_s else (up_s, UP)
 
 
 @kernel
-def finish(channels: Channels, where: int, now_s: float) -> tuple[int, int]:
-    """Take the finished copy off a fair channel: its kind and who."""
-    service_s, kind, who = pop(flows_on(channels, where))
-    channels.channel[where].service_s = service_s
-    channels.channel[where].updated_s = now_s
-    return kind, who
+def finish(channels: Channels, way: int, now_s: float) -> int:
+    """Take the finished copy off a fair link: whose it is."""
+    service_s, who = take(channels.pushes if way == UP else channels.fetches)
+    channel = channels.channel[channels.up if way == UP else DOWN]
+    channel.service_s = service_s
+    channel.updated_s = now_s
+    return who

@@ -266,7 +266,8 @@ class Simulation:
         """The simulation whose `state` this is; it goes on as if never interrupted.
 
         Raises:
-            UserError: the state is of another cluster, protocol, number of workers or seed.
+            UserError: the state is of another cluster, protocol, number of workers or seed, or
+                another version of this program wrote it.
         """
         frames, flops, size = (float(value) for value in state[_WORKLOAD])
         workload = Workload(int(frames), flops, size)
@@ -277,6 +278,8 @@ class Simulation:
             )
         for name, array in _leaves(simulation._state):
             if array.size:  # an array for what is not simulated here may be newer than the state
+                if name not in state or state[name].shape != array.shape:
+                    raise UserError("saved simulation: another version of this program wrote it")
                 array[...] = state[name]
         return simulation
 

@@ -3,8 +3,8 @@
 What a contribution goes through is in `contributing`, what can go wrong in `failing`, the state
 in `slots`.
 
-Of events at one instant: folds, arrivals, messages sent again, ends of computing, ends of
-fetching, faults, returns, reads.
+Of events at one instant: ends of copies on fair links, folds, arrivals, messages sent again, ends
+of computing, ends of fetching, faults, returns, reads.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import numpy as np
 
 from harness.simulator import link
 from harness.simulator.costs import Costs
-from harness.simulator.events import set_leaf
+from harness.simulator.events import WAIT, head_s, scratch, take
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
 from harness.simulator.protocols.contributing import (
     arrive,
-    compute,
     computed,
     fold,
     leave_link,
@@ -26,6 +25,7 @@ from harness.simulator.protocols.contributing import (
     send,
 )
 from harness.simulator.protocols.failing import begin, strike
+from harness.simulator.protocols.recording import Record
 from harness.simulator.protocols.roads import staging_s
 from harness.simulator.protocols.slots import (
     COMPUTED,
@@ -37,11 +37,11 @@ from harness.simulator.protocols.slots import (
     PUSHED,
     RETURNED,
     SEND,
-    Record,
     Rules,
     State,
     come_back,
 )
+from harness.simulator.protocols.stages import compute
 from harness.simulator.protocols.travelling import (
     dispatch,
     leave_network,
@@ -62,13 +62,16 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
     while clock.version < limits.version:
         if counts[0] == room or counts[1] >= room or counts[2] >= room:
             return FULL
-        link_s, where = link.soonest(state.channels)
+        link_s, way = link.soonest(state.channels)
         if networked:
             link_s = next_to_leave_s(state.roads, clock.now_s)
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
-        event_s = state.events[1].time_s
-        time_s = max(min(link_s, event_s), clock.now_s)
+        fold_s, event_s = head_s(state.folds), state.events[1].time_s
+        time_s = max(min(link_s, fold_s, event_s), clock.now_s)
+        reads = state.readers.counts[WAIT] > 0 and min(link_s, fold_s, event_s) > clock.now_s
+        if reads:
+            time_s = clock.now_s
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
             return DONE
@@ -78,22 +81,25 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
-        if link_s <= event_s and networked:
-            leave_network(state, state.roads, rules)
-        elif link_s <= event_s:
-            leave_link(state, costs, rules, where)
+        if reads:
+            read(state, costs, rules, limits, take(state.readers)[1])
+        elif link_s <= min(fold_s, event_s) and networked:
+            leave_network(state, state.roads, costs, rules)
+        elif link_s <= min(fold_s, event_s):
+            leave_link(state, costs, rules, way)
+        elif fold_s <= event_s:
+            fold(state, costs, rules, limits, record, take(state.folds)[1])
         else:
-            key = state.events[1].key
-            happen(state, costs, rules, limits, record, key >> PRIORITY, key & LEAF)
+            happen(state, costs, rules, limits, record, state.events[1].key)
     return DONE
 
 
 @kernel
 def happen(
-    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, kind: int, leaf: int
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, key: int
 ) -> None:
-    """The first event of the tournament takes place."""
-    set_leaf(state.events, leaf, np.inf, 1 << 62)
+    """The first event of the tournament takes place; mostly its leaf's next one follows from it."""
+    kind, leaf = key >> PRIORITY, key & LEAF
     who = leaf - len(state.slots)
     networked = state.channels.sharing == link.NETWORK
     if kind == FOLDED:
@@ -101,7 +107,7 @@ def happen(
     elif kind == PUSHED:
         arrive(state, costs, rules, place_of(state, rules, leaf))
     elif kind == SEND and networked:
-        dispatch(state, state.roads, rules, leaf)
+        dispatch(state, state.roads, costs, rules, leaf)
     elif kind == SEND:
         send(state, costs, rules, leaf)
     elif kind == COMPUTED:
@@ -116,3 +122,5 @@ def happen(
         come_back(state, rules, who)
     else:
         read(state, costs, rules, limits, who)
+    if state.events[(len(state.events) >> 1) + leaf].key == key:
+        scratch(state.events, leaf)

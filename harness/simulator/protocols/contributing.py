@@ -1,4 +1,9 @@
-"""The life of a contribution: read, fetched, computed, sent, queued, folded."""
+"""The life of a contribution: read, fetched, computed, sent, queued, folded.
+
+An event is only what others can come before. Where copies arrive in the order in which they were
+sent, as they do wherever workers share links, and nothing can go wrong on the way, a contribution
+queues at the server as soon as its arrival is known.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,12 @@ from harness.simulator.jit import kernel
 from harness.simulator.laws import uniforms
 from harness.simulator.protocols import shards, travelling
 from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.recording import Record, write_row
 from harness.simulator.protocols.slots import (
     ABANDONED,
     AT_SERVER,
     AWAY,
-    COMPUTED,
     ENGAGED,
-    FETCHED,
     FOLDED,
     FREE,
     GATED,
@@ -29,7 +33,6 @@ from harness.simulator.protocols.slots import (
     READ,
     SEND,
     WORKING,
-    Record,
     Rules,
     State,
     about_to_read,
@@ -38,8 +41,9 @@ from harness.simulator.protocols.slots import (
     not_least,
     plan,
 )
+from harness.simulator.protocols.stages import compute, fetched, handed_in, serve
 
-__all__ = ["arrive", "compute", "computed", "end_of", "fold", "leave_link", "read", "save", "send"]
+__all__ = ["arrive", "computed", "end_of", "fold", "leave_link", "read", "save", "send"]
 
 
 @kernel
@@ -87,7 +91,6 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     slot.read_version = worker.read_version
     slot.read_at_s = worker.read_at_s
     slot.first_step = clock.dispatched
-    slot.steps = rules.push_every
     slot.copy_s = costs.copy_s
     slot.compute_s = 0.0
     for step in range(worker.step, worker.step + rules.push_every):
@@ -108,36 +111,27 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
         travelling.fetch(state, state.roads, costs, rules, place)
     elif state.channels.sharing == link.FAIR:
         slot.on_link = 1
-        link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, FETCHED, place)
+        link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, place)
     else:
         slot.fetch_start_s = link.occupy(state.channels, link.DOWN, clock.now_s, slot.copy_s)
         compute(state, place, slot.fetch_start_s + slot.copy_s + costs.latency_s)
 
 
 @kernel
-def leave_link(state: State, costs: Costs, rules: Rules, where: int) -> None:
+def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
     """A copy is off the fair link; its last byte arrives a latency later."""
-    kind, place = link.finish(state.channels, where, state.clock[0].now_s)
+    now_s = state.clock[0].now_s
+    place = link.finish(state.channels, way, now_s)
     slot = state.slots[place]
     slot.on_link = 0
     if slot.phase == ABANDONED:
-        slot.phase = FREE
-        worker = state.workers[slot.worker]
-        if worker.status == ENGAGED and worker.computing == 0:
-            about_to_read(state, slot.worker)
-    elif kind == PUSHED and rules.shards > 1:
-        queue_piece(state, costs, rules, place, state.clock[0].now_s + costs.latency_s)
+        travelling.abandoned(state, place)
+    elif way == link.DOWN:
+        fetched(state, rules, place, now_s + costs.latency_s, 0.0)
+    elif rules.shards > 1:
+        queue_piece(state, costs, rules, place, now_s + costs.latency_s)
     else:
-        plan(state, place, state.clock[0].now_s + costs.latency_s, kind)
-
-
-@kernel
-def compute(state: State, place: int, start_s: float) -> None:
-    """Compute the gradient from an instant on."""
-    slot = state.slots[place]
-    slot.fetch_end_s = start_s
-    slot.compute_end_s = start_s + slot.compute_s
-    plan(state, place, slot.compute_end_s, COMPUTED)
+        handed_in(state, costs, rules, place, now_s + costs.latency_s)
 
 
 @kernel
@@ -165,13 +159,13 @@ def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
     slot.phase = PUSHING
     slot.push_start_s = clock.now_s
     if channels.sharing == link.NETWORK:
-        travelling.push(state, state.roads, rules, place)
+        travelling.push(state, state.roads, costs, rules, place)
         return
     if channels.sharing == link.OWN:
         slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
         worker.uplink_free_s = slot.push_start_s + slot.copy_s
     elif channels.sharing != link.FAIR:
-        slot.push_start_s = link.occupy(channels, channels.up, clock.now_s, slot.copy_s)
+        slot.push_start_s = link.occupy(channels, link.UP, clock.now_s, slot.copy_s)
     send_piece(state, costs, rules, place)
 
 
@@ -182,11 +176,14 @@ def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
     if channels.sharing == link.FAIR:
         slot.on_link = 1
         copy_s = slot.copy_s / rules.shards
-        link.join(channels, channels.up, state.clock[0].now_s, copy_s, PUSHED, place)
-    else:
-        sent = state.shards.sent[place] if rules.shards > 1 else 0
-        left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
+        link.join(channels, link.UP, state.clock[0].now_s, copy_s, place)
+        return
+    sent = state.shards.sent[place] if rules.shards > 1 else 0
+    left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
+    if channels.sharing == link.OWN:
         plan(state, place, left_s + costs.latency_s, PUSHED)
+    else:
+        handed_in(state, costs, rules, place, left_s + costs.latency_s)
 
 
 @kernel
@@ -218,12 +215,7 @@ def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
             slot.push_start_s = clock.now_s + costs.faults.retry_s
             plan(state, place, slot.push_start_s, SEND)
             return
-    slot.phase = AT_SERVER
-    slot.push_end_s = clock.now_s
-    slot.fold_start_s = max(clock.now_s, clock.server_free_s)
-    slot.fold_end_s = slot.fold_start_s + slot.fold_s
-    clock.server_free_s = slot.fold_end_s
-    plan(state, place, slot.fold_end_s, FOLDED)
+    serve(state, place, clock.now_s)
 
 
 @kernel
@@ -234,7 +226,7 @@ def fold(
     clock, slot = state.clock[0], state.slots[place]
     who, worker = slot.worker, state.workers[slot.worker]
     save(state, costs)
-    record.folded[record.counts[0]] = slot
+    write_row(record, record.counts[0], slot)
     for where in range(record.pieces.shape[1]):
         record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
     record.counts[0] += 1

@@ -6,11 +6,12 @@ import numpy as np
 
 from harness.simulator import faults
 from harness.simulator.costs import Costs
-from harness.simulator.events import scratch
+from harness.simulator.events import clear, scratch
 from harness.simulator.faults import instant_s
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.contributing import end_of, save
+from harness.simulator.protocols.recording import Record
 from harness.simulator.protocols.slots import (
     ABANDONED,
     AT_SERVER,
@@ -21,7 +22,6 @@ from harness.simulator.protocols.slots import (
     GATED,
     PUSHING,
     WORKING,
-    Record,
     Rules,
     State,
     about_to_read,
@@ -112,6 +112,7 @@ def fail(
     row = record.restarts[record.counts[2]]
     row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
     record.counts[2] += 1
+    clear(state.folds)
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
             who = state.slots[place].worker

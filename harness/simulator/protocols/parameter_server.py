@@ -23,28 +23,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from harness.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
-from harness.simulator.protocols import asynchronous, plain_server, slots
+from harness.simulator.protocols import asynchronous, plain_server, recording, slots
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.protocols.roads import is_networked
-from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.slots import Rules
-from harness.simulator.timeline import (
-    IN_FLIGHT,
-    LOST,
-    SERVER,
-    Contributions,
-    Folds,
-    Pieces,
-    Restarts,
-    Spans,
-    Timeline,
-)
+from harness.simulator.timeline import Contributions, Timeline
 from harness.spec import Spec, setting
 
 __all__ = ["ParameterServer"]
@@ -166,88 +153,21 @@ class ParameterServer(Spec, TimingProtocol):
             return plain_server.advance(state, costs, limits, room, spans)
         first = int(state.clock[0]["version"])
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
-        record = _room_for(room, len(state.slots), len(state.shards.queues))
+        count = len(state.slots)
+        record = recording.space(room, count, len(state.shards.queues), spans)
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
         if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        folded, lost, restarts = (
-            rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
-        )
-        numbers = np.arange(first, first + len(folded), dtype=np.int64)
-        pieces = record.pieces[: len(folded)]
-        fates = np.concatenate([numbers, np.full(len(lost), LOST, np.int64)])
-        return why, Timeline(
-            folds=Folds(numbers, folded["fold_end_s"].copy()),
-            contributions=_contributions(fates, np.concatenate([folded, lost])),
-            spans=_spans(folded, pieces) if spans else Spans(),
-            restarts=Restarts(*(restarts[name].copy() for name in RESTART_COLUMNS)),
-            pieces=_pieces(numbers, pieces),
-        )
+        return why, recording.timeline(record, first, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.in_flight(state)
         phase = state.slots["phase"]
-        rows = state.slots[(phase != slots.FREE) & (phase != slots.ABANDONED)]
-        ordered = rows[np.argsort(rows["first_step"])]
-        return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered)
+        under_way = (phase != slots.FREE) & (phase != slots.ABANDONED)
+        return recording.rows_in_flight(state.slots[under_way], self.push_every)
 
 
 PLAIN = ParameterServer().rules
 MOST_PIECES = 1 << 20
-RESTART_COLUMNS = ("time_s", "version", "restored_version")
-
-
-def _room_for(folds: int, count: int, shards: int) -> slots.Record:
-    return slots.Record(
-        folded=np.empty(folds, slots.SLOT),
-        lost=np.empty(folds + count, slots.SLOT),
-        restarts=np.empty(folds, slots.RESTART),
-        counts=np.zeros(3, np.int64),
-        pieces=np.empty((folds, shards), PIECE),
-    )
-
-
-def _contributions(folds: np.ndarray, rows: np.ndarray) -> Contributions:
-    return Contributions(
-        fold=folds,
-        worker=rows["worker"].astype(np.int32),
-        read_version=rows["read_version"].copy(),
-        read_time_s=rows["read_at_s"].copy(),
-        first_step=rows["first_step"].copy(),
-        steps=rows["steps"].astype(np.int32),
-    )
-
-
-def _pieces(folds: np.ndarray, rows: np.ndarray) -> Pieces:
-    """One row for each shard of each fold; none where there is one server."""
-    count = rows.shape[1]
-    return Pieces(
-        fold=np.repeat(folds, count),
-        worker=np.tile(SERVER - np.arange(count, dtype=np.int32), len(rows)),
-        read_version=rows["read_version"].reshape(-1),
-        version=rows["version"].reshape(-1),
-        time_s=rows["end_s"].reshape(-1),
-    )
-
-
-def _spans(rows: np.ndarray, pieces: np.ndarray) -> Spans:
-    """Fetch, compute, push of each contribution and the fold of each of its pieces.
-
-    What took no time is left out.
-    """
-    starts = ("fetch_start_s", "fetch_end_s", "push_start_s")
-    ends = ("fetch_end_s", "compute_end_s", "push_end_s")
-    in_shards = pieces.shape[1] > 0
-    count = pieces.shape[1] if in_shards else 1
-    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
-    fold_end_s = pieces["end_s"] if in_shards else rows["fold_end_s"][:, None]
-    start_s = np.column_stack([*(rows[name] for name in starts), fold_start_s]).reshape(-1)
-    end_s = np.column_stack([*(rows[name] for name in ends), fold_end_s]).reshape(-1)
-    worker = np.empty((len(rows), 3 + count), np.int32)
-    worker[:, :3] = rows["worker"][:, None]
-    worker[:, 3:] = SERVER - np.arange(count)
-    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), len(rows))
-    busy = end_s > start_s
-    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])

@@ -1,9 +1,13 @@
 """Workers and the slots of their contributions: the state of the asynchronous kernel.
 
-Each contribution lives in a slot of its worker. Slots, workers, fault processes, and on a network
-the arrivals at each of several shards are the leaves of one tournament and have at most one
-pending event each, so whatever a failure cuts
+Each contribution lives in a slot of its worker. Slots, and where there are faults workers and
+fault processes, and on a network the arrivals at each of several shards, are the leaves of one
+tournament and have at most one pending event each, so whatever a failure cuts
 off is taken out of the order, and no orphan of it can count later.
+
+Two kinds of event come in order of time by themselves and wait in queues: the folds of one server,
+which folds one contribution after another, and reads, which happen at the present instant when all
+else at it has.
 """
 
 from __future__ import annotations
@@ -14,13 +18,22 @@ import numpy as np
 
 from harness.simulator import link
 from harness.simulator.cluster import Cluster
-from harness.simulator.events import new_tournament, scratch, set_leaf
+from harness.simulator.events import (
+    Queue,
+    append,
+    from_a_line,
+    new_queue,
+    new_tournament,
+    scratch,
+    set_leaf,
+    withdraw,
+)
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import CLOCK_FIELDS
 from harness.simulator.protocols.roads import Roads, is_networked, new_roads
 from harness.simulator.protocols.shards import Shards, new_shards
 
-__all__ = ["Record", "Rules", "State", "start", "wake"]
+__all__ = ["Rules", "State", "start", "wake"]
 
 FOLDED, PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
 """Event kinds; the number is the priority at equal times."""
@@ -50,7 +63,7 @@ way, whether faults are scheduled, places taken at the server, parked workers, t
 of a worker that is there and how many have so few, checkpoints so far, the version a restart
 goes back to, and until when the server is busy and down."""
 
-INTEGERS = ("worker", "phase", "on_link", "first_step", "steps", "read_version")
+INTEGERS = ("worker", "phase", "on_link", "first_step", "read_version")
 COSTS = ("copy_s", "compute_s", "fold_s")
 INSTANTS = (
     *("read_at_s", "fetch_start_s", "fetch_end_s", "compute_end_s"),
@@ -60,18 +73,17 @@ SLOT = np.dtype(
     [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
 )
 """A contribution, what it costs, and the instants of its life; at its loss the fold's end is
-the instant of the loss."""
+the instant of the loss. Two lines of a cache."""
 
 WORKER = np.dtype(
-    [(name, np.int64) for name in ("status", "step", "since_fetch", "folds", "mine", "computing")]
-    + [(name, np.int64) for name in ("read_version", "messages")]
+    [(name, np.int16) for name in ("status", "computing")]
+    + [(name, np.int32) for name in ("mine", "since_fetch", "messages")]
+    + [(name, np.int64) for name in ("step", "folds", "read_version")]
     + [(name, np.float64) for name in ("read_at_s", "uplink_free_s", "leave_s")]
 )
-"""A worker: minibatches begun, contributions begun since it fetched (-1: it holds nothing), its
-folds, its contributions under way, whether it computes, messages sent, what it read and when,
+"""A worker, one line of a cache: whether it computes, contributions under way, those begun since
+it fetched (-1: it holds nothing), messages sent, minibatches begun, folds, what it read and when,
 when its own link to the server is free, and how long it will be away before its next read."""
-
-RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
 
 
 class Rules(NamedTuple):
@@ -99,7 +111,9 @@ class State(NamedTuple):
 
     Attributes:
         clock: [1] of `CLOCK`.
-        events: tournament of slots, workers, and fault processes by worker.
+        events: tournament of slots, then workers and fault processes by worker, or arrivals.
+        folds: slots that the server folds, one after another.
+        readers: workers that read at the present instant.
         held: [2N] tournament of workers held by the bound, by their folds.
         gate: [2C] tournament of slots that wait for room at the server.
         channels: the link.
@@ -112,6 +126,8 @@ class State(NamedTuple):
 
     clock: Any
     events: Any
+    folds: Queue
+    readers: Queue
     held: Any
     gate: Any
     channels: link.Channels
@@ -122,23 +138,10 @@ class State(NamedTuple):
     roads: Roads | None
 
 
-class Record(NamedTuple):
-    """What happened: [M] folded and [L] lost slots, restarts, and how many there are of each.
-
-    Where there are several shards, [M, S] ``pieces`` of what folded.
-    """
-
-    folded: Any
-    lost: Any
-    restarts: Any
-    counts: Any
-    pieces: Any
-
-
 def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
     """All workers idle at time 0, version 0."""
     count = workers * depth
-    slots, people = np.zeros(count, SLOT), np.zeros(workers, WORKER)
+    slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
     slots["worker"] = np.repeat(np.arange(workers), depth)
     people["since_fetch"] = -1
     clock = np.zeros(1, CLOCK)
@@ -150,7 +153,9 @@ def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
         arrivals = count * shards if shards > 1 else 0
     return State(
         clock=clock,
-        events=new_tournament(count + workers * (1 + timed) + arrivals),
+        events=new_tournament(count + (workers * (1 + timed) if timed else 0) + arrivals),
+        folds=new_queue(count if shards == 1 else 0),
+        readers=new_queue(workers),
         held=new_tournament(workers),
         gate=new_tournament(count),
         channels=channels,
@@ -197,7 +202,7 @@ def become(state: State, who: int, status: int) -> None:
 def about_to_read(state: State, who: int) -> None:
     """A worker reads at this instant, when everything else at it is done."""
     become(state, who, ABOUT_TO_READ)
-    plan(state, len(state.slots) + who, state.clock[0].now_s, READ)
+    append(state.readers, state.clock[0].now_s, who)
 
 
 @kernel
@@ -232,6 +237,8 @@ def go(state: State, rules: Rules, who: int, until_s: float) -> None:
     worker, leaf = state.workers[who], len(state.slots) + who
     if worker.status == HELD:
         scratch(state.held, who)
+    if worker.status == ABOUT_TO_READ:
+        withdraw(state.readers, who)
     become(state, who, AWAY)
     worker.computing = 0
     worker.since_fetch = -1

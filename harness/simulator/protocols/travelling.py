@@ -11,7 +11,6 @@ from harness.simulator.protocols.roads import Roads, send_next, staging_s
 from harness.simulator.protocols.slots import (
     ABANDONED,
     ENGAGED,
-    FETCHED,
     FREE,
     PUSHED,
     PUSHING,
@@ -21,8 +20,17 @@ from harness.simulator.protocols.slots import (
     about_to_read,
     plan,
 )
+from harness.simulator.protocols.stages import fetched, handed_in
 
-__all__ = ["dispatch", "fetch", "leave_network", "next_to_leave_s", "place_of", "push"]
+__all__ = [
+    "abandoned",
+    "dispatch",
+    "fetch",
+    "leave_network",
+    "next_to_leave_s",
+    "place_of",
+    "push",
+]
 
 
 @kernel
@@ -40,11 +48,11 @@ def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: 
         return
     roads.size_bytes[place] = costs.parameter_bytes
     roads.sent[place] = 0
-    dispatch(state, roads, rules, place)
+    dispatch(state, roads, costs, rules, place)
 
 
 @kernel
-def push(state: State, roads: Roads | None, rules: Rules, place: int) -> None:
+def push(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
     """A contribution sets off, first to a pinned buffer if need be."""
     if roads is None:
         return
@@ -53,11 +61,11 @@ def push(state: State, roads: Roads | None, rules: Rules, place: int) -> None:
     if stage_s > 0.0:
         plan(state, place, state.clock[0].now_s + stage_s, SEND)
     else:
-        dispatch(state, roads, rules, place)
+        dispatch(state, roads, costs, rules, place)
 
 
 @kernel
-def dispatch(state: State, roads: Roads | None, rules: Rules, place: int) -> None:
+def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
     """Send the next message of a fetch or a push."""
     if roads is None:
         return
@@ -71,11 +79,11 @@ def dispatch(state: State, roads: Roads | None, rules: Rules, place: int) -> Non
             slot.fetch_start_s = start_s
         if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
             slot.push_start_s = start_s
-        departed(state, roads, rules, place, departs_s, arrives_s)
+        departed(state, roads, costs, rules, place, departs_s, arrives_s)
 
 
 @kernel
-def leave_network(state: State, roads: Roads | None, rules: Rules) -> None:
+def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules) -> None:
     """A message has left fair links; its last byte arrives a latency later."""
     if roads is None:
         return
@@ -86,19 +94,29 @@ def leave_network(state: State, roads: Roads | None, rules: Rules) -> None:
     if slot.phase == ABANDONED:
         abandoned(state, place)
     else:
-        departed(state, roads, rules, place, now_s, now_s + traffic.flows[place].latency_s)
+        arrives_s = now_s + traffic.flows[place].latency_s
+        departed(state, roads, costs, rules, place, now_s, arrives_s)
 
 
 @kernel
 def departed(
-    state: State, roads: Roads, rules: Rules, place: int, departs_s: float, arrives_s: float
+    state: State,
+    roads: Roads,
+    costs: Costs,
+    rules: Rules,
+    place: int,
+    departs_s: float,
+    arrives_s: float,
 ) -> None:
     """What follows from a message: its arrival, and at its departure the next one."""
     last = roads.sent[place] == rules.shards
-    if state.slots[place].phase == PUSHING:
+    pushing = state.slots[place].phase == PUSHING
+    if pushing and rules.shards > 1:
         plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
+    elif pushing:
+        handed_in(state, costs, rules, place, arrives_s)
     elif last:
-        plan(state, place, arrives_s, FETCHED)
+        fetched(state, rules, place, arrives_s, staging_s(roads, place))
     if last:
         roads.sent[place] = 0
     else:
@@ -118,10 +136,7 @@ def abandoned(state: State, place: int) -> None:
 @kernel
 def arrival_leaf(state: State, roads: Roads, rules: Rules, place: int) -> int:
     """The leaf of the arrival of the message just sent: of several, each has its own."""
-    if rules.shards == 1:
-        return place
-    first = len(state.slots) + len(state.workers)
-    return first + place * rules.shards + roads.sent[place] - 1
+    return len(state.slots) + place * rules.shards + roads.sent[place] - 1
 
 
 @kernel
@@ -129,4 +144,4 @@ def place_of(state: State, rules: Rules, leaf: int) -> int:
     """The slot that the leaf of an arrival belongs to."""
     if leaf < len(state.slots):
         return leaf
-    return (leaf - len(state.slots) - len(state.workers)) // rules.shards
+    return (leaf - len(state.slots)) // rules.shards

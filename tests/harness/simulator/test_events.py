@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.simulator import Jitter
-from harness.simulator.events import SIZE, first_s, new_heap, pop, push, set_leaf
+from harness.simulator.events import (
+    SIZE,
+    append,
+    first_s,
+    head_s,
+    new_heap,
+    new_queue,
+    pop,
+    push,
+    set_leaf,
+    take,
+    withdraw,
+)
 
 TIMES = st.sampled_from([0.0, 0.1, 0.25, 1.0, 1e300])
 EVENTS = st.lists(st.tuples(TIMES, st.integers(0, 7)), max_size=40)
@@ -40,6 +52,22 @@ def test_insertions_between_removals_keep_the_order(pairs, data):
 
 def test_an_empty_heap_has_its_first_event_at_infinity():
     assert first_s(new_heap(3)) == float("inf")
+
+
+@settings(deadline=None)  # the first call compiles
+@given(EVENTS, st.data())
+def test_a_queue_keeps_the_order_of_time_then_insertion_around_its_ring(pairs, data):
+    queue, model = new_queue(len(pairs) + 1), []
+    for who, (time_s, _) in enumerate(pairs):
+        append(queue, time_s, who)
+        model = sorted([*model, (time_s, who)])
+        if data.draw(st.booleans()):
+            assert take(queue) == model.pop(0)
+        if model and data.draw(st.booleans()):
+            withdraw(queue, model.pop(len(model) // 2)[1])
+        withdraw(queue, -1)
+        assert head_s(queue) == (model[0][0] if model else math.inf)
+    assert [take(queue) for _ in range(len(model))] == model
 
 
 @pytest.mark.parametrize("workers", [1000, 10_000, 100_000, 1_000_000])

@@ -16,9 +16,9 @@ def drain(channels, arrivals):
         end_s, where = soonest(channels)
         if waiting and waiting[0][0] < end_s:
             time_s, copy_s, who = waiting.pop(0)
-            join(channels, DOWN, time_s, copy_s, 0, who)
+            join(channels, DOWN, time_s, copy_s, who)
         else:
-            ends[finish(channels, where, end_s)[1]] = end_s
+            ends[finish(channels, where, end_s)] = end_s
     return [ends[who] for who in range(len(arrivals))]
 
 
@@ -76,9 +76,9 @@ def test_copies_queue_in_order_on_a_fifo_link():
 def test_directions_share_a_half_duplex_link_and_no_other():
     half, full = (new_channels(Link(sharing="fifo", duplex=d), 4) for d in ("half", "full"))
     assert occupy(half, DOWN, 0.0, 2.0) == 0.0
-    assert occupy(half, half.up, 0.0, 2.0) == 2.0
+    assert occupy(half, UP, 0.0, 2.0) == 2.0
     assert occupy(full, DOWN, 0.0, 2.0) == 0.0
-    assert occupy(full, full.up, 0.0, 2.0) == 0.0
+    assert occupy(full, UP, 0.0, 2.0) == 0.0
     assert (half.up, full.up) == (DOWN, UP)
 
 

@@ -70,6 +70,15 @@ def test_a_state_of_other_settings_is_refused(simulate, change):
         Simulation.restore(simulation.cluster, "parameter_server", simulation.state(), **arguments)
 
 
+def test_a_state_that_another_version_wrote_is_refused_in_one_line(simulate):
+    simulation = simulate(5, sharing="fifo", **BUSY)
+    saved = simulation.state()
+    for other in ({"state.events.time_s": np.zeros(7)}, {}):
+        whole = {name: array for name, array in saved.items() if name != "state.events.time_s"}
+        with pytest.raises(UserError, match="another version"):
+            simulation.restored(whole | other)
+
+
 def test_draining_folds_exactly_what_was_asked_for_and_leaves_everyone_idle(simulate):
     simulation = simulate(4, **BUSY)
     simulation.advance(folds=10)

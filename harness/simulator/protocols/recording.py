@@ -1,0 +1,175 @@
+"""What the asynchronous kernel records, and the timeline that is made of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.jit import part
+from harness.simulator.protocols.shards import PIECE
+from harness.simulator.protocols.slots import SLOT
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    LOST,
+    SERVER,
+    Contributions,
+    Folds,
+    Pieces,
+    Restarts,
+    Spans,
+    Timeline,
+)
+
+__all__ = ["Record", "rows_in_flight", "space", "timeline", "write_row"]
+
+SPANNED = np.dtype(
+    [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
+    + [(name, np.float64) for name in ("push_start_s", "push_end_s", "fold_start_s")]
+)
+"""The instants of a contribution that spans are made of, beside the fold's end."""
+
+RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
+
+
+class Record(NamedTuple):
+    """What happened: [M] columns of what folded, lost slots, restarts, how many of each.
+
+    ``instants`` is empty where no spans are wanted. Where there are several shards, [M, S]
+    ``pieces`` of what folded.
+    """
+
+    fold_end_s: Any
+    worker: Any
+    read_version: Any
+    read_at_s: Any
+    first_step: Any
+    instants: Any
+    lost: Any
+    restarts: Any
+    counts: Any
+    pieces: Any
+
+
+def space(folds: int, under_way: int, shards: int, spans: bool) -> Record:
+    """Room for so many folds, and behind them for what is under way at the end.
+
+    Args:
+        folds: and as many losses and restarts.
+        under_way: contributions that may be.
+        shards: parts of the server that record pieces; 0 if there is one.
+        spans: whether spans are wanted.
+    """
+    kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
+    return Record(
+        *(np.empty(folds + under_way, kind) for kind in kinds),
+        instants=np.empty(folds if spans else 0, SPANNED),
+        lost=np.empty(folds + under_way, SLOT),
+        restarts=np.empty(folds, RESTART),
+        counts=np.zeros(3, np.int64),
+        pieces=np.empty((folds, shards), PIECE),
+    )
+
+
+@part
+def write_row(record: Record, row: int, slot: Any) -> None:
+    """Put what folded into the columns."""
+    record.fold_end_s[row] = slot.fold_end_s
+    record.worker[row] = slot.worker
+    record.read_version[row] = slot.read_version
+    record.read_at_s[row] = slot.read_at_s
+    record.first_step[row] = slot.first_step
+    if len(record.instants) > 0:
+        instants = record.instants[row]
+        instants.fetch_start_s = slot.fetch_start_s
+        instants.fetch_end_s = slot.fetch_end_s
+        instants.compute_end_s = slot.compute_end_s
+        instants.push_start_s = slot.push_start_s
+        instants.push_end_s = slot.push_end_s
+        instants.fold_start_s = slot.fold_start_s
+
+
+def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline:
+    """What was recorded; the folds count from ``first``, each of so many minibatches."""
+    done, lost, restarts = record.counts.tolist()
+    pieces = record.pieces[:done]
+    numbers = np.arange(first, first + done + under_way, dtype=np.int64)[:done]
+    rows = _folded(record, numbers, steps, under_way)
+    struck = record.restarts[:restarts]
+    return Timeline(
+        folds=Folds(numbers, record.fold_end_s[:done]),
+        contributions=_followed(rows, _rows(record.lost[:lost], LOST, steps)),
+        spans=_spans(record, pieces) if len(record.instants) else Spans(),
+        restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
+        pieces=_pieces(numbers, pieces),
+    )
+
+
+def rows_in_flight(slots: Any, steps: int) -> Contributions:
+    """Slots that are under way, by first step."""
+    return _rows(slots[np.argsort(slots["first_step"])], IN_FLIGHT, steps)
+
+
+def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
+    """Views with room behind them, or copies where they would hold much more than they show."""
+    done = len(numbers)
+    size = done + under_way
+    columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
+    if size < len(record.worker) // 2:
+        columns = [column[:size].copy() for column in columns]
+    worker, read_version, read_at_s, first_step = (column[:done] for column in columns)
+    each = np.full(size, steps, np.int32)[:done]
+    return Contributions(numbers, worker, read_version, read_at_s, first_step, each)
+
+
+def _followed(rows: Contributions, lost: Contributions) -> Contributions:
+    if len(lost) == 0:
+        return rows
+    more = lost.columns()
+    joined = {name: np.concatenate([column, more[name]]) for name, column in rows.columns().items()}
+    return Contributions(**joined)
+
+
+def _rows(slots: Any, fate: int, steps: int) -> Contributions:
+    return Contributions(
+        fold=np.full(len(slots), fate, np.int64),
+        worker=slots["worker"].astype(np.int32),
+        read_version=slots["read_version"].copy(),
+        read_time_s=slots["read_at_s"].copy(),
+        first_step=slots["first_step"].copy(),
+        steps=np.full(len(slots), steps, np.int32),
+    )
+
+
+def _pieces(folds: Any, rows: Any) -> Pieces:
+    """One row for each shard of each fold; none where there is one server."""
+    count = rows.shape[1]
+    return Pieces(
+        fold=np.repeat(folds, count),
+        worker=np.tile(SERVER - np.arange(count, dtype=np.int32), len(rows)),
+        read_version=rows["read_version"].reshape(-1),
+        version=rows["version"].reshape(-1),
+        time_s=rows["end_s"].reshape(-1),
+    )
+
+
+def _spans(record: Record, pieces: Any) -> Spans:
+    """Fetch, compute, push of each contribution and the fold of each of its pieces.
+
+    What took no time is left out.
+    """
+    done, count = pieces.shape
+    rows, in_shards = record.instants[:done], count > 0
+    count = max(count, 1)
+    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
+    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:done, None]
+    starts = (rows[name] for name in ("fetch_start_s", "fetch_end_s", "push_start_s"))
+    ends = (rows[name] for name in ("fetch_end_s", "compute_end_s", "push_end_s"))
+    start_s = np.column_stack([*starts, fold_start_s]).reshape(-1)
+    end_s = np.column_stack([*ends, fold_end_s]).reshape(-1)
+    worker = np.empty((done, 3 + count), np.int32)
+    worker[:, :3] = record.worker[:done, None]
+    worker[:, 3:] = SERVER - np.arange(count)
+    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), done)
+    busy = end_s > start_s
+    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])
