@@ -241,6 +241,16 @@ class Simulation:
             raise ValueError(f"protocol {self.protocol.name!r} decodes nothing")
         return self.protocol
 
+    @property
+    def restorable(self) -> int | None:
+        """The version that a server which failed now would go back to, or a later one.
+
+        None where no server can fail.
+        """
+        clock = self._state.clock[0]
+        fails = any(fault.kind == "server" for fault in self.cluster.faults)
+        return int(clock["restored"]) if fails else None
+
     def state(self) -> dict[str, np.ndarray]:
         """Everything needed to go on later, as named arrays (copies)."""
         job = self._workload

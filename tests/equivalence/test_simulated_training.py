@@ -222,14 +222,62 @@ def test_what_a_dead_worker_had_under_way_leaves_no_trace_in_the_model(tmp_path)
     assert replay.in_flight.keys() == {(worker, step) for worker, step in under_way}
 
 
-def test_training_on_a_server_that_fails_is_refused_in_one_line(tmp_path):
+FAILING = """
+[[faults]]
+kind = "server"
+mean_s = 0.002
+down_s = 0.0005
+checkpoint_s = 0.0021
+"""
+
+
+def by_hand_with_failures(timeline: Timeline) -> list[torch.Tensor]:
+    """Every version, as it was at last, where the server goes back to versions of its past."""
+    columns = ("version", "restored_version", "time_s")
+    restarts = list(zip(*(getattr(timeline.restarts, c).tolist() for c in columns), strict=True))
+    first = {version: time_s for version, _, time_s in reversed(restarts)}
+    before, after, rows = [start()], [start()], timeline.folded()
+    columns = (rows.read_version, rows.first_step, rows.read_time_s)
+    for fold, (read, step, time_s) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        seen = after[read] if time_s >= first.get(read, np.inf) else before[read]
+        gradient = torch.empty(1, LAYOUT.parameters, dtype=torch.float64)
+        NET.gradient(seen.unsqueeze(0), *minibatch_of([(0, step)]), gradient)
+        before.append(after[fold] - 0.05 * gradient[0])
+        restored = [back for version, back, _ in restarts if version == fold + 1]
+        # A checkpoint of the version itself may have come between two failures at it.
+        after.append(after[restored[0]] if restored and restored[0] <= fold else before[-1])
+    return after
+
+
+@pytest.mark.parametrize("lengths", [(90,), (7, 20, 1, 2, 60), (1,) * 90])
+def test_a_server_that_fails_goes_on_from_the_model_it_had_kept(lengths, tmp_path):
     path = tmp_path / "cluster.toml"
-    fault = 'kind = "server"\nat_s = [0.003]\ndown_s = 0.001\ncheckpoint_s = 1.0\n'
-    path.write_text(BUSY + "[[faults]]\n" + fault)
+    path.write_text(BUSY + FAILING)
     workload = Workload.of_network(LAYOUT.sizes, 6)
     simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
-    with pytest.raises(UserError, match="not trained"):
-        replayed(simulation.advance(folds=60))
+    replay, segments = replayed(), list[Timeline]()
+    for folds in lengths:
+        segments.append(simulation.advance(folds=folds))
+        replay.run(segments[-1], 0.05, simulation.restorable)
+        state, replay = replay.capture(), replayed()
+        replay.reinstate(*state)
+    whole = concat(segments)
+    undone = whole.restarts.version - whole.restarts.restored_version
+    assert len(undone) >= 3
+    assert undone.max() > 3
+    expected = by_hand_with_failures(whole)[-1]
+    torch.testing.assert_close(replay.server.model, expected, rtol=1e-12, atol=1e-13)
+    assert min(replay.checkpoints.kept) >= whole.restarts.restored_version.max()
+
+
+def test_training_on_a_server_whose_past_is_not_kept_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(BUSY + FAILING)
+    workload = Workload.of_network(LAYOUT.sizes, 6)
+    simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+    segments = [simulation.advance(folds=15) for _ in range(6)]
+    with pytest.raises(UserError, match="can be timed but not trained with here"):
+        replayed(*segments)
 
 
 def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):

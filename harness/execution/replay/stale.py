@@ -8,7 +8,7 @@ that follow one another are executed together, with the reads between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from harness.algorithms.memories import Kind, joined, kind_of, part_into
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
+from harness.execution.replay.checkpoints import Checkpoints
 from harness.execution.replay.state import (
     Arrays,
     Facts,
@@ -35,6 +36,11 @@ from harness.simulator import LOST, Timeline
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
 """The frames of several workers' local steps, each named by (worker, step)."""
+
+
+Reads = dict[tuple[int, bool], list[tuple[Key, int]]]
+"""Contributions and how many local steps each takes, by the version read, and whether the server
+had failed at it."""
 
 
 class Pending(NamedTuple):
@@ -61,6 +67,7 @@ class StaleReplay:
     Attributes:
         memory: of all workers, where a fold takes all their contributions.
         memories: of each, where it does not.
+        checkpoints: the server at versions that it may go back to, if it can fail.
     """
 
     algorithm: Algorithm
@@ -75,6 +82,7 @@ class StaleReplay:
     pending: list[Pending] = field(default_factory=list[Pending])
     memory: Memory = field(default_factory=Memory)
     memories: dict[int, Memory] = field(default_factory=dict[int, Memory])
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     loss: Tensor = field(init=False)
     batches: int = 0
 
@@ -84,22 +92,26 @@ class StaleReplay:
         self.loss = model.new_zeros((), dtype=torch.float64)
 
     @torch.no_grad()
-    def run(self, segment: Timeline, rate: float) -> None:
+    def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
         """Execute every read and fold of a segment, in its order, at one rate.
+
+        Args:
+            segment: what happened.
+            rate: of folds and local steps.
+            restorable: the version that a failure after the segment may go back to.
 
         Raises:
             ValueError: the segment does not begin at the server's version.
-            UserError: the server failed in it, and models of the past are not kept to go back
-                to; or it is in shards, and a read finds no one version of the model.
+            UserError: the server failed in it, and what it went back to is not kept; or it is in
+                shards, and a read finds no one version of the model.
         """
-        if len(segment.restarts):
-            raise UserError("cluster: a server that fails can be timed but not trained with")
         if len(segment.pieces):
             raise UserError("timeline: of a server in shards; allowed: a run with as many shards")
         self._forget(segment)
-        reads = _reads_by_version(segment, self.in_flight)
-        for slot in self._admit(reads.pop(self.server.version, ())):
-            self.replicas[slot].copy_(self.server.model)
+        failed = self.checkpoints.wanted(segment.restarts, restorable)
+        reads = _reads_by_version(segment, self.in_flight, failed)
+        self._read(reads.pop((self.server.version, False), ()))
+        self._come_back(failed, reads)
         self._show()
         waiting: list[Turn] = []
         for fold, entering in _folds(segment):
@@ -116,15 +128,28 @@ class StaleReplay:
                 Turn(
                     slots,
                     staleness=[fold - read_version for _, read_version, _ in entering],
-                    readers=self._admit(reads.pop(fold + 1, ())),
+                    readers=self._admit(reads.pop((fold + 1, False), ())),
                     workers=[worker for (worker, _), *_ in entering],
                     weights=[float(steps) for *_, steps in entering],
                 )
             )
-            if self._is_shown(fold + 1):
+            if self._is_shown(fold + 1) or self.checkpoints.concern(fold + 1):
                 self._fold(waiting, rate)
+                self._come_back(failed, reads)
                 self._show()
         self._fold(waiting, rate)
+
+    def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
+        """Contributions begin with the present model."""
+        for slot in self._admit(readers):
+            self.replicas[slot].copy_(self.server.model)
+
+    def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
+        """If the server failed at its present version: go back, and let those read who then do."""
+        version = self.server.version
+        self.checkpoints.meet(self.server)
+        if version in failed:
+            self._read(reads.pop((version, True), ()))
 
     def begin_pass(self) -> None:
         """The next contributions are the first of a pass over the data."""
@@ -135,13 +160,14 @@ class StaleReplay:
         """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
         arrays, facts = capture_server(self.server)
         arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
-        arrays |= remembered("memory/", self.memory)
+        arrays |= remembered("memory/", self.memory) | self.checkpoints.arrays()
         for worker, memory in self.memories.items():
             arrays |= remembered(f"memories/{worker}/", memory)
         facts |= {
             "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
             "pending": list(self.pending),
             "batches": self.batches,
+            "checkpoints": self.checkpoints.facts(),
             "new_pass": self.memory.new_pass,
             "new_passes": [[worker, m.new_pass] for worker, m in self.memories.items()],
         }
@@ -155,6 +181,7 @@ class StaleReplay:
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
         self.batches = facts["batches"]
+        self.checkpoints = Checkpoints.of(arrays, facts["checkpoints"])
         device = self.server.model.device
         self.memory = recalled(arrays, "memory/", facts["new_pass"], device)
         self.memories = {
@@ -278,13 +305,18 @@ def _stack(model: Tensor, slots: int) -> Tensor:
     return torch.as_tensor(np.zeros((slots, model.numel()), model.numpy().dtype))
 
 
-def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, list[tuple[Key, int]]]:
+def _reads_by_version(
+    segment: Timeline, known: Mapping[Key, int], failed: Mapping[int, float]
+) -> Reads:
     """What is first read in this segment and not lost, by the version read, in reading order.
 
-    Each entry is a contribution's key and how many local steps it takes.
+    Args:
+        segment: what happened.
+        known: contributions that were read before.
+        failed: the versions at which the server failed, and when it was there again.
     """
     table = segment.contributions
-    reads: dict[int, list[tuple[float, Key, int]]] = {}
+    reads: dict[tuple[int, bool], list[tuple[float, Key, int]]] = {}
     for fold, worker, step, version, time, steps in zip(
         table.fold.tolist(),
         table.worker.tolist(),
@@ -295,7 +327,8 @@ def _reads_by_version(segment: Timeline, known: dict[Key, int]) -> dict[int, lis
         strict=True,
     ):
         if fold != LOST and (worker, step) not in known:
-            reads.setdefault(version, []).append((time, (worker, step), steps))
+            again = time >= failed.get(version, np.inf)
+            reads.setdefault((version, again), []).append((time, (worker, step), steps))
     return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 
 

@@ -127,9 +127,9 @@ class RunConfig:
         if self.rounds and self.shuffling != "full":
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}
-        if untrained := kinds & ({"server", "message"} if self.rounds else {"server"}):
-            told = f"{min(untrained)!r} can be timed but not trained with"
-            raise UserError(f"cluster.faults: {told} here; allowed: faults of workers")
+        if self.rounds and (untrained := kinds & {"server", "message"}):
+            told = f"{min(untrained)!r} does not happen to rounds"
+            raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
         check(self.precision, self.device)
         if self.shards > 1 and not self.algorithm.in_shards:
             name = type(self.algorithm).__name__

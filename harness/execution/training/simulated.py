@@ -68,7 +68,10 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`."""
         segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
-        self.replay.run(segment, rate)
+        if isinstance(self.replay, ShardedReplay):
+            self.replay.run(segment, rate)
+        else:
+            self.replay.run(segment, rate, self.simulation.restorable)
         return segment
 
     def pause(self, seconds: float, kind: str) -> Timeline:

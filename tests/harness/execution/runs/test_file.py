@@ -134,10 +134,10 @@ def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_lin
         config.order(0, asked.corpus.split("train"))
 
 
-def test_a_server_that_fails_is_refused_before_anything_is_trained():
-    config = load_run(EXAMPLES / "bounded-staleness.toml").config
+def test_a_server_that_fails_is_refused_where_there_is_none():
+    config = load_run(EXAMPLES / "model-averaging.toml").config
     fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
-    with pytest.raises(UserError, match=r"cluster\.faults: 'server' can be timed but not trained"):
+    with pytest.raises(UserError, match=r"cluster\.faults: 'server' does not happen to rounds"):
         replace(config, cluster=replace(config.cluster, faults=(fails,)))
 
 
