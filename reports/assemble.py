@@ -68,6 +68,8 @@ def _write(exhibit: Exhibit, out: Path) -> tuple[str, ...]:
     }
     if exhibit.rows:
         contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()
+    if exhibit.rows and not exhibit.draw:
+        contents[f"tables/{exhibit.id}.tex"] = tables.to_latex(exhibit).encode()
     for name, content in contents.items():
         write_bytes(out / name, content)
     return tuple(contents)

@@ -9,7 +9,7 @@ from typing import Any
 from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import abstract, judged, listing, numbers, reasons, tables
+from reports import abstract, figures, judged, listing, numbers, reasons, tables
 from reports.listing import Line
 from reports.provenance import BAD, cited_runs, settings_of, unexpected, wall_time, where_from
 
@@ -103,7 +103,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
         "where": claim.where,
         "statistic": claim.statistic,
         "note": claim.note,
-        "why": [told for told in (reasons.why(claim), given) if told],
+        "why": [told for told in (reasons.why(claim), reasons.plain(given)) if told],
         "told-by-parts": told_by_parts,
         "remarks": [told for told in (*alone, *judged.remarks(claim)) if told],
         "parts": [
@@ -142,16 +142,18 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
     image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
     shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
     resting = sorted({run[:SHORT] for row in exhibit.rows for run in row.runs if run in bad})
-    marks = f" † Rests on {', '.join(resting)}, which diverged or failed." if resting else ""
+    marks = f"† Rests on {', '.join(resting)}, which diverged or failed." if resting else ""
+    caption = figures.caption(exhibit) if image else ""
+    remarks = (exhibit.note, caption, shown.remark if shown else "", marks, _absent(exhibit, image))
     return {
         "id": exhibit.id,
         "label": exhibit.paper_label or exhibit.id,
         "title": exhibit.title,
-        "note": (exhibit.note + marks + _absent(exhibit, image)).strip(),
+        "note": " ".join(filter(None, remarks)),
         "image": image,
         "table": None
         if shown is None
-        else {"columns": shown.columns, "rows": shown.rows, "has-paper": shown.has_paper},
+        else {"columns": shown.columns, "rows": shown.rows, "printed": shown.printed},
     }
 
 
@@ -159,7 +161,7 @@ def _absent(exhibit: Exhibit, image: str | None) -> str:
     """That a figure could not be drawn."""
     if image or "file" not in exhibit.draw:
         return ""
-    return f" Not drawn: {exhibit.draw['file']} is not beside these results."
+    return f"Not drawn: {exhibit.draw['file']} is not beside these results."
 
 
 def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ An exhibit declares how it is drawn::
 
     "axes": {"x": "epoch", "y": "frame error (%)"},
     "draw": {"as": "curves"}             curves | bars | histogram
+    "draw": {"as": "curves", "against": "search"}   differences to one of them, paired by seed
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
@@ -22,7 +23,8 @@ from matplotlib.axes import Axes
 
 from harness.errors import unknown
 from harness.judge import Exhibit
-from reports import architecture, gantt, messages, series, slots, style
+from harness.judge.paired import against, seeds_of
+from reports import architecture, gantt, messages, numbers, series, slots, style
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": series.curves,
@@ -54,18 +56,50 @@ def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
         return _timeline(exhibit, out)
     if kind not in SERIES:
         raise unknown(f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"])
-    with style.canvas() as (figure, axes):
+    with style.canvas(panels=1 + paired(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
-        axes.set_xlabel(exhibit.axes.get("x", ""))
+        for panel in below:
+            series.differences(panel, exhibit)
+        (below or [axes])[-1].set_xlabel(exhibit.axes.get("x", ""))
         axes.set_ylabel(exhibit.axes.get("y", ""))
         return {form: style.rendered(figure, form) for form in FORMS}
+
+
+def paired(exhibit: Exhibit) -> bool:
+    """Whether differences seed by seed are drawn below the curves."""
+    reference = exhibit.draw.get("against")
+    return reference is not None and bool(against(exhibit.rows, str(reference)))
+
+
+def caption(exhibit: Exhibit) -> str:
+    """What bands, whiskers, dots and thin lines are, in words; empty where there are none."""
+    kind = exhibit.draw.get("as", "curves")
+    if kind not in ("curves", "bars") or not exhibit.draw:
+        return ""
+    told: list[str] = []
+    samples = [row.sample for row in exhibit.rows if row.sample]
+    if any(numbers.half_width(row.ci95) for row in exhibit.rows):
+        shape = "Bands" if kind == "curves" and series.banded(exhibit) else "Whiskers"
+        seeds = {len(sample.values) for sample in samples}
+        over = f" over {' or '.join(map(str, sorted(seeds)))} seeds" if seeds else ""
+        told.append(f"{shape}: 95% intervals{over}.")
+    if any(len(seeds_of(row)) > 1 for row in exhibit.rows):
+        longest = max(map(len, series.by_label(exhibit.rows).values()))
+        few = kind == "bars" or longest <= series.FEW
+        told.append(f"{'Dots' if few else 'Thin lines'}: single seeds.")
+    if paired(exhibit):
+        told.append(
+            f"Below: differences to {exhibit.draw['against']} seed by seed, with their paired 95% "
+            "intervals; claims rest on these."
+        )
+    return " ".join(told)
 
 
 def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     path = out / str(exhibit.draw.get("file", ""))
     if not path.is_file():
         return {}
-    with style.canvas() as (figure, axes):
+    with style.canvas() as (figure, axes, *_):
         lanes = gantt.timeline(axes, path, exhibit.draw)
         figure.set_figheight(0.42 * lanes + 0.85)
         return {form: style.rendered(figure, form) for form in FORMS}

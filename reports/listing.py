@@ -105,11 +105,11 @@ def from_csv(path: Path) -> list[Line]:
 
 def _kind(number: str, runs: Sequence[Run], names: Mapping[str, str]) -> Iterator[Line]:
     flats = [differences.flat(run.config) for run in runs]
+    seeds = [own.pop("seed", "") for own in flats]
     counts = Counter(pair for own in flats for pair in own.items())
     usual = dict(pair for pair, count in counts.items() if 2 * count > len(runs))
     yield Line(number, USUAL, "", "", "", _told(usual))
-    for run, own in zip(runs, flats, strict=True):
-        seed = own.pop("seed", "")
+    for run, own, seed in zip(runs, flats, seeds, strict=True):
         apart = {key: value for key, value in own.items() if usual.get(key) != value}
         setting = names.get(run.hash, "")
         yield Line(number, setting, run.hash, seed, run.status, _told(apart), run.note)

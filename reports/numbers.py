@@ -10,6 +10,7 @@ MISSING = "–"
 MINUS = "−"
 ROUNDING = 1e-8  # relative: a smaller half width is one of floating-point numbers
 SMALL = -5  # the power of ten up to which decimals would be zeros
+UNBOUNDED = "no interval"
 SAME = "no spread"  # an interval without width: no chance entered, or none that showed
 
 
@@ -101,7 +102,7 @@ def interval(value: float | None, ci95: Bounds) -> str:
     """The interval by its ends; an unbounded one says so."""
     low, high = ci95 or (None, None)
     if low is None and high is None:
-        return "no interval"
+        return UNBOUNDED
     if half_width(ci95) == 0.0:
         return SAME
     places = decimals(value or 0.0, ci95)

@@ -62,6 +62,16 @@ def why(claim: Claim) -> str:
     return " ".join(filter(None, told)) or "It was not measured."
 
 
+def plain(text: str) -> str:
+    """Without the emphasis that Markdown has: a report's letters say the same.
+
+    Example:
+        >>> plain("*Hand* is level with `search`")
+        'Hand is level with search'
+    """
+    return text.replace("*", "").replace("`", "")
+
+
 def _told(parts: Sequence[Part], what: str, of: int) -> str:
     known = [_interval(part, named=of > 1) for part in parts if part.measured is not None]
     return f"{what}: {'; '.join(known)}." if known else ""

@@ -6,29 +6,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Row
+from harness.judge.paired import against, seeds_of
 from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
-MOST_INSIDE = 5  # entries of a legend; more would lie on the curves
+MOST_BANDS = 3  # of more, nobody sees whose colour a field has
+FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
 PAPER_LABEL = "printed in the paper"
+ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
+ACROSS = 96  # characters of a legend's line
 
 
 def curves(axes: Axes, exhibit: Exhibit) -> None:
-    """One line a label over the columns as x, with its interval as a band.
+    """One line a label over the columns as x, with its interval as a band or as whiskers.
 
     ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names), and ``x_ticks``
     and ``y_ticks`` (the values to mark).
     """
     for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
+    _scales(axes, exhibit)
+    _legend(axes, exhibit.rows)
+
+
+def differences(axes: Axes, exhibit: Exhibit) -> None:
+    """The curves minus the one that ``draw`` names in ``against``, paired by seed."""
+    reference = str(exhibit.draw["against"])
+    places = {label: place for place, label in enumerate(by_label(exhibit.rows))}
+    apart = replace(exhibit, rows=against(exhibit.rows, reference))
+    axes.axhline(0.0, color=MUTED, lw=0.8)
+    for label, rows in by_label(apart.rows).items():
+        _curve(axes, apart, places[label], label, rows)
+    scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
+    _scales(axes, replace(exhibit, draw=scales))
+    axes.set_ylabel(f"minus {reference}")
+
+
+def banded(exhibit: Exhibit) -> bool:
+    """Whether intervals are drawn as bands: of few curves; those of more are whiskers."""
+    return len(by_label(exhibit.rows)) <= MOST_BANDS
+
+
+def _scales(axes: Axes, exhibit: Exhibit) -> None:
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         if scale := exhibit.draw.get(f"{name}_scale"):
             axes.set(**{f"{name}scale": scale})
@@ -39,7 +69,6 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
         if ticks := exhibit.draw.get(f"{name}_ticks"):
             axis.set_ticks(ticks, [plain(tick) for tick in ticks])
             axis.set_ticks([], minor=True)
-    _legend(axes, exhibit.rows)
 
 
 def plain(value: float, position: float = 0.0) -> str:
@@ -70,6 +99,7 @@ def bars(axes: Axes, exhibit: Exhibit) -> None:
             hatch=cycle(HATCHES, index),
             error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
         )
+        _seeds(axes, x, rows, INK)
         printed = _numbers([row.paper for row in rows])
         axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
     axes.set_xticks(range(len(groups)), [str(group) for group in groups])
@@ -101,7 +131,14 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
     colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
     low, high = _ends(rows)
     step = math.ceil(len(rows) / MARKED_POINTS)
-    axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
+    if banded(exhibit):
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
+    else:
+        whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
+        aside = ScaledTranslation(index * ASIDE_IN, 0, axes.figure.dpi_scale_trans)
+        whiskers["transform"] = axes.transData + aside  # or they would lie on each other
+        axes.errorbar(x, y, np.nan_to_num([y - low, high - y]).clip(0), color=colour, **whiskers)
+    _seeds(axes, x, rows, colour)
     axes.plot(
         x,
         y,
@@ -113,6 +150,17 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
     )
     printed = _numbers([row.paper for row in rows])
     axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
+
+
+def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
+    """What each seed gave: dots of few points, thin lines of many."""
+    values = [seeds_of(row) for row in rows]
+    seeds = min(map(len, values), default=0)
+    look: dict[str, Any] = (
+        {"marker": ".", "ms": 2.6, "ls": ""} if len(rows) <= FEW else {"lw": 0.35}
+    )
+    for seed in range(seeds):
+        axes.plot(x, [each[seed] for each in values], color=colour, alpha=0.55, **look)
 
 
 def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
@@ -148,7 +196,9 @@ def _legend(axes: Axes, rows: Sequence[Row]) -> None:
         paper = Line2D([], [], label=PAPER_LABEL, marker="D", ls="")
         paper.set(mfc="white", mec=MUTED, mew=1.2, ms=6)
         handles = [*handles, paper]
-    if len(handles) > MOST_INSIDE:
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    elif handles:
-        axes.legend(handles=handles, loc="best")
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), ACROSS // (longest + 8)))
+        axes.legend(  # above the axes, where no data are
+            handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0
+        )

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -73,12 +72,19 @@ def styled() -> Generator[None]:
 
 
 @contextmanager
-def canvas(height_in: float = HEIGHT_IN) -> Generator[tuple[Figure, Axes]]:
-    """A figure with one pair of axes in the house style."""
+def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any, ...]]:
+    """A figure in the house style, then its axes from the top.
+
+    Args:
+        height_in: of the first panel; each further one is half as high.
+        panels: how many lie below each other, with one x axis.
+    """
     with styled():
-        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        shares = [1.0] + [0.55] * (panels - 1)
+        figure = Figure(figsize=(WIDTH_IN, height_in * sum(shares)), layout="constrained")
         FigureCanvasAgg(figure)
-        yield figure, figure.add_subplot()
+        axes = figure.subplots(panels, sharex=True, height_ratios=shares, squeeze=False)
+        yield (figure, *axes[:, 0])
 
 
 def rendered(figure: Figure, form: str) -> bytes:

@@ -1,18 +1,23 @@
-"""An exhibit's rows as a grid to print and as CSV to compute with."""
+"""An exhibit's rows as a grid to print, as CSV to compute with, and as LaTeX to set."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.judge import Exhibit, Row
 from reports import numbers
 
-WIDE = 6  # columns that fit a page when each holds the paper's figure and ours
+PAGE = 100
+"""Characters across a page, in the table's type."""
+GAP = 3  # characters between two columns
 HEADER = ("label", "column", "paper", "measured", "ci95_low", "ci95_high", "runs")
+NO_SPREAD = "No chance enters these figures."
+SOME_SPREAD = "No chance enters the figures without an interval."
+NO_INTERVAL = "These figures have no interval."
 
 Cell = dict[str, Any]
 
@@ -24,35 +29,53 @@ class Grid:
     Attributes:
         columns: heads of the columns.
         rows: label and one cell (or None) per column.
-        has_paper: whether the paper prints any of these figures.
+        printed: for each column, whether the paper prints any of its figures.
+        remark: what all figures have in common, so that no cell repeats it.
     """
 
     columns: list[str]
     rows: list[tuple[str, list[Cell | None]]]
-    has_paper: bool
+    printed: list[bool]
+    remark: str = ""
+
+    def width(self, *, wrapped: bool = False) -> int:
+        """Characters that it takes across; ``wrapped``: with heads of one word a line."""
+        labels = max((len(label) for label, _ in self.rows), default=0)
+        return labels + sum(self._across(at, wrapped) + GAP for at in range(len(self.columns)))
+
+    def _across(self, at: int, wrapped: bool) -> int:
+        cells = [cell for _, row in self.rows if (cell := row[at])]
+        mine = max((len(c["measured"]) for c in cells), default=0)
+        mine = max([mine, *(len(c["spread"]) * 4 // 5 for c in cells)])
+        paper = max((len(c["paper"]) for c in cells), default=0) if self.printed[at] else 0
+        head = self.columns[at].split() if wrapped else [self.columns[at]]
+        return max([mine + (paper + GAP if paper else 0), *map(len, head)])
 
 
 def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
-    """Lay out rows as label by column, turned or listed where the page is too narrow.
+    """Lay out rows as label by column, unless the page is too narrow.
+
+    Then turned; else either with heads of several lines; else as a list.
 
     Args:
         rows: the exhibit's rows.
         marked: hashes of runs that diverged or failed; cells resting on them are flagged.
     """
-    labels, columns = _seen(row.label for row in rows), _seen(_head(row) for row in rows)
     places = {
         label: numbers.places_of(row.paper for row in rows if row.label == label)
-        for label in labels
+        for label in _seen(row.label for row in rows)
     }
-    cells = {(row.label, _head(row)): _cell(row, places[row.label], marked) for row in rows}
-    if len(columns) > WIDE and len(labels) <= WIDE:
-        cells = {(column, label): cell for (label, column), cell in cells.items()}
-        labels, columns = columns, labels
-    elif len(columns) > WIDE:
-        cells = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
-        labels, columns = [label for label, _ in cells], [""]
-    body = [(label, [cells.get((label, column)) for column in columns]) for label in labels]
-    return Grid(columns, body, any(row.paper is not None for row in rows))
+    repeated, remark = _remark(rows)
+    cells = {
+        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) for row in rows
+    }
+    turned = {(column, label): cell for (label, column), cell in cells.items()}
+    listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
+    both = [_laid(form, remark) for form in (cells, turned)]
+    fitting = [
+        form for wrapped in (False, True) for form in both if form.width(wrapped=wrapped) <= PAGE
+    ]
+    return [*fitting, _laid(listed, remark)][0]
 
 
 def to_csv(exhibit: Exhibit) -> str:
@@ -67,6 +90,36 @@ def to_csv(exhibit: Exhibit) -> str:
     return text.getvalue()
 
 
+def to_latex(exhibit: Exhibit) -> str:
+    """The printed table for a paper of one's own, with the rules of the package booktabs."""
+    made = grid(exhibit.rows)
+    spans = [2 if paper else 1 for paper in made.printed]
+    heads = [
+        rf"\multicolumn{{{span}}}{{c}}{{{_latex(name)}}}"
+        for name, span in zip(made.columns, spans, strict=True)
+    ]
+    below = [["paper", "measured"] if paper else ["measured"] for paper in made.printed]
+    lines = [
+        rf"% {exhibit.id}: needs \usepackage{{booktabs}}",
+        rf"\begin{{tabular}}{{l{'r' * sum(spans)}}}",
+        r"\toprule",
+        _line(["", *heads]),
+        *([_line(["", *(name for names in below for name in names)])] if any(made.printed) else []),
+        r"\midrule",
+        *(_line([_latex(label), *_latex_cells(made, row)]) for label, row in made.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _laid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
+    labels, columns = _seen(label for label, _ in cells), _seen(column for _, column in cells)
+    body = [(label, [cells.get((label, column)) for column in columns]) for label in labels]
+    printed = [any(c["paper"] for _, row in body if (c := row[at])) for at in range(len(columns))]
+    return Grid(columns, body, printed, remark)
+
+
 def _seen(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
@@ -75,10 +128,47 @@ def _head(row: Row) -> str:
     return numbers.printed(row.column)
 
 
-def _cell(row: Row, places: int, marked: Collection[str]) -> Cell:
+def _remark(rows: Collection[Row]) -> tuple[str, str]:
+    """What intervals that many cells would repeat say, and the sentence that says it once."""
+    said = {numbers.spread(r.measured, r.ci95) for r in rows if r.measured is not None} - {""}
+    if said == {numbers.UNBOUNDED}:
+        return numbers.UNBOUNDED, NO_INTERVAL
+    if numbers.SAME in said:
+        return numbers.SAME, NO_SPREAD if len(said) == 1 else SOME_SPREAD
+    return "", ""
+
+
+def _cell(row: Row, places: int, marked: Collection[str], repeated: str) -> Cell:
+    spread = numbers.spread(row.measured, row.ci95)
     return {
-        "paper": numbers.printed(row.paper, places),
+        "paper": "" if row.paper is None else numbers.printed(row.paper, places),
         "measured": numbers.measured(row.measured, row.ci95),
-        "spread": numbers.spread(row.measured, row.ci95),
+        "spread": "" if spread == repeated else spread,
         "flag": any(run in marked for run in row.runs),
     }
+
+
+def _latex_cells(made: Grid, row: Sequence[Cell | None]) -> list[str]:
+    texts: list[str] = []
+    for cell, paper in zip(row, made.printed, strict=True):
+        found = cell or {"paper": "", "measured": "", "spread": ""}
+        texts += [_latex(found["paper"])] if paper else []
+        texts.append(_latex(f"{found['measured']} {found['spread']}".strip()))
+    return texts
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "−": "$-$", "±": r"$\pm$", "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "·": r"$\cdot$",
+    "–": "--", "\u202f": r"\,",
+}  # fmt: skip
+"""What LaTeX reads as markup, or cannot set without a package, as what it sets."""
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(sign, sign) for sign in text)

@@ -75,7 +75,7 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
         "Frame error on the development set for three learning-rate schedules",
         tuple(rows),
         axes={"x": "epochs through the subset", "y": "frame error (%)"},
-        draw={"as": "curves"},
+        draw={"as": "curves", "against": LABELS["search"]},
         paper_label="Figure 2",
         note="The paper's caption says error on the subset that is trained on; drawn is the "
         "development set's, on which its text compares models. The subset is "
@@ -151,7 +151,7 @@ def fig3(subject: Subject, runs: Runs) -> Exhibit:
         "Frame error on the development set: asynchronous SGD and asynchronous ASGD",
         tuple(rows),
         axes={"x": "epochs through the training set", "y": "frame error (%)"},
-        draw={"as": "curves"},
+        draw={"as": "curves", "against": LABELS["multi_pass"]},
         paper_label="Figure 3",
         note="The paper's curves survive only as text.",
     )

@@ -155,7 +155,7 @@ def fig5(subject: Subject, runs: Runs) -> Exhibit:
     return Exhibit(
         "p3.fig5", "figure", "Fetch interval of the decoders' parameters: criterion, last layer",
         tuple(rows), axes={"x": "simulated time (h)", "y": "criterion (nats a second)"},
-        draw={"as": "curves"}, paper_label="Figure 5",
+        draw={"as": "curves", "against": "each utterance"}, paper_label="Figure 5",
         note="Ten replicas, last layer updated. All fetch after the same moments, each as its next "
         "utterance begins. The paper's lower part, word error, is not drawn: no words are "
         "recognised in the sweeps.",
@@ -203,7 +203,7 @@ def _by_layers(id_: str, title: str, unit: str, metric: str, runs: Runs, note: s
     ]
     return Exhibit(
         id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
-        draw={"as": "curves"}, paper_label="Figure 7", note=note,
+        draw={"as": "curves", "against": "last layer"}, paper_label="Figure 7", note=note,
     )  # fmt: skip
 
 

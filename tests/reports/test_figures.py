@@ -7,10 +7,10 @@ import pytest
 from matplotlib import colors
 
 from harness.errors import UserError
-from harness.judge import Exhibit, Row
+from harness.judge import Exhibit, Row, mean_ci
 from harness.simulator.timeline import Timeline, concat
 from harness.simulator.timeline_file import load_timeline
-from reports import figures, gantt, style
+from reports import figures, gantt, series, style
 
 ROWS = tuple(Row(label, x, x + 1, x * x, (x, None)) for label in "ab" for x in range(5))
 CURVES = Exhibit(
@@ -74,6 +74,57 @@ def test_neighbouring_series_differ_in_grey_by_more_than_colour():
     assert len({hatch for _, _, hatch in looks}) == len(looks)
     lightness = [colors.rgb_to_hsv(colors.to_rgb(colour))[2] for colour in style.COLOURS]
     assert len(set(lightness)) == len(lightness)
+
+
+def seeded(labels, xs):
+    return tuple(
+        Row.of(label, x, None, mean_ci([x + i, x + i + 0.5, x + i - 0.4]), ("r",))
+        for i, label in enumerate(labels)
+        for x in xs
+    )
+
+
+@pytest.mark.parametrize("kind", ["curves", "bars", "histogram"])
+def test_no_legend_lies_on_the_data(kind):
+    exhibit = replace(CURVES, rows=seeded(["a long name of a curve " * 2, "b"], range(5)))
+    with style.canvas() as (figure, axes):
+        figures.SERIES[kind](axes, exhibit)
+        figure.draw_without_rendering()
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
+
+
+def test_few_curves_have_bands_and_more_have_whiskers_set_apart():
+    three, four = (replace(CURVES, rows=seeded("abcd"[:n], range(5))) for n in (3, 4))
+    assert figures.caption(three).startswith("Bands: 95% intervals over 3 seeds.")
+    assert figures.caption(four).startswith("Whiskers: 95% intervals over 3 seeds.")
+
+
+def test_single_seeds_are_dots_of_few_points_and_lines_of_many(tmp_path):
+    few, many = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, series.FEW + 1))
+    assert figures.caption(few).endswith("Dots: single seeds.")
+    assert figures.caption(many).endswith("Thin lines: single seeds.")
+    assert figures.draw(few, tmp_path) != figures.draw(replace(few, rows=ROWS), tmp_path)
+
+
+def test_a_figure_without_intervals_has_nothing_to_explain():
+    bare = tuple(Row("a", x, None, 1.0) for x in range(3))
+    assert figures.caption(replace(CURVES, rows=bare)) == ""
+    assert figures.caption(replace(CURVES, draw={})) == ""
+
+
+def test_differences_seed_by_seed_are_drawn_below_and_explained(tmp_path):
+    exhibit = replace(CURVES, rows=seeded("ab", range(5)))
+    against = replace(exhibit, draw={"as": "curves", "against": "b"})
+    plain, paired = (figures.draw(each, tmp_path)["svg"].decode() for each in (exhibit, against))
+    assert "<!-- minus b -->" in paired
+    assert "<!-- minus b -->" not in plain
+    assert "Below: differences to b seed by seed" in figures.caption(against)
+
+
+def test_a_figure_whose_seeds_are_not_known_has_no_differences(tmp_path):
+    exhibit = replace(CURVES, draw={"as": "curves", "against": "b"})
+    assert "<!-- minus b -->" not in figures.draw(exhibit, tmp_path)["svg"].decode()
+    assert "Below" not in figures.caption(exhibit)
 
 
 def test_a_window_keeps_only_what_folds_inside_it(built):

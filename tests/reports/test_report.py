@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -7,7 +8,9 @@ import sys
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from harness.errors import UserError
 from harness.judge import Part, read_results, write_results
@@ -143,6 +146,21 @@ def test_a_figure_whose_timeline_is_not_there_says_so(out):
     figure = next(each for each in data_of(out)["exhibits"] if each["id"] == "p1.fig1")
     assert figure["image"] is None
     assert figure["note"].endswith("Not drawn: timelines/fig1.parquet is not beside these results.")
+
+
+def test_no_page_but_the_last_is_less_than_half_full(built):
+    pages = [np.array(Image.open(io.BytesIO(p)).convert("L")) for p in pictures(built)]
+    ends = [np.flatnonzero((page[: len(page) * 9 // 10] < 128).any(axis=1))[-1] for page in pages]
+    assert len(pages) > 2
+    assert all(end > len(page) / 2 for page, end in zip(pages[:-1], ends, strict=False))
+
+
+def pictures(folder):
+    return pdf.pictured(data_of(folder), folder, 20)
+
+
+def test_the_title_says_that_it_is_a_reproduction(built):
+    assert b">Reproduction of Improving Training" in (built / "report.pdf").read_bytes()
 
 
 def test_a_report_with_nothing_in_it_still_compiles(tmp_path, make):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import csv
 import io
 
+import pytest
+
 from harness.judge import Exhibit, Row
-from reports.tables import HEADER, grid, to_csv
+from reports.tables import HEADER, NO_INTERVAL, NO_SPREAD, SOME_SPREAD, grid, to_csv, to_latex
 
 
 def rows_of(labels, columns):
@@ -18,17 +20,30 @@ def test_a_narrow_table_is_label_by_column():
     assert found.rows[1][1][2]["paper"] == "3"
 
 
-def test_a_wide_table_is_turned():
-    found = grid(rows_of(2, 9))
+def test_a_table_that_is_too_wide_for_the_page_is_turned():
+    found = grid(rows_of(2, 12))
     assert found.columns == ["l0", "l1"]
     assert found.rows[8][1][1]["paper"] == "9"
 
 
+def test_heads_that_would_wrap_turn_a_table_of_few_columns():
+    long = [Row("a", f"every 0.{i} min, {'x' * 20}", 1, 2) for i in range(5)]
+    assert grid(long).columns == ["a"]
+    assert grid(long[:2]).columns != ["a"]
+
+
+def test_heads_of_several_lines_are_better_than_a_list():
+    rows = [
+        Row(f"a method with a long name {i}", f"c{j}", None, 1) for i in range(5) for j in range(30)
+    ]
+    assert len(grid(rows).columns) == 5
+
+
 def test_a_table_that_is_wide_both_ways_becomes_a_list():
-    found = grid(rows_of(8, 9))
+    found = grid(rows_of(12, 13))
     assert found.columns == [""]
-    assert len(found.rows) == 72
-    assert found.rows[71][0] == "l7 · c8"
+    assert len(found.rows) == 156
+    assert found.rows[155][0] == "l11 · c12"
 
 
 def test_a_cell_nobody_filled_is_empty_and_a_failed_run_is_flagged():
@@ -38,9 +53,40 @@ def test_a_cell_nobody_filled_is_empty_and_a_failed_run_is_flagged():
     assert not found.rows[1][1][1]["flag"]
 
 
-def test_without_printed_figures_there_is_no_paper_column():
-    assert not grid([Row("a", "x", None, 2)]).has_paper
-    assert grid([Row("a", "x", None, 2), Row("a", "y", 1, 2)]).has_paper
+def test_a_column_whose_figures_the_paper_does_not_print_has_no_paper_column():
+    assert grid([Row("a", "x", None, 2)]).printed == [False]
+    found = grid([Row("a", "x", None, 2), Row("a", "y", 1, 2), Row("b", "x", None, 3)])
+    assert found.printed == [False, True]
+    assert found.rows[1][1][0]["paper"] == ""
+
+
+@pytest.mark.parametrize(
+    ("ci95", "remark"), [((2.0, 2.0), NO_SPREAD), (None, NO_INTERVAL), ((1.0, 3.0), "")]
+)
+def test_what_every_cell_would_say_of_its_interval_is_said_once(ci95, remark):
+    found = grid([Row("a", column, None, 2.0, ci95) for column in "xy"])
+    assert found.remark == remark
+    assert {cell["spread"] for _, row in found.rows for cell in row} == {"" if remark else "± 1.0"}
+
+
+def test_where_chance_enters_some_figures_the_others_are_told_once():
+    found = grid([Row("a", "x", None, 2.0, (2.0, 2.0)), Row("a", "y", None, 2.0, (1.0, 3.0))])
+    assert found.remark == SOME_SPREAD
+    assert [cell["spread"] for cell in found.rows[0][1]] == ["", "± 1.0"]
+
+
+def test_an_unknown_interval_beside_a_known_one_is_told_in_its_cell():
+    found = grid([Row("a", "x", None, 2.0, None), Row("a", "y", None, 2.0, (1.0, 3.0))])
+    assert [cell["spread"] for cell in found.rows[0][1]] == ["no interval", "± 1.0"]
+
+
+def test_latex_has_the_printed_figures_and_escapes_what_is_markup():
+    rows = (Row("a_b & 5%", "x", 1.5, -2.0, (-3.0, -1.0)), Row("a_b & 5%", "y", None, 3.0, None))
+    text = to_latex(Exhibit("e", "table", "t", rows))
+    assert r"\begin{tabular}{lrrr}" in text
+    assert r" & \multicolumn{2}{c}{x} & \multicolumn{1}{c}{y} \\" + "\n" in text
+    assert r"a\_b \& 5\% & 1.5 & $-$2.0 $\pm$ 1.0 & 3.000 no interval \\" + "\n" in text
+    assert text.count(r"\\" + "\n") == 3
 
 
 def test_csv_holds_every_digit_and_quotes_what_needs_it():
