@@ -74,6 +74,11 @@ class Frames:
         longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
         return cls(longer_features, first_spliced, wanted, context)
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.features.device
+
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
         spliced = self._spliced.index_select(0, self.before[rows].flatten())

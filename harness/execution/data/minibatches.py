@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from harness.execution.data.frames import Frames, Order
+from harness.execution.data.frames import Order
 from harness.execution.data.partition import Partition
 from harness.network import Minibatch
 
@@ -14,12 +16,25 @@ Key = tuple[int, int]
 """A contribution's name: (worker, first_step)."""
 
 
+class Examples(Protocol):
+    """Training data on a device, row by row."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """The minibatches of ``rows [W, B]``."""
+        ...
+
+
 class Minibatches:
     """The minibatches of one run; all who execute the run make themselves the same.
 
     Args:
         order_of: the order of each stage, by its number.
-        frames: the corpus on its device.
+        examples: the training data on its device.
 
     Attributes:
         order: of the present stage.
@@ -27,8 +42,8 @@ class Minibatches:
         before: the steps of all stages before it.
     """
 
-    def __init__(self, order_of: Callable[[int], Order | Partition], frames: Frames) -> None:
-        self._order_of, self._frames = order_of, frames
+    def __init__(self, order_of: Callable[[int], Order | Partition], examples: Examples) -> None:
+        self._order_of, self._examples = order_of, examples
         self.begin(0, 0)
 
     def begin(self, stage: int, before: int) -> None:
@@ -38,4 +53,4 @@ class Minibatches:
     def of(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of the minibatches named by worker and by step since the run began."""
         rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
-        return self._frames.gather(torch.as_tensor(rows).to(self._frames.features.device))
+        return self._examples.gather(torch.as_tensor(rows).to(self._examples.device))

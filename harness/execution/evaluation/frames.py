@@ -34,6 +34,16 @@ class Scores:
         """Whether the model still computes numbers."""
         return bool(np.isfinite(self.loss))
 
+    @property
+    def error(self) -> float:
+        """What candidates are judged by."""
+        return self.frame_error
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Both, by name."""
+        return {"frame_error": self.frame_error, "loss": self.loss}
+
 
 @torch.no_grad()
 def frame_scores(net: Dnn, model: Tensor, frames: Frames, rows: Tensor) -> Scores:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from harness.execution.data.frames import Order
 from harness.execution.data.partition import Partition
-from harness.execution.runs.config import RunConfig
+from harness.execution.runs.training import TrainingConfig
 
 SEARCH = "search"
 """The kind of a cluster's pause in which the next chunk's rate is searched."""
@@ -48,7 +49,7 @@ class Boundaries:
         stage: its number.
     """
 
-    config: RunConfig
+    config: TrainingConfig[Any]
     order: Order | Partition
     stage: int
 

@@ -1,11 +1,9 @@
-"""The full configuration of a run: what it computes is a function of this and nothing else."""
+"""Training on the frames of a corpus: what such a run computes, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
-from math import ceil
-from typing import Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.dnn import Activation, Dnn
@@ -13,50 +11,21 @@ from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout
-from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.schedules import Schedule
-from harness.errors import UserError
-from harness.execution.data.frames import Frames, Order, Shuffling
-from harness.execution.data.minibatches import Minibatches
-from harness.execution.data.partition import Partition
-from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
-from harness.simulator.protocols.contract import Handing, TimingProtocol
-from harness.spec import counts, setting
+from harness.execution.runs.training import Stage, TrainingConfig, plain
+from harness.simulator import Workload
+from harness.spec import setting
+
+__all__ = ["ALIGNMENT_FORMAT", "FORMAT", "ForcedAlignment", "RunConfig", "Stage", "plain"]
 
 FORMAT = 4
 """Grows when the same configuration would no longer give the same bytes."""
 ALIGNMENT_FORMAT = 1
 """The same of an alignment."""
-ADDED = (
-    "protocol", "tested", "tested_models", "whole_trials", "shards", "precision", "targets",
-    "shuffling",
-)  # fmt: skip
-"""Fields that came later: at their default they are no part of a run's identity."""
-
-Tested = Literal["every pass", "first pass", "at the end", "never"]
-Models = Literal["all", "deployed"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stretch of training at one minibatch size; the last stage of a run repeats.
-
-    Args:
-        minibatch: frames in a minibatch that is trained on.
-        timed_minibatch: frames in the minibatch that the cluster is charged for. A small
-            corpus needs small minibatches to make as many folds a pass as it can; the
-            paper's own size is what its cluster computed.
-        share: the share of the training utterances used.
-    """
-
-    minibatch: int = setting(at_least=1)
-    timed_minibatch: int = setting(at_least=1)
-    share: float = setting(1.0, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """One training run on a simulated cluster.
+class RunConfig(TrainingConfig[Corpus]):
+    """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
         corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
@@ -64,32 +33,16 @@ class RunConfig:
         activation: nonlinearity of the hidden layers.
         initial: the machines that pretrain the network, or `WideRandom`; None for narrower
             random parameters.
-        algorithm, schedule: how contributions are made and folded, at which rates.
-        stages, passes: the data: stage by stage, at most ``passes`` of them.
-        chunk: what a search chooses a rate for, as a share of the training set.
-        evaluations: how often in a pass the development set is scored.
-        cluster, workers: what the timing simulates.
         timed_layers: sizes of the network the cluster is charged for (units a level).
-        seed: of initialisation, data order and timing.
-        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
-        protocol: who waits for whom: averaging in rounds, in which each worker has its own
-            part of the data; backup workers, whose slowest contributions are dropped; the
-            asynchronous parameter server with settings of its own; or whatever else derives
-            from `TimingProtocol` and hands out data. None is the plain server.
-        tested: when the test sets are scored: decoding takes long, and a search for settings on
-            development data never needs it.
-        tested_models: whether the test sets are scored with all candidates (average and iterate),
-            or the one that would be deployed.
-        shards: equal parts of the model, each with a server of its own; then workers wait for
-            each other at every evaluation.
         precision: of the products in gradients; see `harness.acoustics.precision`.
         targets: what frames are trained towards and scored against in place of the corpus's own
             targets.
-        shuffling: of frames, as `Order` has it; all workers share the slots.
 
     Raises:
         UserError: settings that do not go together.
     """
+
+    named: ClassVar[bool] = False  # it was there before the others
 
     corpus: str
     scale: str
@@ -98,174 +51,33 @@ class RunConfig:
     hidden: tuple[int, ...] = setting(at_least=1)
     activation: Activation
     initial: Recipe | WideRandom | None
-    algorithm: Algorithm
-    schedule: Schedule
-    stages: tuple[Stage, ...]
-    passes: int = setting(at_least=1)
-    chunk: float = setting(above=0.0, at_most=1.0)
-    evaluations: int = setting(at_least=1)
-    cluster: Cluster
-    workers: int = setting(at_least=1, at_most=1_000_000)
     timed_layers: tuple[int, ...] = setting(at_least=1)
-    seed: int = setting(at_least=0)
-    device: str
     format: int = FORMAT
-    protocol: TimingProtocol | None = None
-    tested: Tested = "every pass"
-    tested_models: Models = "all"
-    shards: int = setting(1, at_least=1, at_most=1000)
     precision: Precision = "float32"
     targets: ForcedAlignment | None = None
-    shuffling: Shuffling = "full"
 
     def __post_init__(self) -> None:
-        self._check_protocol()
-        if self.rounds and self.schedule.searches:
-            raise UserError("schedule: a search needs the parameter server")
-        if self.rounds and len(self.stages) != 1:
-            raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
-        if self.rounds and self.shuffling != "full":
-            raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
-        kinds = {fault.kind for fault in self.cluster.faults}
-        if self.rounds and (untrained := kinds & {"server", "message"}):
-            told = f"{min(untrained)!r} does not happen to rounds"
-            raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
+        super().__post_init__()
         check(self.precision, self.device)
-        if self.shards > 1 and not self.algorithm.in_shards:
-            name = type(self.algorithm).__name__
-            raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
-        if self.shards > 1 and (self.rounds or self.cluster.faults):
-            found = "rounds" if self.rounds else "faults"
-            raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
 
-    def _check_protocol(self) -> None:
-        """Refuse one that does not go with the algorithm, or can be timed but not trained.
+    def network(self, data: Corpus) -> Dnn:
+        """What is trained."""
+        return Dnn(Layout(data.layers(self.hidden)), self.activation, self.precision)
 
-        Raises:
-            UserError: it is of that kind.
-        """
-        protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
-        handing = protocol.handing(self.workers)
-        if handing is None or handing.rounds != self.rounds:
-            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
-            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
-        if (untrained := protocol.untrained()) is not None:
-            raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
-        if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
-            told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
-            raise UserError(f"protocol.push_every: {told}")
-
-    @property
-    def rounds(self) -> bool:
-        """Whether a fold takes the contributions of all workers."""
-        return self.algorithm.rounds
-
-    @property
-    def timed(self) -> TimingProtocol:
-        """Who waits for whom, as the simulator has it."""
-        if self.protocol is None or isinstance(self.protocol, ParameterServer):
-            return replace(self.protocol or ParameterServer(), shards=self.shards)
-        return self.protocol
-
-    @property
-    def handing(self) -> Handing:
-        """How the protocol hands out the data of a pass."""
-        found = self.timed.handing(self.workers)
-        assert found is not None  # checked
-        return found
-
-    @property
-    def missed_rounds(self) -> bool:
-        """Whether a fold may lack the contributions of some workers."""
-        return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
-
-    @property
-    def may_be_lost(self) -> bool:
-        """Whether what a worker remembers may be of a contribution that is lost afterwards."""
-        return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)
-
-    def stage(self, number: int) -> Stage:
-        """The stage of a number, from 0."""
-        return self.stages[min(number, len(self.stages) - 1)]
-
-    def tests(self, number: int, last: bool) -> bool:
-        """Whether the test sets are scored after the pass of a number, from 0."""
-        due = {"every pass": True, "first pass": number == 0, "at the end": last, "never": False}
-        return due[self.tested]
+    def pieces(self, data: Corpus) -> Utterances:
+        """The training utterances."""
+        return data.split("train")
 
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""
         whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
         return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
-    def network(self, corpus: Corpus) -> Dnn:
-        """What is trained."""
-        return Dnn(Layout(corpus.layers(self.hidden)), self.activation, self.precision)
-
-    def order(self, stage: int, train: Utterances) -> Order | Partition:
-        """Who trains on which frames in a stage.
-
-        Raises:
-            UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
-        """
-        size, share = self.stage(stage).minibatch, self.stage(stage).share
-        _, own, a_fold, *_ = self.handing
-        if own is not None:
-            between = (self.workers, size, own, share)
-            return Partition(self.seed, stage, train.start, train.frames, *between)
-        cut = (size, share, a_fold, self.shuffling)
-        order = Order(self.seed, stage, train.start, train.frames, *cut)
-        if not order.folds:
-            need = f"{a_fold} minibatches of {size} frames"
-            raise UserError(f"stages: a fold takes {need}, which {train.total_frames} do not fill")
-        return order
-
-    def minibatches(self, corpus: Corpus, frames: Frames) -> Minibatches:
-        """The data of the run, whoever executes it.
-
-        Args:
-            corpus: what it is trained on.
-            frames: the corpus on the run's device.
-        """
-        train = corpus.split("train")
-        return Minibatches(lambda stage: self.order(stage, train), frames)
-
-    def simulation(self, train: Utterances, cluster: Cluster | None = None) -> Simulation:
-        """Its workers at time 0, in the run's first stage.
-
-        A cluster's epochs are as long as this run's passes: what they cost is due once a pass.
-
-        Args:
-            train: the training utterances.
-            cluster: in place of the run's own.
-        """
-        machine = cluster or self.cluster
-        if self.handing.own is not None and machine.parallel.epoch_minibatches:
-            epoch = self.order(0, train).steps * self.workers
-            parallel = replace(machine.parallel, epoch_minibatches=epoch)
-            machine = replace(machine, parallel=parallel)
-        return Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
-
-    def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
-        """Seconds that the search for a chunk's rate takes the cluster; 0 where none is made.
-
-        The workers run one rung of the ladder each, as many at a time as there are workers.
-
-        Args:
-            stage: the present one.
-            chunk_steps: minibatches of a chunk.
-            left: minibatches until the stage ends.
-        """
-        schedule = self.schedule
-        if not (schedule.searches and schedule.tries(chunk_steps, left)):
-            return 0.0
-        steps = min(schedule.trial_steps(chunk_steps), left)
-        rounds = ceil(len(schedule.ladder(schedule.rate)) / self.workers)
-        return rounds * steps * compute_seconds(self.cluster, self.workload(stage))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, canonical: what the run's identity hashes."""
-        return plain(self)
+    def stage_name(self, fold: int) -> str:
+        """Its algorithm, or before the first fold what it starts from."""
+        if fold > 0:
+            return type(self.algorithm).__name__
+        return "pretraining" if isinstance(self.initial, Recipe) else "its initial parameters"
 
 
 @dataclass(frozen=True)
@@ -284,24 +96,3 @@ class ForcedAlignment:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the alignment's identity hashes."""
         return plain(self)
-
-
-def plain(value: object) -> Any:
-    """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
-    if isinstance(value, Cluster):
-        return value.to_dict()
-    if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
-        return body if isinstance(value, RunConfig) else {"is": type(value).__name__, **body}
-    if isinstance(value, Mapping):
-        table = cast(Mapping[object, object], value)
-        return {str(key): plain(item) for key, item in table.items()}
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in cast(Sequence[object], value)]
-    return value
-
-
-def _counts(value: object, entry: Field[Any]) -> bool:
-    """Whether a field is part of the identity: all are, but later ones at their default."""
-    known = entry.name not in ADDED or getattr(value, entry.name) != entry.default
-    return known and counts(value, entry)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.acoustics.rbm import Recipe
-from harness.execution.runs.config import RunConfig
 from harness.store.columns import MetricRow
 
 STAGES = {
@@ -26,18 +24,6 @@ class Moment:
     fold: int
     passes: float
     time_s: float
-
-
-def stage_of(config: RunConfig, fold: int) -> str:
-    """What a run of frames was doing: its algorithm, or before the first fold what it starts from.
-
-    Args:
-        config: of the run.
-        fold: folds done.
-    """
-    if fold > 0:
-        return type(config.algorithm).__name__
-    return "pretraining" if isinstance(config.initial, Recipe) else "its initial parameters"
 
 
 def where(

@@ -1,4 +1,4 @@
-"""Training on frames: stages, chunks, schedules, and what is measured at boundaries.
+"""Training by folds, whatever is trained: stages, chunks, schedules, and measuring at boundaries.
 
 Cheap decisions leave the workers running; a rate search and the end of a stage wait until
 everybody is idle.
@@ -12,28 +12,24 @@ from typing import Any
 
 from torch import Tensor
 
-from data_synth.corpus import Corpus
-from harness.acoustics.tuning import Tuned
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
-from harness.execution.data.frames import Frames, Order
+from harness.execution.data.frames import Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Partition
-from harness.execution.evaluation.frames import FrameEvaluator, Scores
 from harness.execution.replay.state import Facts
 from harness.execution.runs.boundaries import SEARCH, Boundaries, Segment
-from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Progress, Watch
-from harness.execution.training.divergence import stage_of, where
+from harness.execution.runs.training import TrainingConfig
+from harness.execution.training.divergence import where
 from harness.execution.training.executor import FrameExecutor
-from harness.execution.training.initial import initial_parameters
 from harness.execution.training.loop import Diverged, Training
-from harness.execution.training.simulated import Simulated
+from harness.execution.training.task import Scored, Task
 from harness.simulator import Timeline
-from harness.store import Store
 from harness.store.schema import Outcome
 
-ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
+MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
+"""From the initial parameters ``[P]`` and the data."""
 
 
 @dataclass
@@ -54,29 +50,22 @@ class FrameTraining(Training[FrameExecutor]):
 
     Args:
         config: what to run.
-        corpus: the corpus it names.
-        store: where pretrained networks are kept.
+        task: what is trained and measured.
         watch: told of progress.
         executed_by: makes the executor.
     """
 
-    config: RunConfig
-    corpus: Corpus
-    store: Store
+    config: TrainingConfig[Any]
+    task: Task
     watch: Watch
-    executed_by: ExecutedBy = Simulated
+    executed_by: MakesExecutor
     position: Position = field(default_factory=Position, init=False)
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
-        config, corpus = self.config, self.corpus
-        self.net = config.network(corpus)
-        self.frames = Frames.of(corpus, config.device)
-        self.evaluator = FrameEvaluator(self.net, self.frames, corpus)
-        self.minibatches = config.minibatches(corpus, self.frames)
-        model = initial_parameters(config, self.net, self.frames, corpus, self.store)
-        self.executor = self.executed_by(config, corpus, model.to(config.device), self.minibatches)
-        self.pace = Pace(config.schedule.rate)
+        self.minibatches = self.task.minibatches
+        self.executor = self.executed_by(self.task.initial(), self.minibatches)
+        self.pace = Pace(self.config.schedule.rate)
         self.resume()
 
     # -- the way through a run -----------------------------------------------------------
@@ -90,7 +79,7 @@ class FrameTraining(Training[FrameExecutor]):
         self._advance(segment)
         self._score(segment.ends)
         if segment.ends in self._boundaries.held_out_tests:
-            loss = self.evaluator.held_out_loss(self.executor.server.model)
+            loss = self.task.held_out_loss(self.executor.server.model)
             self.config.schedule.after_test(self.pace, loss)
         return True
 
@@ -110,14 +99,16 @@ class FrameTraining(Training[FrameExecutor]):
             asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
         )
         self.segments.append(happened)
-        position.loss_frames += int(happened.folded().steps.sum()) * self.order.minibatch
+        position.loss_frames += int(happened.folded().steps.sum()) * self.task.losses_in(
+            self.order.minibatch
+        )
         position.step = asked.ends
 
     def _end_stage(self) -> None:
         """Test, let the schedule judge the pass, and lay out the next one."""
         position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
-            accuracy = 1.0 - self.evaluator.dev(self.executor.server.model).frame_error
+            accuracy = 1.0 - self.task.dev(self.executor.server.model).error
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
         if self.config.tests(position.stage, last):
@@ -141,7 +132,9 @@ class FrameTraining(Training[FrameExecutor]):
         first = self.position.steps_before + self.position.step
         minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
-        losses = trial_losses(self.net.gradient, self.executor.server.model, ladder, minibatches)
+        losses = trial_losses(
+            self.task.network.gradient, self.executor.server.model, ladder, minibatches
+        )
         rate = schedule.choose(ladder, losses)
         cost = self.config.search_s(self.position.stage, chunk_steps, left)
         self.segments.append(self.executor.pause(cost, SEARCH))
@@ -164,27 +157,27 @@ class FrameTraining(Training[FrameExecutor]):
         if read:
             self._tell(scores)
         if considered:
-            errors = {name: s.frame_error for name, s in scores.items()}
+            errors = {name: s.error for name, s in scores.items()}
             happened = self.config.algorithm.consider(self.executor.server, errors)
             for name, value in happened.items():
                 self.log(name, value)
 
-    def _scored(self) -> dict[str, Scores]:
+    def _scored(self) -> dict[str, Scored]:
         candidates = self.executor.server.candidates()
-        scores = {name: self.evaluator.dev(model) for name, model in candidates.items()}
+        scores = {name: self.task.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             raise Diverged
         return scores
 
-    def _tell(self, scores: Mapping[str, Scores]) -> None:
+    def _tell(self, scores: Mapping[str, Scored]) -> None:
         """Log the scores, and show where the run stands."""
         for name, s in scores.items():
-            self.log(f"dev_frame_error/{name}", s.frame_error)
-            self.log(f"dev_loss/{name}", s.loss)
+            for metric, value in s.measured.items():
+                self.log(f"dev_{metric}/{name}", value)
         self.log("rate", self.pace.rate)
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        error = scores[self._deployed].frame_error
+        error = scores[self._deployed].error
         self.watch(Progress(self.writer.hash, self.epoch, passes, error))
 
     def _test(self) -> None:
@@ -192,21 +185,12 @@ class FrameTraining(Training[FrameExecutor]):
         for name, model in self.executor.server.candidates().items():
             if self.config.tested_models == "deployed" and name != self._deployed:
                 continue
-            tuned = self.evaluator.tuned(model)
-            if tuned is not None:
-                self.log(f"acoustic_scale/{name}", tuned.best.scale)
-                self.log(f"acoustic_scale_decided/{name}", float(tuned.decided))
-            for test in self.corpus.tests:
-                self._test_on(test, name, model, tuned)
-
-    def _test_on(self, test: str, name: str, model: Tensor, tuned: Tuned | None) -> None:
-        """Score one candidate on one test set."""
-        said = self.evaluator.recogniser.lengths(test)
-        wrong = self.evaluator.word_errors(test, model, tuned)
-        self.word_errors[f"{test}/lengths"] = said
-        self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
-        self.log(f"{test}_frame_error/{name}", self.evaluator.frames_of(test, model).frame_error)
-        self.log(f"{test}_word_error/{name}", float(wrong.sum() / said.sum()))
+            found = self.task.tested(model, name)
+            for metric, value in found.measured.items():
+                self.log(metric, value)
+            for test, (wrong, said) in found.word_errors.items():
+                self.word_errors[f"{test}/lengths"] = said
+                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
 
     def _log_training_loss(self) -> None:
         position, total = self.position, self.executor.loss
@@ -245,8 +229,8 @@ class FrameTraining(Training[FrameExecutor]):
             passed = {"epochs": self.position.epoch_before, "passes": self.position.stage}
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
             return {**self.last_measured(), **times, **passed, **ended}, ""
-        stage, rows = stage_of(self.config, now.fold), self.writer.rows()
-        return times, where(stage, now, rows, "dev_loss", self.pace.rate)
+        stage, rows = self.config.stage_name(now.fold), self.writer.rows()
+        return times, where(stage, now, rows, "dev_loss", self.pace.rate, self.task.unit)
 
     def decided(self) -> Facts:
         """See `Training`."""

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
-from harness.execution.runs.config import RunConfig
+from harness.execution.runs.training import Data, TrainingConfig
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
 
@@ -27,7 +26,7 @@ class Recorded:
 
     Args:
         config: what was run.
-        corpus: what it was trained on.
+        data: what it was trained on.
         model: initial parameters ``[P]``.
         minibatches: the data.
         timeline: what happened.
@@ -35,8 +34,8 @@ class Recorded:
 
     def __init__(
         self,
-        config: RunConfig,
-        corpus: Corpus,
+        config: TrainingConfig[Data],
+        data: Data,
         model: Tensor,
         minibatches: Minibatches,
         timeline: Timeline,
@@ -44,7 +43,7 @@ class Recorded:
         self.timeline = timeline
         parts = (
             config.algorithm,
-            config.network(corpus),
+            config.network(data),
             config.algorithm.start(model),
             minibatches.of,
         )

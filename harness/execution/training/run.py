@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,19 +16,25 @@ from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import check_here
 from harness.errors import UserError
+from harness.execution.data.minibatches import Minibatches
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training import frames, sequence
+from harness.execution.training import sequence
+from harness.execution.training.acoustic import Acoustic
 from harness.execution.training.alignment import targeted
+from harness.execution.training.executor import FrameExecutor
+from harness.execution.training.frames import FrameTraining
 from harness.execution.training.initial import MODEL, final_model
 from harness.execution.training.loop import Training
+from harness.execution.training.simulated import Simulated
 from harness.identity import SHORT
 from harness.simulator import concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE, WORD_ERRORS
 
+ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
 EXECUTED = "executed"
 """Key of a run's configuration that says it was not executed on a simulated cluster."""
 
@@ -37,7 +44,7 @@ def train(
     corpus: Corpus,
     store: Store,
     watch: Watch,
-    executed_by: frames.ExecutedBy = frames.Simulated,
+    executed_by: ExecutedBy = Simulated,
     how: Mapping[str, object] | None = None,
 ) -> Run:
     """The finished run of a configuration: the stored one, or trained now, or resumed.
@@ -56,7 +63,8 @@ def train(
     check_here(config.precision, config.device)
 
     def execute(writer: RunWriter) -> None:
-        carry_out(frames.FrameTraining(writer, config, corpus, store, watch, executed_by))
+        made = partial(executed_by, config, corpus)
+        carry_out(FrameTraining(writer, config, Acoustic(config, corpus, store), watch, made))
 
     with denormals_flushed():
         return store.obtain(identified(config, how), execute)

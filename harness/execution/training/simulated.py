@@ -1,4 +1,4 @@
-"""Training on frames on a simulated cluster, whose every segment is replayed at once."""
+"""Training by folds on a simulated cluster, whose every segment is replayed at once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
-from harness.execution.runs.config import RunConfig
+from harness.execution.runs.training import Data, TrainingConfig
 from harness.simulator import Simulation, Timeline
 
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
@@ -41,18 +40,18 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
 
     Args:
         config: what is run.
-        corpus: what it is trained on.
+        data: what it is trained on.
         model: initial parameters ``[P]``.
         minibatches: the data.
     """
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, model: Tensor, minibatches: Minibatches
+        self, config: TrainingConfig[Data], data: Data, model: Tensor, minibatches: Minibatches
     ) -> None:
         self._config, self._minibatches = config, minibatches
-        self.simulation = config.simulation(corpus.split("train"))
+        self.simulation = config.simulation(config.pieces(data))
         algorithm = config.algorithm
-        parts = algorithm, config.network(corpus), algorithm.start(model), minibatches.of
+        parts = algorithm, config.network(data), algorithm.start(model), minibatches.of
         self.replay = (
             ShardedReplay(*parts, config.shards)
             if config.shards > 1

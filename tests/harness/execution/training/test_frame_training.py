@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.runs.config import Stage
-from harness.execution.training import frames
+from harness.execution.training import acoustic
 from harness.execution.training import loop as module
+from harness.execution.training.acoustic import Acoustic
 from harness.execution.training.frames import FrameTraining
 from harness.execution.training.initial import MODEL, initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
+from harness.execution.training.simulated import Simulated
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent
@@ -116,7 +119,7 @@ def test_initial_parameters_that_are_no_numbers_are_told_as_such(
     configure, corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        frames, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
+        acoustic, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
     )
     run = train(configure(), corpus, Store(tmp_path), silent)
     assert run.status == "diverged"
@@ -159,10 +162,12 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, co
     config = configure(fingerprint=spoken.fingerprint, tested="at the end")
     store = Store(tmp_path)
     with store.begin(config.to_dict()) as writer:
-        training = FrameTraining(writer, config, spoken, store, silent)
+        task = Acoustic(config, spoken, store)
+        made = partial(Simulated, config, spoken)
+        training = FrameTraining(writer, config, task, silent, made)
         assert training.run() == "done"
     for name, model in training.executor.server.candidates().items():
-        alone = FrameEvaluator(training.net, training.frames, spoken)
+        alone = FrameEvaluator(task.network, task.frames, spoken)
         tuned = alone.tuned(model)
         measured = training.last_measured()
         assert measured[f"acoustic_scale/{name}"] == tuned.best.scale

@@ -151,7 +151,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
         training = trained(config, corpus, tmp_path / str(overlap), monkeypatch)
         rows, order = _folded(training.segments), _order(training)
         net = Dnn(Layout((9, 6, 5)))
-        start = initial_parameters(config, net, training.frames, corpus, training.store)
+        start = initial_parameters(config, net, training.task.frames, corpus, training.task.store)
         versions, stale = [start.double()], []
         for fold in range(1 + max(fold for fold, *_ in rows)):
             moves = []
@@ -162,7 +162,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
                 theta = versions[read].unsqueeze(0).clone()
                 for step in range(first, first + 3):
                     index = torch.from_numpy(order.rows_of([(worker, step)]))
-                    x, y = training.frames.gather(index)
+                    x, y = training.task.frames.gather(index)
                     slope = torch.empty_like(theta)
                     net.gradient(theta, x.double(), y, slope)
                     theta = theta - 0.5 / 4 * slope
