@@ -23,8 +23,8 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
-from harness.store.read import MissingFile, Run, verified
+from harness.store.read import Run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
-__all__ = ["AlreadyFinished", "MissingFile", "Run", "RunWriter", "Store", "verified"]
+__all__ = ["AlreadyFinished", "Run", "RunWriter", "Store", "verified"]

@@ -21,10 +21,6 @@ from harness.store.schema import Status
 Floats = npt.NDArray[np.float64]
 
 
-class MissingFile(UserError):  # noqa: N818 (what is so, not what was wrong)
-    """The run keeps no file of this name."""
-
-
 @dataclass(frozen=True)
 class Run:
     """One run of the store; its metrics are read from disk when first asked for.
@@ -72,12 +68,11 @@ class Run:
         """The path of an attached file, which is as it was written.
 
         Raises:
-            MissingFile: the run has no such file.
-            UserError: it has been damaged since.
+            UserError: the run has no such file, or it has been damaged since.
         """
         path = self.dir / name
         if not path.is_file():
-            raise MissingFile(f"run {self.hash[:12]}: no file {name!r}")
+            raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
         self._whole.add(name)

@@ -18,11 +18,10 @@ from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.acoustics.stack import random_parameters
-from harness.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.runs.config import RunConfig
 from harness.seeds import stream_key
-from harness.store import MissingFile, Run, RunWriter, Store
+from harness.store import Run, RunWriter, Store
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
@@ -70,11 +69,7 @@ def final_model(run: Run) -> Tensor:
     Raises:
         UserError: it has kept none.
     """
-    try:
-        return load_file(run.path(MODEL))["model"]
-    except MissingFile:
-        where = f"delete {run.dir} to have it trained again"
-        raise UserError(f"start: run {run.hash[:12]} has kept no {MODEL}; {where}") from None
+    return load_file(run.path(MODEL))["model"]
 
 
 def initial_parameters(

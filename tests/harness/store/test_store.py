@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.identity import identity
-from harness.store import AlreadyFinished, MissingFile, Store
+from harness.store import AlreadyFinished, Store
 
 CONFIG = {"seed": 0, "rate": 0.1}
 
@@ -156,7 +156,7 @@ def test_attached_files_are_found_and_the_stores_own_names_are_refused(tmp_path)
         writer.finish()
     run = store.load(identity(CONFIG))
     assert run.path("timeline.parquet").read_bytes() == b"spans"
-    with pytest.raises(MissingFile, match=r"no file 'missing.txt'"):
+    with pytest.raises(UserError, match=r"no file 'missing.txt'"):
         run.path("missing.txt")
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
+from harness.execution.training import checkpoint
 from harness.execution.training.run import train, train_sequence
 from harness.store import Store
 from tests.silence import silent
@@ -27,16 +25,14 @@ def die_later(progress):
 
 def change(path, layout):
     """Let every parameter vanish, and the layout be another."""
-    with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        facts = json.loads(file.metadata()["facts"])
+    arrays, facts = checkpoint.load(path.parent)
     for array in arrays.values():
         if array.dtype == "float32":
             array[...] = 0.0
     own = facts.pop("layout")
     if (changed := layout(own)) is not None:
         facts["layout"] = changed
-    save_file(arrays, path, metadata={"facts": json.dumps(facts)})
+    checkpoint.save(path.parent, arrays, facts)
 
 
 @pytest.mark.parametrize("way", ["frames", "sequence", "full"])

@@ -247,11 +247,13 @@ def test_a_criterion_that_collapsed_is_told_with_its_fold_its_value_and_its_rate
     assert done.note.endswith("rate 1e+04")
 
 
-def test_a_start_that_kept_no_model_is_refused_in_one_line(sequence, corpus, tmp_path):
+def test_a_start_that_has_lost_its_model_is_trained_again(sequence, corpus, tmp_path, capsys):
     start = train(sequence().start, corpus, Store(tmp_path), silent)
-    start.path(MODEL).unlink()
-    with pytest.raises(UserError, match=r"has kept no model.safetensors; delete"):
-        train_sequence(sequence(), corpus, Store(tmp_path), silent)
+    model = start.path(MODEL).read_bytes()
+    (start.dir / MODEL).unlink()
+    assert train_sequence(sequence(), corpus, Store(tmp_path), silent).status == "done"
+    assert (start.dir / MODEL).read_bytes() == model
+    assert "model.safetensors; the run is made again" in capsys.readouterr().err
 
 
 def test_settings_that_are_none_are_refused(sequence):
