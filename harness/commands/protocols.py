@@ -25,7 +25,10 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
-    "every": (int, "averaging: minibatches between two averages"),
+    "every": (int, "averaging, client_sampling: minibatches between two averages"),
+    "sampled": (int, "client_sampling: clients that are drawn for a round"),
+    "needed": (int, "client_sampling: contributions of them that make a fold"),
+    "deadline_s": (float, "client_sampling: seconds a round lasts at most"),
     "collective": (str, "averaging: the all-reduce, e.g. ring or recursive-doubling"),
     "overlap": (bool, "averaging: workers go on while their parameters are averaged"),
     "buckets": (

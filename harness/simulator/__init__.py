@@ -63,6 +63,7 @@ from harness.simulator.costs import (
 )
 from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.protocols.sequence import Sequence, Untold
 from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
@@ -89,6 +90,7 @@ __all__ = [
     "PROTOCOLS",
     "SERVER",
     "Averaging",
+    "ClientSampling",
     "Cluster",
     "Contributions",
     "Decodes",

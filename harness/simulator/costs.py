@@ -36,7 +36,7 @@ class Costs(NamedTuple):
         law, cv, values: the jitter law (see `laws.factor`).
         straggle_probability, slowdown: the stragglers.
         fold_law, fold_cv, fold_values: the jitter law of folds.
-        jitter_key, straggler_key, fold_key, length_key: of the random streams.
+        jitter_key, straggler_key, fold_key, length_key, sample_key: of the random streams.
         faults: what goes wrong.
     """
 
@@ -57,6 +57,7 @@ class Costs(NamedTuple):
     straggler_key: Any
     fold_key: Any
     length_key: Any
+    sample_key: Any
     faults: Faults
 
 
@@ -114,6 +115,7 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
         straggler_key=laws.purpose_key(seed, "straggler"),
         fold_key=laws.purpose_key(seed, "fold"),
         length_key=laws.purpose_key(seed, "utterance length"),
+        sample_key=laws.purpose_key(seed, "sample"),
         faults=faults_of(cluster.faults, workers, seed),
     )
     durations = [costs.compute_s.max(), costs.copy_s, costs.fold_s]

@@ -16,6 +16,7 @@ from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.protocols.roads import is_networked
@@ -28,6 +29,7 @@ __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 PROTOCOLS: dict[str, type[TimingProtocol]] = {
     "averaging": Averaging,
     "backup_workers": BackupWorkers,
+    "client_sampling": ClientSampling,
     "parameter_server": ParameterServer,
     "sequence": Sequence,
 }

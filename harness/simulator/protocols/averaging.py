@@ -58,7 +58,7 @@ from harness.simulator.protocols.contract import (
     TimingProtocol,
 )
 from harness.simulator.protocols.round_end import State, network_of, plan, reduce, wired
-from harness.simulator.protocols.rounds import LOST_TASK, TASK, recorded, under_way
+from harness.simulator.protocols.rounds import AFTER, BEFORE, LOST_TASK, TASK, recorded, under_way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.spec import Spec, setting
 
@@ -183,7 +183,8 @@ class Averaging(Spec, TimingProtocol):
             rounds.append(state.tasks.copy())
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
-        return why, recorded(first, rounds, losses, spans, self.overlap)
+        stages = BEFORE if self.overlap else BEFORE + AFTER
+        return why, recorded(first, rounds, losses, spans, stages, self.overlap)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""

@@ -15,7 +15,7 @@ from harness.simulator.protocols.absences import Absences
 from harness.simulator.protocols.buckets import in_buckets, sizes
 from harness.simulator.topology import Level, Network, Wiring, wire
 
-__all__ = ["State", "network_of", "plan", "reduce", "wired"]
+__all__ = ["State", "coding_s", "network_of", "plan", "reduce", "sent_bytes", "wired"]
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ def _plan_buckets(state: State, costs: Costs) -> None:
     last_minibatches(costs, mine, there, backward_s)
     backward_s *= parallel.slowdown * parallel.backward_share
     begins_s = mine["compute_end_s"] - backward_s
-    encode_s, decode_s = _coding_s(state, costs.parameter_bytes)
+    encode_s, decode_s = coding_s(state.machine, costs.parameter_bytes)
     computed_s, reduced_s = in_buckets(
         state.collective.among(there),
         sizes(state.buckets, costs.parameter_bytes),
@@ -95,7 +95,7 @@ def _plan_buckets(state: State, costs: Costs) -> None:
         parallel.overlap_slowdown,
         _average_s(state),
         _add_s_per_byte(state),
-        _ratio(state),
+        sent_bytes(state.machine, 1.0),
     )
     tasks["compute_end_s"][there] = computed_s
     tasks["join_s"][there] = computed_s + _average_s(state)
@@ -132,7 +132,7 @@ def reduce(state: State, size: float, from_s: float) -> None:
     there = np.flatnonzero(tasks["is_read"])
     ready_s = np.maximum(tasks["pushed_s"][there], from_s)
     tasks["reduced_s"] = -np.inf
-    sent, add_s = size * _ratio(state), _add_s_per_byte(state)
+    sent, add_s = sent_bytes(state.machine, size), _add_s_per_byte(state)
     tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
     _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
 
@@ -152,15 +152,20 @@ def _stage_s(state: State, size: float) -> float:
     return 0.0
 
 
-def _ratio(state: State) -> float:
-    """Bytes that are sent over those of the parameters."""
-    return state.machine.compression.ratio if state.machine.compression else 1.0
-
-
 def _coding_s(state: State, size: float) -> tuple[float, float]:
-    """How long it takes to compress parameters, and to undo it; one worker sends nothing."""
-    coder = state.machine.compression
-    if coder is None or len(state.tasks) == 1:
+    """`coding_s` of a round; one worker sends nothing."""
+    return coding_s(state.machine, size) if len(state.tasks) > 1 else (0.0, 0.0)
+
+
+def sent_bytes(cluster: Cluster, size: float) -> float:
+    """What is sent in the place of so many bytes of parameters."""
+    return size * (cluster.compression.ratio if cluster.compression else 1.0)
+
+
+def coding_s(cluster: Cluster, size: float) -> tuple[float, float]:
+    """How long it takes to compress parameters, and to undo it."""
+    coder = cluster.compression
+    if coder is None:
         return 0.0, 0.0
     rates = (coder.encode_bytes_per_s, coder.decode_bytes_per_s)
     encode_s, decode_s = (0.0 if rate is None else size / rate for rate in rates)

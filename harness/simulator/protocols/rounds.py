@@ -18,7 +18,7 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["LOST_TASK", "TASK", "recorded", "under_way"]
+__all__ = ["AFTER", "BEFORE", "LOST_TASK", "SERVED", "TASK", "recorded", "under_way"]
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
@@ -44,11 +44,22 @@ AFTER = (
     (REDUCE, "pushed_s", "reduced_s"),
     ("fetch", "reduced_s", "fetched_s"),
 )
-"""What a worker is busy with, from when to when."""
+SERVED = (
+    ("fetch", "read_at_s", "start_s"),
+    ("compute", "start_s", "compute_end_s"),
+    (AVERAGE, "compute_end_s", "join_s"),
+    ("push", "join_s", "pushed_s"),
+)
+"""What a worker is busy with, from when to when: in averaging, and with a server."""
 
 
 def recorded(
-    first_fold: int, rounds: Sequence[Any], lost: Any, spans: bool, overlap: bool
+    first_fold: int,
+    rounds: Sequence[Any],
+    lost: Any,
+    spans: bool,
+    stages: Sequence[tuple[str, str, str]],
+    overlap: bool = False,
 ) -> Timeline:
     """Rounds that have been folded.
 
@@ -57,6 +68,7 @@ def recorded(
         rounds: for each round [N] of `TASK`; those take part in it who have read.
         lost: [L] of `LOST_TASK`.
         spans: whether to say who was busy with what.
+        stages: what that may be, and between which instants of a task.
         overlap: whether workers went on while their parameters travelled.
     """
     if not rounds:
@@ -71,7 +83,7 @@ def recorded(
     return Timeline(
         folds=Folds(folds, tasks["fetched_s"].max(axis=1)),
         contributions=_contributions(fates, workers, parts),
-        spans=_spans(tasks, overlap) if spans else Spans(),
+        spans=_spans(tasks, stages, overlap) if spans else Spans(),
         kinds=SPAN_KINDS,
     )
 
@@ -97,13 +109,12 @@ def _contributions(fates: Any, workers: Any, parts: Any) -> Contributions:
     )
 
 
-def _spans(tasks: Any, overlap: bool) -> Spans:
+def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) -> Spans:
     """What each worker was busy with in rounds [F, N]; what took no time is left out.
 
     Overlapped, a worker computes while its parameters travel, so the all-reduce is shown
     with the server: it is what folds.
     """
-    stages = BEFORE if overlap else BEFORE + AFTER
     rounds, workers = tasks.shape
     there = np.repeat(tasks["is_read"] == 1, len(stages), axis=1)
     who = np.repeat(np.arange(workers, dtype=np.int32), len(stages))

@@ -24,7 +24,8 @@ def test_every_published_cluster_can_be_simulated_at_its_full_size(path):
     assert simulation.now_s > 0.0
     assert np.all(np.diff(timeline.folds.time_s) >= 0.0)
     assert timeline.lag_s().min() > 0.0
-    assert len(timeline.in_flight()) == cluster.size - 1 or cluster.size == 1
+    if not cluster.faults:  # who dies has nothing under way
+        assert len(timeline.in_flight()) == cluster.size - 1 or cluster.size == 1
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

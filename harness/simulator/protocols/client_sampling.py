@@ -1,0 +1,291 @@
+"""Federated rounds: some of many clients train, and the first of them to answer are averaged.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (2017);
+over-selection, drop-outs and deadlines as Bonawitz et al., "Towards federated learning at scale:
+system design" (2019) have them. In a round
+
+- the server draws ``sampled`` clients among those that are there and sends them the model, all at
+  once, over the network;
+- each computes ``every`` minibatches and sends its own model back;
+- contributions are folded one after the other, in the order of their arrival, until ``needed`` of
+  them are; the round ends then, or when no more can come, or at its deadline with those that have
+  arrived by then. What has not arrived is given up. A round without any contribution makes no fold.
+
+A client that dies on the way is missing; what it would have sent is counted on the network until
+the round's end. One that is preempted finishes its round, and one that returns or joins late can be
+drawn from the next round on. Of events at one instant, folds come before faults.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.simulator import laws
+from harness.simulator.cluster import Cluster
+from harness.simulator.costs import Costs, computation_s, own_links
+from harness.simulator.jit import kernel
+from harness.simulator.network import transfer
+from harness.simulator.protocols.absences import (
+    Absences,
+    begin,
+    new_absences,
+    next_strike_s,
+    strike,
+    who_reads,
+)
+from harness.simulator.protocols.contract import (
+    CLOCK_FIELDS,
+    DONE,
+    FULL,
+    GONE,
+    STUCK,
+    Limits,
+    TimingProtocol,
+)
+from harness.simulator.protocols.round_end import coding_s, network_of, sent_bytes
+from harness.simulator.protocols.rounds import LOST_TASK, SERVED, TASK, recorded, under_way
+from harness.simulator.quantities import duration
+from harness.simulator.timeline import Contributions, Timeline
+from harness.simulator.topology import Level, Wiring, wire
+from harness.spec import Spec, setting
+
+__all__ = ["ClientSampling"]
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *((name, np.int64) for name in ("standing", "begun", "drawn")),
+        *((name, np.float64) for name in ("round_s", "end_s")),
+    ]
+)
+"""Besides the contract's fields: events in a row at one instant, whether a round has begun, rounds
+that have been drawn, and when the present one began and will end."""
+
+
+class State(NamedTuple):
+    """Everything that moves.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        tasks: [N] of `TASK`, the present round; ``is_read`` says who is in it.
+        steps: [N] minibatches that each client has been handed so far.
+        absences: who is away, and when the next one goes.
+        machine: the cluster.
+        wiring: the clients' way to the server.
+    """
+
+    clock: Any
+    tasks: Any
+    steps: Any
+    absences: Absences
+    machine: Cluster
+    wiring: list[Wiring]
+
+
+@dataclass(frozen=True)
+class ClientSampling(Spec, TimingProtocol):
+    """Timing of federated averaging.
+
+    Attributes:
+        sampled: clients that are drawn for a round; all that are there if these are fewer.
+        needed: contributions of them that make a fold; 0 is all of them.
+        every: minibatches a client computes in a round.
+        deadline_s: how long a round lasts at most, as long as anything has arrived by then; none
+            is no limit.
+    """
+
+    name = "client_sampling"
+    endures_faults = True
+    meets_on_network = True
+    compresses = True
+
+    sampled: int = setting(100, at_least=1, at_most=10_000_000)
+    needed: int = setting(0, at_least=0, at_most=10_000_000)
+    every: int = setting(10, at_least=1, at_most=2**30)
+    deadline_s: float | None = duration(None)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """No more can be needed than are drawn."""
+        if self.needed > self.sampled:
+            allowed = f"at most sampled, which is {self.sampled}"
+            return "needed", f"{self.needed} is not allowed; allowed: {allowed}"
+        return None
+
+    def start(self, cluster: Cluster, workers: int) -> State:
+        """All clients idle at time 0, version 0.
+
+        Raises:
+            UserError: a fault that does not happen to workers, half-duplex links, or pageable
+                buffers.
+        """
+        network = network_of(cluster)
+        if any(level.duplex == "half" for level in (*network.levels, network.server or Level())):
+            raise UserError("duplex: 'half' is not simulated in client_sampling; allowed: 'full'")
+        if cluster.host.staging == "pageable":
+            raise UserError("host.staging: 'pageable' is not simulated in client_sampling")
+        joined = replace(network, server=network.server or Level())
+        return State(
+            clock=np.zeros(1, CLOCK),
+            tasks=np.zeros(workers, TASK),
+            steps=np.zeros(workers, np.int64),
+            absences=new_absences(cluster, workers, self.name),
+            machine=cluster,
+            wiring=[wire(joined, workers, 1, own_links(cluster, workers))],
+        )
+
+    def wake(self, state: State) -> None:
+        """Idle clients can be drawn, at the present time."""
+        state.clock[0]["busy"] = len(state.tasks)
+
+    def advance(
+        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
+        first, why = int(clock["version"]), DONE
+        room = max(1, min(room, MOST_ROWS // len(state.tasks)))
+        if len(state.absences.begun) and not state.absences.begun[0]:
+            begin(state.absences, costs.faults, clock["now_s"])
+        while clock["version"] < limits.version:
+            if len(rounds) == room:
+                why = FULL
+                break
+            if not clock["begun"] and not self._draw(state, costs, limits):
+                break
+            struck_s = next_strike_s(state.absences) if len(state.absences.begun) else math.inf
+            if min(clock["end_s"], struck_s) > limits.time_s:
+                clock["now_s"] = limits.time_s
+                break
+            if struck_s < clock["end_s"]:
+                clock["now_s"] = max(clock["now_s"], struck_s)
+                lost.append(self._strike(state, costs))
+                continue
+            if clock["end_s"] == math.inf:
+                why = GONE
+                break
+            clock["standing"] = clock["standing"] + 1 if clock["end_s"] == clock["now_s"] else 0
+            if clock["standing"] > limits.standing:
+                why = STUCK
+                break
+            clock["now_s"] = clock["end_s"]
+            if clock["begun"]:
+                folded, given_up = self._fold(state)
+                rounds += folded
+                lost.append(given_up)
+        return why, recorded(first, rounds, np.concatenate(lost), spans, SERVED)
+
+    def in_flight(self, state: State) -> Contributions:
+        """Contributions of the present round."""
+        return under_way([state.tasks] if state.clock[0]["begun"] else [])
+
+    def _draw(self, state: State, costs: Costs, limits: Limits) -> bool:
+        """A round begins; false if none may. With no client there, it waits for the first."""
+        clock, tasks = state.clock[0], state.tasks
+        if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
+            clock["busy"] = 0
+            return False
+        there = who_reads(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
+        if not there.any():
+            clock["end_s"] = state.absences.until_s.min()
+            return True
+        scores = np.full(len(tasks), np.inf)
+        lots(costs, there, clock["drawn"], scores)
+        present = np.count_nonzero(there)
+        who = np.argsort(scores, kind="stable")[: min(self.sampled, present)]
+        clock["drawn"] += 1
+        clock["dispatched"] += 1
+        clock["begun"], clock["round_s"] = 1, clock["now_s"]
+        self._train(state, costs, np.sort(who))
+        self._end(state, costs)
+        return True
+
+    def _train(self, state: State, costs: Costs, who: Any) -> None:
+        """When each client that is drawn has the model, has computed, and has answered."""
+        clock, tasks, server = state.clock[0], state.tasks, np.full(len(who), len(state.tasks))
+        tasks[:] = np.zeros((), TASK)
+        mine = tasks[who]
+        mine["is_read"], mine["read_version"] = 1, clock["version"]
+        mine["read_at_s"], mine["steps"] = clock["now_s"], self.every
+        mine["first_step"] = state.steps[who]
+        state.steps[who] += self.every
+        (wiring,), size = state.wiring, costs.parameter_bytes
+        mine["start_s"] = transfer(wiring, mine["read_at_s"], server, who, np.full(len(who), size))
+        computed(costs, mine, who)
+        prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
+        mine["join_s"] = mine["compute_end_s"] + prepare_s
+        sent = np.full(len(who), sent_bytes(state.machine, size))
+        mine["pushed_s"] = transfer(wiring, mine["join_s"], who, server, sent)
+        tasks[who] = mine
+
+    def _end(self, state: State, costs: Costs) -> None:
+        """When the round will end, with the contributions that can still come."""
+        clock, tasks = state.clock[0], state.tasks
+        coming = np.flatnonzero(tasks["is_read"])
+        order = coming[np.argsort(tasks["pushed_s"][coming], kind="stable")]
+        order = order[: self.needed or len(order)]
+        tasks["fetched_s"] = np.inf
+        done_s = clock["now_s"] if len(order) == 0 else -math.inf
+        fold_s = costs.fold_s + coding_s(state.machine, costs.parameter_bytes)[1]
+        deadline_s = math.inf if self.deadline_s is None else clock["round_s"] + self.deadline_s
+        for place, who in enumerate(order.tolist()):
+            if place and tasks["pushed_s"][who] > deadline_s:
+                done_s = tasks["fetched_s"][order[place - 1]] = max(done_s, deadline_s)
+                break
+            done_s = max(done_s, tasks["pushed_s"][who]) + fold_s
+            tasks["fetched_s"][who] = done_s
+        clock["end_s"] = max(done_s, clock["now_s"])
+
+    def _strike(self, state: State, costs: Costs) -> Any:
+        """A fault happens; a client that has not answered yet is missing: [L] of `LOST_TASK`."""
+        clock, tasks = state.clock[0], state.tasks
+        who = strike(state.absences, costs.faults, clock["now_s"])
+        busy = who >= 0 and clock["begun"] and tasks["is_read"][who]
+        if not busy or tasks["pushed_s"][who] <= clock["now_s"]:
+            return np.zeros(0, LOST_TASK)
+        lost = np.array([(who, tasks[who].item())], LOST_TASK)
+        tasks["is_read"][who] = 0
+        self._end(state, costs)
+        return lost
+
+    def _fold(self, state: State) -> tuple[list[Any], Any]:
+        """The round is over: its tasks if there was a fold, and what was given up."""
+        clock, tasks = state.clock[0], state.tasks
+        late = np.flatnonzero((tasks["is_read"] == 1) & np.isinf(tasks["fetched_s"]))
+        given_up = np.zeros(len(late), LOST_TASK)
+        given_up["worker"], given_up["task"] = late, tasks[late]
+        tasks["is_read"][late] = 0
+        tasks["fetched_s"][tasks["is_read"] == 0] = 0.0
+        clock["begun"], clock["end_s"] = 0, math.inf
+        if not tasks["is_read"].any():
+            clock["dispatched"] -= 1
+            return [], given_up
+        clock["version"] += 1
+        return [tasks.copy()], given_up
+
+
+MOST_ROWS = 1 << 18
+"""Contributions recorded at a time, so that many clients do not fill the memory."""
+
+
+@kernel
+def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
+    """A number of each client that is there, for a round; those with the smallest are drawn."""
+    for who in range(len(there)):
+        if there[who]:
+            scores[who] = laws.uniforms(costs.sample_key, who, number, 0)[0]
+
+
+@kernel
+def computed(costs: Costs, tasks: Any, who: Any) -> None:
+    """When clients ``who`` [K] have computed their minibatches, from ``start_s`` on."""
+    for place in range(len(tasks)):
+        task = tasks[place]
+        time_s = task.start_s
+        for step in range(task.first_step, task.first_step + task.steps):
+            time_s += computation_s(costs, who[place], step)
+        task.compute_end_s = time_s
