@@ -29,6 +29,47 @@ timed_minibatch = 32
 share = 0.1
 """
 SHARDED = ASYNCHRONOUS.replace("evaluations = 4", "evaluations = 40\nshards = 2")
+OUTER_LOOP = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+evaluations = 4
+[protocol]
+push_every = 4
+[algorithm]
+is = "DelayedNesterov"
+every = 2
+descent = { is = "AdamW" }
+[schedule]
+is = "Constant"
+rate = 0.004
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
+STREAMING = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = 2
+evaluations = 4
+[protocol]
+every = 4
+[algorithm]
+is = "StreamingDiLoCo"
+fragments = 2
+mixing = 0.5
+descent = { is = "AdamW" }
+[schedule]
+is = "Constant"
+rate = 0.004
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.1
+"""
 ROUNDS = """
 corpus = "parametric"
 hidden = [32]

@@ -72,6 +72,16 @@ class Algorithm(ABC):
     in_shards: ClassVar[bool] = True
     considers: ClassVar[int] = 0
 
+    def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
+        """What a run asks for that the algorithm cannot have: (key, what is wrong and allowed).
+
+        Args:
+            workers: how many the run has.
+            under_way: contributions that may be under way at once.
+        """
+        del workers, under_way
+        return None
+
     @property
     def sent(self) -> float:
         """The share of the parameters that travels with a contribution, and back."""

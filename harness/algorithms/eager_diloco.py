@@ -16,7 +16,6 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, local_steps
 from harness.algorithms.outer_step import MOMENTUM, OuterNesterov
-from harness.errors import UserError
 from harness.network import Minibatch, Network
 from harness.spec import setting
 
@@ -43,6 +42,15 @@ class EagerDiLoCo(Algorithm):
     workers: int = setting(at_least=1)
     descent: Descent = PLAIN
     outer: OuterNesterov = field(default_factory=OuterNesterov)
+
+    def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
+        """Other workers; or rounds without overlap, where a worker's own part would count twice."""
+        if workers != self.workers:
+            told = f"{self.workers} is not allowed; allowed: {workers}, as the run has"
+            return "algorithm.workers", told
+        if under_way == workers:
+            return "protocol.overlap", "false is not allowed with EagerDiLoCo; allowed: true"
+        return None
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and a momentum of zero."""
@@ -79,19 +87,8 @@ class EagerDiLoCo(Algorithm):
         workers: Sequence[int] = (),
         weights: Sequence[float] = (),
     ) -> None:
-        """An outer step along the mean of ``contributions [W, P]``.
-
-        Raises:
-            UserError: there are other workers; or rounds do not overlap, so that a worker's own
-                part would count twice.
-        """
-        del rate, workers, weights
-        if not server.version and len(contributions) != self.workers:
-            told = f"{self.workers} is not allowed; allowed: {len(contributions)}, as the run has"
-            raise UserError(f"algorithm.workers: {told}")
-        if server.version and not any(staleness):
-            told = "false is not allowed with EagerDiLoCo; allowed: true"
-            raise UserError(f"protocol.overlap: {told}")
+        """An outer step along the mean of ``contributions [W, P]``."""
+        del staleness, rate, workers, weights
         slope = torch.mean(contributions, 0)
         self.outer.descend_(server.model, server.momenta[MOMENTUM], slope)
         server.version += 1

@@ -125,6 +125,9 @@ def _check(config: RunConfig, asked: argparse.Namespace, ranks: int) -> None:
     """
     _only_rounds(asked, in_rounds=config.rounds)
     check_protocol(config, asked.file)
+    if asked.restarts and config.algorithm.remembers and not config.rounds:
+        name, told = type(config.algorithm).__name__, "what a worker remembers dies with it"
+        raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
     if asked.restarts and config.rounds:
         raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
     if config.workers != ranks - config.shards:
@@ -144,12 +147,14 @@ def check_protocol(config: RunConfig, file: Path) -> None:
     if config.cluster.faults:
         told = "among real processes only what really dies is gone"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
-    if config.protocol is None or isinstance(config.protocol, Averaging):
+    protocol = config.protocol
+    if protocol is None or isinstance(protocol, Averaging):
         return
-    if config.protocol != ParameterServer():
-        name = type(config.protocol).__name__
-        allowed = "Averaging, or ParameterServer with its defaults"
-        raise UserError(f"{file}: protocol: {name}: simulated only; allowed here: {allowed}")
+    if isinstance(protocol, ParameterServer) and protocol == ParameterServer(protocol.push_every):
+        return
+    allowed = "Averaging, or ParameterServer with its defaults but for push_every"
+    told = f"{type(protocol).__name__}: simulated only; allowed here: {allowed}"
+    raise UserError(f"{file}: protocol: {told}")
 
 
 def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:

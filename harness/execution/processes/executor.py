@@ -75,7 +75,7 @@ class Asynchronous(OnProcesses, ABC):
         """The next worker that is given work, and what it is told."""
         data, version = self._minibatches, self.server.version
         work = self.members.hand_out(version)
-        place = work.step, 1, data.stage, data.before
+        place = work.step, work.steps, data.stage, data.before
         return work.worker, FrameHeader(kind, *place, version=version, rate=rate)
 
     @abstractmethod

@@ -42,6 +42,7 @@ class Membership:
         addresses: of the workers, by number; each is asked for its clock and listened to.
         server: what their contributions are for.
         say: told who goes and who comes back.
+        steps: minibatches of a contribution.
 
     Attributes:
         clock: of the run.
@@ -52,9 +53,13 @@ class Membership:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], server: Server, say: Callable[[str], None]
+        self,
+        addresses: Sequence[Address],
+        server: Server,
+        say: Callable[[str], None],
+        steps: int = 1,
     ) -> None:
-        self._server, self._say = server, say
+        self._server, self._say, self._steps = server, say, steps
         self.clock, self.mailbox = Clock(FrameHeader(Kind.CLOCK)), Mailbox(FrameHeader)
         self.addresses = dict(enumerate(addresses))
         self._standing = dict.fromkeys(self.addresses, Standing.HERE)
@@ -79,15 +84,15 @@ class Membership:
     # -- work ---------------------------------------------------------------------------
 
     def hand_out(self, version: int) -> Work:
-        """Give the next worker the next minibatch, or one that was lost.
+        """Give the next worker the next minibatches, or some that were lost.
 
         Args:
             version: of the model that the worker will read.
         """
         worker = self.free.popleft()
         step = self._again.popleft() if self._again else self._next
-        self._next = max(self._next, step + 1)
-        self.out[worker] = work = Work(worker, step, 1, version, self.clock.now_s)
+        self._next = max(self._next, step + self._steps)
+        self.out[worker] = work = Work(worker, step, self._steps, version, self.clock.now_s)
         return work
 
     # -- who goes -----------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Distributed(Asynchronous):
     ) -> None:
         self._algorithm, self._pace = config.algorithm, pace
         server = config.algorithm.start(model)
-        members = Membership(range(1, 1 + config.workers), server, say)
+        ranks = range(1, 1 + config.workers)
+        members = Membership(ranks, server, say, config.handing.a_fold)
         super().__init__(server, members, minibatches)
         self._folded = Counter[int]()
         if admission is not None:

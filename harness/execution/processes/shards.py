@@ -85,7 +85,8 @@ class Sharded(Asynchronous):
         self._sharded = ShardedServer(config.algorithm.start(model), config.shards)
         own, *others = self._sharded.parts
         ranks = range(config.shards, config.shards + config.workers)
-        super().__init__(self._sharded.whole, Membership(ranks, own, say), minibatches)
+        members = Membership(ranks, own, say, config.handing.a_fold)
+        super().__init__(self._sharded.whole, members, minibatches)
         for shard, part in enumerate(others, 1):
             with _needed(shard):
                 self.clock.ask(self._workers + shard, shard)

@@ -158,6 +158,8 @@ class TrainingConfig(ABC, Generic[Data]):
         if handing is None or handing.rounds != self.rounds:
             allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+        if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
+            raise UserError(f"{trouble[0]}: {trouble[1]}")
         if (untrained := protocol.untrained()) is not None:
             raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
         if not self.rounds and handing.a_fold > 1 and self.schedule.searches:

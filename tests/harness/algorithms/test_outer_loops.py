@@ -14,7 +14,6 @@ from harness.algorithms.fedbuff import FedBuff
 from harness.algorithms.momentum import Momentum
 from harness.algorithms.outer_step import OuterNesterov
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.errors import UserError
 from harness.execution.training.recorded import between
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
@@ -94,14 +93,14 @@ def test_a_worker_on_a_spring_gives_way_as_the_centre_does():
     assert run.tolist() == [1.0, 1.0, 0.875, 0.75]
 
 
-def test_eager_rounds_must_overlap():
-    with pytest.raises(UserError, match=r"protocol.overlap: false .* allowed: true"):
-        walked(EagerDiLoCo(2, SGD), in_rounds(2, 2, 1), ONE, ONE, 0.1)
-
-
-def test_eager_rounds_must_have_the_workers_they_were_told_of():
-    with pytest.raises(UserError, match=r"algorithm.workers: 3 .* allowed: 2"):
-        walked(EagerDiLoCo(3, SGD), in_rounds(2, 2, 1), ONE, ONE, 0.1)
+def test_eager_rounds_overlap_and_have_the_workers_they_were_told_of():
+    assert EagerDiLoCo(3).trouble(3, 6) is None
+    key, told = EagerDiLoCo(3).trouble(3, 3)
+    assert key == "protocol.overlap"
+    assert told.endswith("allowed: true")
+    key, told = EagerDiLoCo(3).trouble(2, 4)
+    assert key == "algorithm.workers"
+    assert told.endswith("allowed: 2, as the run has")
 
 
 def test_an_eager_worker_is_where_the_paper_has_it():

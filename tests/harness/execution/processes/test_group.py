@@ -22,7 +22,7 @@ from harness.execution.processes.command import serve
 from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
 from harness.execution.processes.rejoining import comes_late
 from harness.train import NEEDED, _kept_up, _start, main, parser
-from tests.run_files import ROUNDS, written
+from tests.run_files import OUTER_LOOP, ROUNDS, written
 
 STARTED = """
 cd "$0"
@@ -127,6 +127,12 @@ def test_a_server_that_never_answers_is_one_line(
 def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:
     asked = parser().parse_args([str(written(tmp_path, ROUNDS)), "--restarts", "1"])
     with pytest.raises(UserError, match="--restarts 1: nobody comes back to rounds"):
+        serve(asked, 3)
+
+
+def test_nobody_is_started_again_whose_memory_would_be_another(tmp_path: Path) -> None:
+    asked = parser().parse_args([str(written(tmp_path, OUTER_LOOP)), "--restarts", "1"])
+    with pytest.raises(UserError, match="--restarts 1: .*; allowed with DelayedNesterov: 0"):
         serve(asked, 3)
 
 

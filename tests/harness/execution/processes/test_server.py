@@ -15,7 +15,7 @@ from harness.execution.fidelity.replay import Replayed, replayed, stored_run
 from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
-from tests.run_files import ASYNCHRONOUS, ROUNDS, written
+from tests.run_files import ASYNCHRONOUS, OUTER_LOOP, ROUNDS, STREAMING, written
 from tests.silence import silent
 
 OTHER_SEED = """
@@ -129,6 +129,18 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Lau
     times = timeline.folds.time_s
     assert (times[1:] > times[:-1]).all()
     again(folder)
+
+
+@pytest.mark.parametrize("run", [OUTER_LOOP, STREAMING], ids=["outer loop", "streaming"])
+def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
+    run: str, tmp_path: Path, launch: Launch
+) -> None:
+    running = launch(written(tmp_path, run, 0.001))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    timeline = load_timeline(running.folder() / TIMELINE)
+    assert set(timeline.folded().steps.tolist()) == {4}
+    assert again(running.folder()).folds == len(timeline.folds) > 20
 
 
 def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(

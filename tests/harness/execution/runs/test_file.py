@@ -8,15 +8,19 @@ import pytest
 from harness.algorithms.adamw import AdamW
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.eager_diloco import EagerDiLoCo
+from harness.algorithms.fedbuff import FedBuff
 from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.schedules import Constant
+from harness.algorithms.streaming_diloco import StreamingDiLoCo
 from harness.errors import UserError
 from harness.execution.data.partition import Partition
 from harness.execution.processes.command import check_protocol
 from harness.execution.runs.config import Stage
 from harness.execution.runs.file import kind_of, load_run
 from harness.natural_gradient import NaturalGradient, Preconditioner
-from harness.simulator import Fault, ParameterServer
+from harness.simulator import Averaging, Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
 from harness.spec import build
@@ -132,6 +136,43 @@ def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_lin
     config = replace(asked.config, protocol=ParameterServer(push_every=100_000))
     with pytest.raises(UserError, match="a fold takes 100000 minibatches of 32 frames"):
         config.order(0, asked.corpus.split("train"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"algorithm": EagerDiLoCo(8)}, r"protocol\.overlap: false .*; allowed: true"),
+        (
+            {"algorithm": EagerDiLoCo(4), "protocol": Averaging(10, overlap=True)},
+            r"algorithm\.workers: 4 is not allowed; allowed: 8",
+        ),
+        (
+            {"algorithm": Ringmaster(), "protocol": None, "shards": 2},
+            "shards: 2 is not allowed with Ringmaster; allowed: 1",
+        ),
+        ({"algorithm": FedBuff()}, "protocol: of another kind than FedBuff"),
+    ],
+)
+def test_what_an_algorithm_cannot_have_is_refused_in_one_line(changed, line):
+    config = load_run(EXAMPLES / "model-averaging.toml").config
+    with pytest.raises(UserError, match=line):
+        replace(config, **changed)
+
+
+def test_an_algorithm_that_may_be_in_rounds_says_so_and_its_usual_protocol_follows(tmp_path):
+    springs = RUN.replace("AsyncSgd", "Easgd") + "[protocol]\n"
+    alone = load_run(written(tmp_path, springs + "push_every = 5\n")).config
+    assert alone.protocol == ParameterServer(push_every=5)
+    springs = springs.replace('"Easgd"\n', '"Easgd"\nrounds = true\n')
+    together = load_run(written(tmp_path, springs + "every = 5\n")).config
+    assert (together.protocol, together.rounds) == (Averaging(5), True)
+
+
+def test_a_fragment_is_what_a_cluster_is_charged_for():
+    config = load_run(EXAMPLES / "model-averaging.toml").config
+    streaming = replace(config, algorithm=StreamingDiLoCo(fragments=4))
+    sizes = [each.workload(0).parameter_bytes for each in (config, streaming)]
+    assert sizes[1] == sizes[0] / 4
 
 
 def test_a_server_that_fails_is_refused_where_there_is_none():
