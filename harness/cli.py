@@ -41,9 +41,11 @@ COMMANDS = {
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "bench": ("harness.commands.bench", "is this machine, or this change, slower than it was?"),
     "device": ("harness.commands.device", "what this device does, in one archive"),
+    "reproduce": ("reproductions.__main__", "a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""
+OPTIONS = ("--help", "--version", "-h")
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,8 +115,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     asked = next((word for word in argv if not word.startswith("-")), None)
     if asked is not None and asked not in COMMANDS:
         raise unknown("lagbench: command", asked, COMMANDS)
+    if asked is None and argv and argv[0] not in OPTIONS:
+        raise unknown("lagbench: option", argv[0], OPTIONS)
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
-    parser.add_argument("--version", action="version", version=version("lagbench"))
+    told = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
+    known = f"lagbench {version('lagbench')} ({told})"
+    parser.add_argument("--version", action="version", version=known)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module_name, description) in COMMANDS.items():
         command = commands.add_parser(name, help=description, description=description)

@@ -31,9 +31,19 @@ PAPERS = {
 """The module that declares each paper as its ``PAPER``."""
 
 
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
+GOES_ON = "interrupted; the same command goes on from the last checkpoint"
+
+
 def parser() -> Parser:
     """The command line."""
     p = Parser(prog="reproductions", description="Reproduce a paper, exhibit by exhibit.")
+    configure(p)
+    return p
+
+
+def configure(p: argparse.ArgumentParser) -> None:
+    """Declare the options, of this program and of `lagbench reproduce`."""
     p.add_argument("paper", help=f"one of: {', '.join(PAPERS)}")
     p.add_argument(
         "--scale", help="smoke, laptop (default without CUDA), overnight, gpu (with it) or paper"
@@ -51,21 +61,27 @@ def parser() -> Parser:
     p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
-    return p
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    goes_on = "interrupted; the same command goes on from the last checkpoint"
-    run = ended_by_signals()(lambda: _main(parser().parse_args(arguments)))
-    return exit_code(run, goes_on)
+    told = ended_by_signals()(lambda: run(parser().parse_args(arguments)))
+    return exit_code(told, GOES_ON)
 
 
-def _main(asked: argparse.Namespace) -> int:
+def run(asked: argparse.Namespace) -> int:
+    """Reproduce what was asked for; returns the exit code.
+
+    Raises:
+        UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
+        KeyboardInterrupt: stopped; the same command goes on.
+    """
     if asked.paper not in PAPERS:
         raise unknown("paper", asked.paper, PAPERS)
+    if asked.scale not in (None, *SCALES):
+        raise unknown("--scale", asked.scale, SCALES)
     # Only now: nobody waits for torch to be told of a misspelt word.
     from data_synth import SYNTHETIC
     from harness.execution.jobs.grid import ProcessDied

@@ -258,10 +258,26 @@ class _Reader:
                 self.pdfs.append(pdfs[key])
 
 
-def parted(recordings: Sequence[Recording]) -> list[Recording]:
-    """Splits of a single directory: of every ten utterances the ninth is dev, the tenth test."""
-    names = {8: "dev", 9: "test"}
-    return [replace(r, split=names.get(i % 10, "train")) for i, r in enumerate(recordings)]
+def parted(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
+    """Splits that no directory is for, parted off the training directory.
+
+    Of every ten utterances of it the ninth is dev, the tenth test.
+
+    Raises:
+        UserError: they are too few to be parted.
+    """
+    given = {folder.split for folder in folders}
+    names = {8: "dev"} if "dev" not in given else {}
+    names |= {9: "test"} if given <= {"train", "dev"} else {}
+    training = iter(range(len(recordings)))
+    found = [
+        replace(r, split=names.get(next(training) % 10, "train")) if r.split == "train" else r
+        for r in recordings
+    ]
+    if missing := set(names.values()) - {r.split for r in found}:
+        told = f"too few utterances to part off {' and '.join(sorted(missing))}"
+        raise UserError(f"{folders[0].path}: {told}; allowed: 10 or more, or --dev and --test")
+    return found
 
 
 def read(
@@ -270,7 +286,7 @@ def read(
     """Reads Kaldi data directories.
 
     Args:
-        folders: the training directory first; if it is the only one it is parted.
+        folders: the training directory first; what no other is for is parted off it.
         lexicon: ``lexicon.txt`` or ``lexiconp.txt``.
         options: see ``Import``.
         progress: called with a line of text now and then.
@@ -307,8 +323,7 @@ def _corpus(
     options, recordings, pdfs = reader.options, reader.recordings, reader.pdfs
     blocks = [with_deltas(b) for b in reader.blocks] if options.deltas else reader.blocks
     blocks = normalise(blocks, [r.speaker for r in recordings], options.recipe.normalise)
-    if len(folders) == 1:
-        recordings = parted(recordings)
+    recordings = parted(recordings, folders)
     names = tuple(dict.fromkeys(("train", "dev", *(f.split for f in folders), "test")))
     order = sorted(range(len(recordings)), key=lambda i: names.index(recordings[i].split))
     recordings = [recordings[i] for i in order]

@@ -156,8 +156,18 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("kind", choices=["kaldi"], help="what the folder is")
     verb.add_argument("folder", type=Path, help="Kaldi data directory to train on")
     verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
-    verb.add_argument("--dev", type=Path, help="directory of development utterances")
-    verb.add_argument("--test", type=Path, action="append", default=[], help="may be repeated")
+    verb.add_argument(
+        "--dev",
+        type=Path,
+        help="directory of development utterances; a tenth of FOLDER's if not given",
+    )
+    verb.add_argument(
+        "--test",
+        type=Path,
+        action="append",
+        default=[],
+        help="may be repeated; a tenth of FOLDER's if not given",
+    )
     verb.add_argument("--lexicon", type=Path, help="default: FOLDER/lexicon.txt")
     verb.add_argument("--lm", type=Path, help="an ARPA file, kept as OUT/lm.arpa")
     verb.add_argument("--normalise", default="utterance", help="utterance or speaker")

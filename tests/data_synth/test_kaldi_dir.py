@@ -241,6 +241,30 @@ def test_a_directory_is_imported_by_command_with_its_own_splits(folder, tmp_path
     assert "fingerprint" in capsys.readouterr().out
 
 
+def test_what_no_directory_is_for_is_parted_off_the_training_directory(folder, tmp_path):
+    directory(tmp_path / "eval", 6)
+    lexicon = folder / "lexicon.txt"
+    train, other = k.Folder(folder, "train"), tmp_path / "eval"
+    made = k.read([train, k.Folder(other, "eval")], lexicon, OPTIONS, lambda line: None)
+    assert {s: len(made.split(s)) for s in ("train", "dev", "eval")} == {
+        "train": 18,
+        "dev": 2,
+        "eval": 6,
+    }
+    made = k.read([train, k.Folder(other, "dev")], lexicon, OPTIONS, lambda line: None)
+    assert {s: len(made.split(s)) for s in ("train", "dev", "test")} == {
+        "train": 18,
+        "dev": 6,
+        "test": 2,
+    }
+
+
+def test_a_directory_too_small_to_be_parted_is_refused(tmp_path):
+    directory(tmp_path / "small", 6)
+    with pytest.raises(UserError, match="too few utterances to part off dev and test"):
+        read(tmp_path / "small")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,25 @@ def test_bad_usage_is_one_line_and_exit_code_2(capsys, arguments, named):
 def test_a_misspelt_command_is_named_with_the_nearest(capsys):
     assert cli.main(["simulat"]) == 2
     assert "did you mean 'simulate'" in capsys.readouterr().err
+
+
+def test_a_misspelt_option_is_named_with_the_nearest(capsys):
+    assert cli.main(["--verison"]) == 2
+    assert "did you mean '--version'" in capsys.readouterr().err
+
+
+def test_the_version_names_what_computes(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert re.match(r"lagbench [\d.]+ \(torch .*, numba .*, numpy .*\)\n", capsys.readouterr().out)
+
+
+def test_a_paper_is_reproduced_by_the_same_command(capsys):
+    assert cli.main(["reproduce", "papr1"]) == 2
+    assert "did you mean 'paper1'" in capsys.readouterr().err
+    assert cli.main(["reproduce", "paper1", "--scale", "lptop"]) == 2
+    assert "did you mean 'laptop'" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_with_code_130_and_no_traceback(capsys, monkeypatch):
