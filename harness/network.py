@@ -6,7 +6,7 @@ Shape letters: W replicas at once, P parameters, B frames, D inputs, m and n uni
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -36,16 +36,25 @@ class Views(Protocol):
 
 
 class Network(Protocol):
-    """What algorithms need of a network, as `harness.acoustics.dnn.Dnn` offers it."""
-
-    @property
-    def layout(self) -> Views:
-        """Where its layers lie."""
-        ...
+    """What algorithms need of a network; `harness.modules.network.ModuleNetwork` has no more."""
 
     @property
     def gradient(self) -> Gradient:
         """The gradient of the summed loss."""
+        ...
+
+    def matrices(self, stack: Tensor) -> Sequence[Tensor]:
+        """Views ``[W, n, m]`` of the weight matrices in a ``[W, P]`` stack."""
+        ...
+
+
+@runtime_checkable
+class LayeredNetwork(Network, Protocol):
+    """One of affine layers alone, as natural gradient needs it and `harness.acoustics.dnn` has."""
+
+    @property
+    def layout(self) -> Views:
+        """Where its layers lie."""
         ...
 
     def backward(

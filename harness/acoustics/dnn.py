@@ -66,6 +66,10 @@ class Dnn:
         """
         return self.backward(stack, x, targets, self.into(out))
 
+    def matrices(self, stack: Tensor) -> list[Tensor]:
+        """Views ``[R, out, in]`` of every layer's weights in a ``[R, P]`` stack."""
+        return [layer.weight for layer in self.layout.views(stack)]
+
     def into(self, out: Tensor) -> Visit:
         """A visitor that writes each layer's gradient, summed over frames, to ``out [R, P]``."""
         gradients = self.layout.views(out)

@@ -36,6 +36,10 @@ class InnerLoss:
         """Where the network's layers lie."""
         return self.net.layout
 
+    def matrices(self, stack: Tensor) -> list[Tensor]:
+        """See ``Dnn.matrices``."""
+        return self.net.matrices(stack)
+
     def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
         """The gradient summed over each minibatch, into ``out``; returns zeros ``[R]``.
 

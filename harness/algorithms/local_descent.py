@@ -19,11 +19,12 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory
 from harness.algorithms.local_optimizer import LocalOptimizer, State
+from harness.errors import UserError
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
-from harness.network import Minibatch, Network
+from harness.network import LayeredNetwork, Minibatch, Network
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""
@@ -70,6 +71,8 @@ def local_steps(
             losses += _directed(descent, network, stack, minibatch, state, direction)
             stack.sub_(direction, alpha=rate)
         return losses
+    if not isinstance(network, LayeredNetwork):
+        return _plainly(descent, network, stack, minibatches, rate)
     known = recalled(descent, network, stack, memory, restart)
     losses, known = descend(descent, network, stack, minibatches, rate, known)
     remember(memory, known)
@@ -107,6 +110,12 @@ def local_direction(
             losses += _directed(descent, network, stack, minibatch, state, direction)
             total.add_(direction, alpha=1.0 / len(minibatches))
         return total, losses
+    if not isinstance(network, LayeredNetwork):
+        _only_plain(descent)
+        for minibatch in minibatches:
+            losses += network.gradient(stack, *minibatch, direction)
+            total.add_(direction, alpha=1.0 / (minibatch.targets.shape[1] * len(minibatches)))
+        return total, losses
     known = recalled(descent, network, stack, memory, restart)
     for minibatch in minibatches:
         frames = minibatch.targets.shape[1]
@@ -115,6 +124,33 @@ def local_direction(
         losses += loss
     remember(memory, known)
     return total, losses
+
+
+def _plainly(
+    descent: NaturalGradient,
+    network: Network,
+    stack: Tensor,
+    minibatches: Sequence[Minibatch],
+    rate: float,
+) -> Tensor:
+    """`descend` along plain gradients, which is all that any network has."""
+    _only_plain(descent)
+    losses, slope = stack.new_zeros(len(stack)), torch.empty_like(stack)
+    for minibatch in minibatches:
+        losses += network.gradient(stack, *minibatch, slope)
+        stack.sub_(slope, alpha=rate / minibatch.targets.shape[1])
+    return losses
+
+
+def _only_plain(descent: NaturalGradient) -> None:
+    """Refuse what needs to see inside a network that shows nothing.
+
+    Raises:
+        UserError: the descent does.
+    """
+    if descent != PLAIN:
+        told = "allowed for a module: Momentum, AdamW, Muon, or NGSGD as its optimizer"
+        raise UserError(f"descent: natural gradient needs a network of affine layers; {told}")
 
 
 def _directed(
@@ -147,7 +183,7 @@ def _optimizer_state(
 
 def descend(
     descent: NaturalGradient,
-    network: Network,
+    network: LayeredNetwork,
     stack: Tensor,
     minibatches: Sequence[Minibatch],
     rate: float,
@@ -180,7 +216,7 @@ def descend(
 
 def _in_turns(
     descent: NaturalGradient,
-    network: Network,
+    network: LayeredNetwork,
     stack: Tensor,
     minibatches: Sequence[Minibatch],
     rate: float,
@@ -206,7 +242,11 @@ def _in_turns(
 
 
 def recalled(
-    descent: NaturalGradient, network: Network, replicas: Tensor, memory: Memory, restart: Restart
+    descent: NaturalGradient,
+    network: LayeredNetwork,
+    replicas: Tensor,
+    memory: Memory,
+    restart: Restart,
 ) -> list[Sides]:
     """The workers' estimates as a round begins, for replicas ``[W, P]``.
 

@@ -46,8 +46,8 @@ class Muon(LocalOptimizer):
         momentum = state["momentum"].lerp_(gradients, 1.0 - self.momentum)
         ahead = gradients.lerp(momentum, self.momentum)
         self.rest.direct_(gradients, replicas, state, network)
-        layers = zip(*(network.layout.views(stack) for stack in (gradients, ahead)), strict=True)
-        for (weight, _), (slope, _) in layers:
+        places = zip(*(network.matrices(stack) for stack in (gradients, ahead)), strict=True)
+        for weight, slope in places:
             size = 0.2 * max(slope.shape[1:]) ** 0.5
             weight.copy_(orthogonal(slope, self.iterations).mul_(size))
 

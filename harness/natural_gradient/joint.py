@@ -22,7 +22,7 @@ from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.precondition import Factor, formed, precondition
 from harness.natural_gradient.product import forming_is_cheaper
-from harness.network import Minibatch, Network
+from harness.network import LayeredNetwork, Minibatch
 
 FEW = 2**18
 """Elements of a layer's rows, ``R N D``, up to which calls cost more than copying the rows."""
@@ -86,7 +86,7 @@ def part(joint: Joint) -> list[Sides]:
 
 def step_(
     descent: NaturalGradient,
-    network: Network,
+    network: LayeredNetwork,
     stack: Tensor,
     minibatch: Minibatch,
     joint: Joint,

@@ -27,7 +27,7 @@ from harness.natural_gradient.change import (
 from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
 from harness.natural_gradient.precondition import Factor, precondition, untouched
 from harness.natural_gradient.product import add_product_, product_
-from harness.network import Minibatch, Network
+from harness.network import LayeredNetwork, Minibatch
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class NaturalGradient:
 
     def direction(
         self,
-        network: Network,
+        network: LayeredNetwork,
         stack: Tensor,
         minibatch: Minibatch,
         state: Sequence[Sides],
@@ -157,7 +157,7 @@ class NaturalGradient:
 
     def descend_(
         self,
-        network: Network,
+        network: LayeredNetwork,
         stack: Tensor,
         minibatch: Minibatch,
         state: Sequence[Sides],

@@ -64,6 +64,15 @@ class Run:
             raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}")
         return columns["epoch"][here], columns["value"][here], columns["time_s"][here]
 
+    def deployed(self, metric: str) -> str:
+        """A metric of the candidate that would be deployed: the average, where there is one.
+
+        Args:
+            metric: its name without the candidate's, e.g. ``"dev_loss"``.
+        """
+        average = f"{metric}/average"
+        return average if average in self.summary else f"{metric}/iterate"
+
     def path(self, name: str) -> Path:
         """The path of an attached file, which is as it was written.
 

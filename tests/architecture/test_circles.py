@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("harness", "data_synth", "reports", "reproductions")
+PACKAGES = ("lagbench", "harness", "data_synth", "reports", "reproductions")
 Graph = Mapping[str, set[str]]
 """What each file, or room, imports."""
 

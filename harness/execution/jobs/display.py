@@ -20,6 +20,8 @@ PLAIN_EVERY_S = 10.0
 
 def remaining_s(report: Report, elapsed_s: float, already: int) -> float | None:
     """Seconds left if the rest goes as what was done since the start; None before anything was."""
+    if report.total is None:
+        return None
     done = report.finished - already + sum(p.done / p.passes for p in report.running.values())
     left = report.total - already - done
     return max(0.0, elapsed_s * left / done) if done > 0.05 else None
@@ -65,7 +67,7 @@ class Display:
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)
-        for heading in ("run", "passes", "frame error"):
+        for heading in ("run", "passes", "error"):
             table.add_column(heading)
         for p in report.running.values():
             table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", _wrong(p))
@@ -73,21 +75,24 @@ class Display:
 
     def _line(self, p: Progress) -> str:
         where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
-        return f"{where}, {_wrong(p)} frames wrong" if _wrong(p) else where
+        return f"{where}, error {_wrong(p)}" if _wrong(p) else where
 
     def _name(self, p: Progress) -> str:
         return self.names.get(p.run, f"what others start from ({p.run[:12]})")
 
 
 def _wrong(p: Progress) -> str:
-    """The frame error; nothing of a run that has none, as it trains nothing."""
-    return "" if math.isnan(p.frame_error) else f"{p.frame_error:.1%}"
+    """The error; nothing of a run that has none, as it trains nothing."""
+    if math.isnan(p.frame_error):
+        return ""
+    return f"{p.frame_error:.1%}" if 0.0 <= p.frame_error <= 1.0 else f"{p.frame_error:.4g}"
 
 
 def _head(report: Report, left: float | None) -> str:
     time_left = "" if left is None else f", about {_duration(left)} left"
     compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
-    return f"[{report.finished} of {report.total} runs finished{time_left}{compiling}]"
+    done = f"{report.finished}" if report.total is None else f"{report.finished} of {report.total}"
+    return f"[{done} runs finished{time_left}{compiling}]"
 
 
 def _duration(seconds: float) -> str:

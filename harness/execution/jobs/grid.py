@@ -44,11 +44,12 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
 class Report:
     """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is.
 
-    ``compiling`` is the kernel that a process compiles, if one does.
+    ``compiling`` is the kernel that a process compiles, if one does. A search does not know its
+    ``total``.
     """
 
     finished: int
-    total: int
+    total: int | None
     running: dict[str, Progress]
     compiling: str = ""
 

@@ -73,6 +73,11 @@ class RunConfig(TrainingConfig[Corpus]):
         whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
         return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
+    @property
+    def judged(self) -> str:
+        """Frames wrong on the development set."""
+        return "dev_frame_error"
+
     def stage_name(self, fold: int) -> str:
         """Its algorithm, or before the first fold what it starts from."""
         if fold > 0:

@@ -65,6 +65,14 @@ class Pieces(Protocol):
 Data = TypeVar("Data", contravariant=True)
 
 
+class Identified(ABC):
+    """What a configuration holds and an identity knows by something else: digests, say."""
+
+    @abstractmethod
+    def identified(self) -> dict[str, Any]:
+        """Plain JSON values."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(ABC, Generic[Data]):
     """One training on a simulated cluster; what derives from it says what is trained on what.
@@ -123,6 +131,11 @@ class TrainingConfig(ABC, Generic[Data]):
     @abstractmethod
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""
+
+    @property
+    @abstractmethod
+    def judged(self) -> str:
+        """The metric, without a candidate's name, that settings are judged by: less is better."""
 
     @abstractmethod
     def stage_name(self, fold: int) -> str:
@@ -274,6 +287,8 @@ def plain(value: object) -> Any:
     """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
     if isinstance(value, Cluster):
         return value.to_dict()
+    if isinstance(value, Identified):
+        return value.identified()
     if is_dataclass(value) and not isinstance(value, type):
         body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
         return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}

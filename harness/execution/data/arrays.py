@@ -1,0 +1,143 @@
+"""Examples that are no speech: two tensors, from arrays, a dataset or anything that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.execution.data.minibatches import Key, Minibatches
+from harness.modules.digests import digest_of_tensor
+from harness.modules.network import Drawing
+from harness.network import Minibatch
+from harness.seeds import stream, stream_key
+
+ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Examples and their targets, row by row.
+
+    Args:
+        x: ``[N, ...]``.
+        y: ``[N, ...]``.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def start(self) -> np.ndarray:
+        """The first row of each example: itself."""
+        return np.arange(len(self))
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return np.ones(len(self), np.int64)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.x.device
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of types, shapes and content."""
+        return f"{digest_of_tensor(self.x)[:32]}{digest_of_tensor(self.y)[:32]}"
+
+    def to(self, device: str, floats: torch.dtype) -> Arrays:
+        """On a device, floating-point numbers in one precision."""
+        x, y = (t.to(floats) if t.is_floating_point() else t for t in (self.x, self.y))
+        return Arrays(x.to(device), y.to(device))
+
+    def take(self, rows: np.ndarray) -> Arrays:
+        """Some of them, in that order."""
+        index = torch.as_tensor(rows).to(self.device)
+        return Arrays(self.x[index], self.y[index])
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
+        return Minibatch(self.x[rows].unsqueeze(1), self.y[rows].unsqueeze(1))
+
+    def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
+        """Two parts by chance; the second has about ``share``, and at least one example."""
+        drawn = stream(seed, "development").permutation(len(self))
+        held = max(1, round(share * len(self)))
+        return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
+
+
+def arrays_of(data: object, what: str) -> Arrays:
+    """Any kind of data as arrays; a dataset or an iterable is read once, to its end.
+
+    Args:
+        data: a pair of arrays, a map-style dataset of pairs, or an iterable of pairs.
+        what: which argument it is, for messages.
+
+    Raises:
+        UserError: it is something else, its parts have other lengths, or there is nothing.
+    """
+    if isinstance(data, Arrays):
+        return data
+    given = cast(Any, data)
+    is_pair = isinstance(data, tuple | list) and len(given) == 2 and hasattr(given[0], "shape")
+    x, y = (_tensor(each, what) for each in given) if is_pair else _read(given, what)
+    if len(x) != len(y):
+        raise UserError(f"{what}: {len(x)} examples with {len(y)} targets; allowed: as many")
+    if not len(x):
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    return Arrays(x, y)
+
+
+def _read(data: Any, what: str) -> tuple[Tensor, Tensor]:
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        items: Iterable[Any] = (data[i] for i in range(len(data)))
+    elif isinstance(data, Iterable):
+        items = cast(Iterable[Any], data)
+    else:
+        raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
+    pairs = [_pair(item, what) for item in items]
+    if not pairs:
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    try:
+        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+    except RuntimeError as error:
+        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+
+
+def _pair(item: Any, what: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(item, tuple | list) or len(cast(Sequence[Any], item)) != 2:
+        raise UserError(f"{what}: an item that is no pair (x, y); {ALLOWED}")
+    return _tensor(item[0], what), _tensor(item[1], what)
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{what}: {type(value).__name__} holds no numbers; {ALLOWED}") from error
+
+
+class DrawingMinibatches(Minibatches):
+    """Minibatches of a module that draws as it trains: each brings the seed of its draws.
+
+    So what is drawn depends on the run's seed, the worker and the step, and on nothing else.
+    """
+
+    seed = 0
+
+    def of(self, keys: Sequence[Key]) -> Minibatch:
+        """See `Minibatches`."""
+        x, y = super().of(keys)
+        drawn = [stream_key(self.seed, "layers", *key) >> 65 for key in keys]
+        return Minibatch(cast(Tensor, Drawing(x, drawn)), y)

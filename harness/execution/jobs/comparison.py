@@ -1,0 +1,110 @@
+"""Algorithms beside each other: each with every number of workers, at a rate of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.execution.jobs.rates import (
+    TUNING_SEED,
+    Swept,
+    final_error,
+    linearly_scaled,
+    swept,
+)
+from harness.execution.runs.methods import Method
+from harness.execution.runs.training import TrainingConfig
+from harness.store import Run
+
+Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
+"""The configuration of a method with so many workers, at a rate, with a seed."""
+Obtain = Callable[[TrainingConfig[Any], str], Run]
+"""The finished run of a configuration, which people call something."""
+Rates = float | Mapping[str, float] | None
+"""One for all, one for each method, or None: to be found."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One method with one number of workers.
+
+    Attributes:
+        method: its label.
+        workers: how many.
+        rate: of all its runs.
+        runs: one for each seed.
+        judged: the metric it is judged by, e.g. ``"dev_error"``.
+        sweep: what was tried to find the rate; None where it was given.
+    """
+
+    method: str
+    workers: int
+    rate: float
+    runs: tuple[Run, ...]
+    judged: str
+    sweep: Swept | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared.
+
+    Args:
+        configure: makes each run's configuration.
+        methods, workers, seeds: what is varied.
+        guess: the first rate that is tried with the fewest workers.
+        rates: see `Rates`.
+    """
+
+    configure: Configure
+    methods: Sequence[Method]
+    workers: Sequence[int]
+    seeds: Sequence[int]
+    guess: float
+    rates: Rates = None
+    _found: dict[tuple[str, int], Swept] = field(default_factory=dict[tuple[str, int], Swept])
+
+    def run(self, obtain: Obtain) -> list[Compared]:
+        """Every cell, methods in their order and workers from the fewest up."""
+        return [
+            self.cell(method, workers, obtain)
+            for method in self.methods
+            for workers in sorted(set(self.workers))
+        ]
+
+    def cell(self, method: Method, workers: int, obtain: Obtain) -> Compared:
+        """One method with one number of workers: its rate, then a run for each seed."""
+        rate, sweep = self._rate(method, workers, obtain)
+        configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
+        called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}"
+        runs = [obtain(config, f"{called}, seed {config.seed}") for config in configs]
+        return Compared(method.label, workers, rate, tuple(runs), configs[0].judged, sweep)
+
+    def _rate(self, method: Method, workers: int, obtain: Obtain) -> tuple[float, Swept | None]:
+        if isinstance(self.rates, Mapping):
+            return self.rates[method.label], None
+        if self.rates is not None:
+            return self.rates, None
+
+        def error_at(rate: float) -> float:
+            config = self.configure(method, workers, rate, TUNING_SEED)
+            called = f"{method.label}, {_workers(workers)}, trying rate {rate:.3g}"
+            return final_error(obtain(config, called), config.judged)
+
+        found = swept(self._guess(method, workers), error_at)
+        self._found[method.label, workers] = found
+        return found.rate, found
+
+    def _guess(self, method: Method, workers: int) -> float:
+        """Linearly scaled from what was found with the nearest fewer workers."""
+        known = [w for label, w in self._found if label == method.label and w < workers]
+        if not known:
+            return linearly_scaled(self.guess, method.algorithm, 1, workers)
+        nearest = max(known)
+        rate = self._found[method.label, nearest].rate
+        return linearly_scaled(rate, method.algorithm, nearest, workers)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

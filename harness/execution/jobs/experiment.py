@@ -1,0 +1,254 @@
+"""What `import lagbench` is asked for, as runs: a user's module on a cluster, method by method."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, TypedDict
+
+from torch import nn
+
+from harness.algorithms.schedules import Constant, Schedule
+from harness.errors import UserError, unknown
+from harness.execution.data.arrays import Arrays, arrays_of
+from harness.execution.evaluation.modules import metrics_of
+from harness.execution.jobs.comparison import Compared, Grid, Rates
+from harness.execution.jobs.display import Display
+from harness.execution.jobs.grid import Report
+from harness.execution.jobs.step_time import StepConfig, counted_flops
+from harness.execution.runs.device import resolve
+from harness.execution.runs.executed import Progress, executed
+from harness.execution.runs.methods import Asked, Method, method_of
+from harness.execution.runs.module import ModuleConfig
+from harness.execution.runs.problem import Problem
+from harness.execution.runs.training import Stage, TrainingConfig
+from harness.execution.training import modules as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from harness.identity import identity
+from harness.modules.network import Loss
+from harness.simulator import Cluster, Device, Workload, load_cluster
+from harness.store import Run, Store
+from harness.store.atomic import writable_folder
+
+Model = nn.Module | Callable[[], nn.Module]
+
+
+class Settings(TypedDict, total=False):
+    """What may be set of a comparison, by keyword; `USUAL` has what holds otherwise.
+
+    Attributes:
+        test: data like the training data, reported on and used for nothing else.
+        dev: development data, or the share of the training data that is held out as such:
+            rates are chosen and times to a target read on it.
+        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets
+            whose mean is better when less; of several the first judges.
+        minibatch: examples in a worker's minibatch.
+        passes: over the training data, the same for every number of workers.
+        evaluations: how often in a pass the development data are scored.
+        seeds: how many, or which: of data order, timing and initial parameters (of a model that
+            is made by a function).
+        guess: the first rate that is tried.
+        schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
+        step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
+            to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
+            is for every device.
+        target: the error whose time is reported.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``: what trains here.
+        store: the folder that keeps runs.
+    """
+
+    test: Any
+    dev: Any
+    metric: Any
+    minibatch: int
+    passes: int
+    evaluations: int
+    seeds: int | Sequence[int]
+    guess: float
+    schedule: Callable[[float], Schedule]
+    step_seconds: float | Literal["measure", "count"]
+    target: float | None
+    device: str
+    store: str | Path
+
+
+USUAL: Settings = {
+    "test": None,
+    "dev": 0.1,
+    "metric": None,
+    "minibatch": 32,
+    "passes": 5,
+    "evaluations": 10,
+    "seeds": 3,
+    "guess": 0.1,
+    "schedule": Constant,
+    "step_seconds": "measure",
+    "target": None,
+    "device": "cpu",
+    "store": "lagbench-runs",
+}
+
+
+@dataclass
+class Experiment:
+    """A user's module on a cluster.
+
+    Args:
+        model: a module, or what makes one for each seed.
+        loss: ``loss(outputs, targets)``, one number a minibatch.
+        data: arrays, a dataset or an iterable; or a function of the seed that gives one.
+        cluster: a `Cluster`, its file, or the name of one that comes along.
+        given: settings by name.
+
+    Raises:
+        UserError: a setting that there is not, or a value that is not allowed.
+    """
+
+    model: Model
+    loss: Loss
+    data: Any
+    cluster: Cluster | str | Path
+    given: Settings
+    _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
+    _trained: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        for name in self.given:
+            if name not in USUAL:
+                raise unknown("lagbench", name, USUAL)
+        self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
+        self.device = resolve(self.settings.device)
+        self.machine = cluster_of(self.cluster)
+        self._folder = writable_folder(Path(self.settings.store), "store")
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the runs that are reported."""
+        asked = self.settings.seeds
+        return list(range(asked)) if isinstance(asked, int) else list(asked)
+
+    def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Compared]:
+        """Every method with every number of workers; what is stored is not trained again.
+
+        Raises:
+            UserError: one of them cannot be trained, said before the first one is.
+        """
+        grid = self.grid(methods, workers, rates)
+        for method in grid.methods:
+            for count in grid.workers:
+                config = self.configured(method, count, self.settings.guess, self.seeds[0])
+                config.order(0, config.problem.train)
+        return grid.run(self.obtained)
+
+    def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
+        """What is compared."""
+        named = [method_of(each) for each in methods]
+        if not (named and workers and self.seeds):
+            raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
+        guess = self.settings.guess
+        return Grid(self.configured, named, workers, self.seeds, guess, rates)
+
+    def configured(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
+        """The configuration of one run."""
+        settings, size = self.settings, self.settings.minibatch
+        return ModuleConfig(
+            algorithm=method.algorithm,
+            protocol=method.protocol,
+            schedule=settings.schedule(rate),
+            stages=(Stage(size, size),),
+            passes=settings.passes,
+            chunk=1.0,
+            evaluations=settings.evaluations,
+            cluster=self._timed[0],
+            work=self._timed[1],
+            workers=workers,
+            seed=seed,
+            device=self.device,
+            problem=self.problem(seed),
+            tested="at the end",
+        )
+
+    def problem(self, seed: int) -> Problem:
+        """Module, loss and data of a seed's runs; data that no function makes are all seeds'."""
+        key = seed if callable(self.data) else 0
+        if key not in self._problems:
+            train = arrays_of(self.data(seed) if callable(self.data) else self.data, "data")
+            train, dev = self._held_out(train)
+            asked = self.settings.test
+            test = None if asked is None else arrays_of(asked, "test")
+            metrics = metrics_of(self.settings.metric, train)
+            self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
+        return self._problems[key]
+
+    def obtained(self, config: TrainingConfig[Any], called: str) -> Run:
+        """The finished run of a configuration, trained in this process if it is not stored."""
+        store, name = Store(self._folder), identity(config.to_dict())
+        if store.has(name):
+            return store.load(name)
+        with Display({name: called}) as display:
+
+            def watch(progress: Progress) -> None:
+                display.show(Report(self._trained, None, {name: replace(progress, run=name)}))
+
+            found = executed(config, store, watch)
+        self._trained += 1
+        return found
+
+    def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
+        dev = self.settings.dev
+        if not isinstance(dev, float):
+            return train, arrays_of(dev, "dev")
+        if not 0.0 < dev < 1.0:
+            raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
+        return train.split(dev)
+
+    @cached_property
+    def _timed(self) -> tuple[Cluster, Workload]:
+        """The cluster and what it is charged for a minibatch."""
+        asked, size = self.settings.step_seconds, self.settings.minibatch
+        problem = self.problem(self.seeds[0])
+        travels = 4.0 * problem.parameters().count
+        if isinstance(asked, int | float):
+            if not (asked >= 0.0 and math.isfinite(asked)):
+                raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
+            same = {name: Device(launch_s=float(asked)) for name in self.machine.devices}
+            return replace(self.machine, devices=same), Workload(size, 0.0, travels)
+        if asked not in ("measure", "count"):
+            raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
+        if all(d.achieved_flops_per_s is None for d in self.machine.devices.values()):
+            told = f"cluster {self.machine.name!r}: devices without a rate; a step takes launch_s"
+            print(told, file=sys.stderr, flush=True)
+            return self.machine, Workload(size, 0.0, travels)
+        if asked == "count":
+            flops = counted_flops(problem, size)
+        else:
+            config = StepConfig(problem, size, self.device)
+            flops = executed(config, Store(self._folder), _unseen).summary["worth_flops"]
+        return self.machine, Workload(size, flops / size, travels)
+
+
+def cluster_of(asked: Cluster | str | Path) -> Cluster:
+    """A cluster as it is, from its file, or by the name of one that comes along.
+
+    Raises:
+        UserError: there is no such file, or a mistake is in it.
+    """
+    if isinstance(asked, Cluster):
+        return asked
+    known = bundled()
+    return load_cluster(known[str(asked)] if str(asked) in known else Path(asked))
+
+
+def bundled() -> Mapping[str, Path]:
+    """The cluster files that come along, by name."""
+    folder = Path(str(files("reproductions"))) / "clusters"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def _unseen(progress: Progress) -> None:
+    """Nobody watches what takes seconds."""

@@ -1,0 +1,95 @@
+"""An algorithm with the protocol it trains in, by a short name: ``async``, ``averaging:10``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.algorithms.catalogue import (
+    Algorithm,
+    AsyncSgd,
+    AveragedSgd,
+    GradientAveraging,
+    ModelAveraging,
+)
+from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.errors import UserError, unknown
+from harness.simulator import Averaging, ParameterServer
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.spec import build, dataclasses_below
+
+NAMES: dict[str, Algorithm] = {
+    "async": AsyncSgd(),
+    "averaged": AveragedSgd(),
+    "sync": GradientAveraging(),
+    "averaging": ModelAveraging(),
+    "block-momentum": ModelAveraging(outer=BlockMomentum()),
+    "diloco": ModelAveraging(outer=OuterNesterov()),
+}
+"""What short names stand for; every algorithm's class name stands for its defaults."""
+MOST_STEPS = 2**20
+
+
+@dataclass(frozen=True)
+class Method:
+    """How workers train together.
+
+    Attributes:
+        label: what people call it.
+        algorithm: what is contributed and folded.
+        protocol: who waits for whom.
+    """
+
+    label: str
+    algorithm: Algorithm
+    protocol: TimingProtocol
+
+
+Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
+
+
+def method_of(asked: Asked) -> Method:
+    """What is asked for.
+
+    Args:
+        asked: a name, after a colon how many minibatches make a contribution (else 1); or an
+            algorithm, alone or with its protocol.
+
+    Raises:
+        UserError: an unknown name, or a number that is none.
+
+    Example:
+        >>> method_of("averaging:10").protocol
+        Averaging(every=10, overlap=False, collective='ring')
+    """
+    if isinstance(asked, Method):
+        return asked
+    if isinstance(asked, tuple):
+        algorithm, protocol = asked
+        return Method(type(algorithm).__name__, algorithm, protocol)
+    if isinstance(asked, Algorithm):
+        return Method(type(asked).__name__, asked, _protocol(asked, 1))
+    name, _, number = asked.partition(":")
+    algorithm = _named(name)
+    return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
+
+
+def _named(name: str) -> Algorithm:
+    if name in NAMES:
+        return NAMES[name]
+    classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
+    if name not in classes:
+        raise unknown("algorithm", name, [*NAMES, *classes])
+    return build(classes[name], {}, "algorithm", name)
+
+
+def _steps(asked: str, number: str) -> int:
+    if asked.endswith(":") or (number and not number.isdecimal()):
+        raise UserError(f"algorithm: {asked!r}; allowed after the colon: minibatches, from 1")
+    steps = int(number or 1)
+    if not 1 <= steps <= MOST_STEPS:
+        raise UserError(f"algorithm: {asked!r}; allowed after the colon: 1 to {MOST_STEPS}")
+    return steps
+
+
+def _protocol(algorithm: Algorithm, steps: int) -> TimingProtocol:
+    return Averaging(steps) if algorithm.rounds else ParameterServer(push_every=steps)

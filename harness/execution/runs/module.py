@@ -1,0 +1,72 @@
+"""Training anybody's module: what such a run computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UserError
+from harness.execution.data.arrays import Arrays, DrawingMinibatches
+from harness.execution.data.minibatches import Examples, Minibatches
+from harness.execution.runs.problem import Problem
+from harness.execution.runs.training import TrainingConfig
+from harness.modules.network import ModuleNetwork
+from harness.simulator import Workload
+
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleConfig(TrainingConfig[Problem]):
+    """One training of a module, on a simulated cluster.
+
+    Args:
+        problem: module, loss, data and metrics; its digests are part of the identity.
+        work: what the cluster is charged for a minibatch.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    problem: Problem
+    work: Workload
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule.searches and self.problem.inspected(self._size, self.device).draws:
+            raise UserError("schedule: no search for the rate of a module that draws at random")
+
+    @property
+    def _size(self) -> int:
+        return self.stage(0).minibatch
+
+    def network(self, data: Problem) -> ModuleNetwork:
+        """What is trained."""
+        return data.network(self.seed, self._size, self.device)
+
+    def pieces(self, data: Problem) -> Arrays:
+        """The training examples."""
+        return data.train
+
+    def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
+        """See `TrainingConfig`; a module that draws is told what from."""
+        if not data.inspected(self._size, self.device).draws:
+            return super().minibatches(data, examples)
+        found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
+        found.seed = self.seed
+        return found
+
+    def workload(self, number: int) -> Workload:
+        """What the cluster is charged for in a stage."""
+        del number
+        return self.work
+
+    @property
+    def judged(self) -> str:
+        """The first metric on the development set; without one, the loss."""
+        return f"dev_{next(iter(self.problem.metrics), 'loss')}"
+
+    def stage_name(self, fold: int) -> str:
+        """Its algorithm, or before the first fold what it starts from."""
+        return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"

@@ -1,0 +1,223 @@
+"""What a module, a function and data are, as text that can be hashed: for a run's identity.
+
+Code is known by its source, without comments and layout, and so is all it refers to: base
+classes, the functions and classes it names, what a closure holds, plain values among its globals.
+What is installed as a package counts by its name and version instead. Not seen is what code finds
+only as it runs: files it reads, attributes it looks up by name, the environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+INSTALLED = tuple(
+    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
+)
+OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
+"""What a configuration's ``FORMAT`` speaks for."""
+PLAIN = (str, int, float, bool, bytes, type(None), complex)
+
+Seen = dict[int, tuple[int, object]]
+"""What has been told, by its id, which is nobody else's as long as the object is held here."""
+
+
+def digest_of_code(value: object) -> str:
+    """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal."""
+    sha = hashlib.sha256()
+    for line in _told(value, {}):
+        sha.update(line.encode() + b"\n")
+    return sha.hexdigest()
+
+
+def digest_of_state(module: nn.Module) -> str:
+    """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
+    sha = hashlib.sha256()
+    for kind in (module.named_parameters(), module.named_buffers()):
+        for name, tensor in kind:
+            sha.update(f"{name} {getattr(tensor, 'requires_grad', False)}".encode())
+            sha.update(digest_of_tensor(tensor).encode())
+    return sha.hexdigest()
+
+
+def digest_of_tensor(tensor: Tensor) -> str:
+    """SHA-256 of a tensor: type, shape and bytes."""
+    plain = tensor.detach().cpu().contiguous()
+    sha = hashlib.sha256(f"{plain.dtype} {list(plain.shape)}".encode())
+    sha.update(np.asarray(plain.reshape(-1).view(torch.uint8)).data if plain.numel() else b"")
+    return sha.hexdigest()
+
+
+# -- code ------------------------------------------------------------------------------------
+
+
+def _told(value: object, seen: Seen) -> Iterator[str]:
+    """Lines that say what a value is; what has been told before is a number."""
+    if isinstance(value, PLAIN):
+        yield f"{type(value).__name__} {value!r}"
+        return
+    if id(value) in seen:
+        yield f"again {seen[id(value)][0]}"
+        return
+    seen[id(value)] = len(seen), value
+    if isinstance(value, types.ModuleType):
+        yield f"module {value.__name__} {_version(value.__name__)}"
+    elif isinstance(value, Tensor):
+        yield f"tensor {digest_of_tensor(value)}"
+    elif isinstance(value, np.ndarray):
+        yield f"array {digest_of_tensor(torch.as_tensor(value))}"
+    elif isinstance(value, functools.partial):
+        made = cast("functools.partial[Any]", value)
+        yield from _several("partial", (made.func, made.args, made.keywords), seen)
+    elif isinstance(value, type):
+        yield from _class(value, seen)
+    elif isinstance(value, types.MethodType):
+        yield from _several("method", (value.__func__, value.__self__), seen)
+    elif isinstance(value, types.FunctionType):
+        yield from _function(value, seen)
+    elif isinstance(value, Mapping):
+        table = cast(Mapping[object, object], value)
+        pairs = sorted(table.items(), key=lambda pair: repr(pair[0]))
+        yield from _several("table", [part for pair in pairs for part in pair], seen)
+    elif isinstance(value, set | frozenset):
+        yield from _several("set", sorted(cast(set[object], value), key=repr), seen)
+    elif isinstance(value, Sequence):
+        yield from _several("row", cast(Sequence[object], value), seen)
+    elif callable(value) and not hasattr(value, "__dict__"):
+        named = cast(Any, value)
+        where = getattr(named, "__module__", "") or ""
+        yield f"builtin {where} {getattr(named, '__qualname__', named)} {_version(where)}"
+    else:
+        yield from _object(value, seen)
+
+
+def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
+    yield f"{kind} of {len(values)}"
+    for value in values:
+        yield from _told(value, seen)
+
+
+def _object(value: object, seen: Seen) -> Iterator[str]:
+    """An object by its class and its attributes; the tensors of a module are its state."""
+    yield "object"
+    yield from _told(type(value), seen)
+    held: dict[str, Any] = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, nn.Module):
+        children, hidden = held.pop("_modules"), {"_parameters", "_buffers"}
+        held = {
+            name: each
+            for name, each in held.items()
+            if name not in hidden and not (name.startswith("_") and "hook" in name)
+        }
+        yield from _several("children", [part for pair in children.items() for part in pair], seen)
+    yield from _told(held, seen)
+
+
+def _class(kind: type, seen: Seen) -> Iterator[str]:
+    if _installed(kind.__module__):
+        yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
+        return
+    yield f"class {kind.__qualname__}"
+    source = _source(kind)
+    if source:
+        yield source
+    for base in kind.__bases__:
+        yield from _told(base, seen)
+    for name, member in sorted(vars(kind).items()):
+        function = inspect.unwrap(
+            getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        )
+        if isinstance(function, types.FunctionType):
+            yield f"method {name}"
+            yield from _names(function, seen) if source else _function(function, seen)
+
+
+def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
+    if _installed(function.__module__):
+        where = function.__module__
+        yield f"function {where}.{function.__qualname__} {_version(where)}"
+        return
+    yield f"function {function.__qualname__}"
+    source = None if function.__name__ == "<lambda>" else _source(function)
+    yield source or _instructions(function.__code__)
+    yield from _names(function, seen)
+
+
+def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
+    """What a function refers to: defaults, what its closure holds, and globals."""
+    yield from _told([function.__defaults__, function.__kwdefaults__], seen)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name != "__class__":
+            yield f"held {name}"
+            yield from _told(_content(cell), seen)
+    for name in sorted(_global_names(function.__code__)):
+        if name in function.__globals__:
+            yield f"global {name}"
+            yield from _told(function.__globals__[name], seen)
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    """The globals that a function and those within it read."""
+    found = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _global_names(constant)
+    return found
+
+
+def _source(value: Callable[..., object] | type) -> str | None:
+    """Its source as a syntax tree; None where there is none, as of what was typed in."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(value))))
+    except (OSError, TypeError, SyntaxError):
+        return None
+
+
+def _instructions(code: types.CodeType) -> str:
+    """A function without source by its instructions, which are those of one Python version."""
+    consts = [
+        _instructions(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars)
+    return f"{sys.version_info[:2]} {code.co_code.hex()} {consts} {names}"
+
+
+# -- packages --------------------------------------------------------------------------------
+
+
+@functools.cache
+def _installed(module: str) -> bool:
+    """Whether a module comes from the standard library or an installed package."""
+    if module.partition(".")[0] in OWN:
+        return True
+    found = sys.modules.get(module)
+    path = getattr(found, "__file__", None)
+    if path is None:
+        return module != "__main__"
+    return any(Path(path).resolve().is_relative_to(place) for place in INSTALLED)
+
+
+def _version(module: str) -> str:
+    """The version of the package that a module belongs to; nothing of the standard library."""
+    return str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))

@@ -1,0 +1,121 @@
+"""The gradient of any module under any loss, over the replica stack.
+
+One replica at a time, gradients are what ``loss(module(x), y).backward()`` gives, to the bit:
+the module's parameters become views of the replica's row. Several at once are one call of
+`torch.func.vmap`, whose products are batched and whose sums therefore may round otherwise.
+
+To an algorithm a minibatch of the user's is *one* frame, whose loss is what the user's function
+returns. So a rate multiplies the gradient of that loss, whether it is a sum or a mean.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from harness.modules.draws import seed_generators
+from harness.modules.parameters import Parameters, trained
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""``loss(outputs, targets)``: a scalar."""
+
+
+class Drawing(NamedTuple):
+    """Inputs of a module that draws at random, in place of ``Minibatch.x``.
+
+    Args:
+        x: ``[W, 1, B, ...]``.
+        keys: what each replica's generator is seeded with.
+    """
+
+    x: Tensor
+    keys: Sequence[int]
+
+    def expand(self, *shape: int) -> Drawing:
+        """The one replica's inputs and draws for several."""
+        return Drawing(self.x.expand(*shape), list(self.keys) * shape[0])
+
+
+class ModuleNetwork:
+    """See `harness.network.Network`.
+
+    Args:
+        module: a copy is taken; it trains in the mode it has.
+        loss: what is descended on.
+        together: computed at once are so many replicas or more; None for one by one always.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, *, together: int | None = None) -> None:
+        self.module, self.loss, self.together = copy.deepcopy(module), loss, together
+        self.parameters = Parameters.of(self.module)
+        self._trained = list(trained(self.module).values())
+        tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
+        self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
+        scalar = grad_and_value(self._loss_at)
+        self._all = vmap(scalar, in_dims=(0, 0, 0))
+
+    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        """The gradient of each replica's loss on its minibatch.
+
+        Args:
+            stack: parameters ``[W, P]``.
+            x: inputs ``[W, 1, B, ...]``, or a `Drawing`.
+            targets: ``[W, 1, B, ...]``.
+            out: gradients ``[W, P]``, overwritten.
+
+        Returns:
+            The losses ``[W]``.
+        """
+        if isinstance(x, Drawing):
+            return self._one_by_one(stack, x.x, targets, out, x.keys)
+        if self.together is None or len(stack) < self.together:
+            return self._one_by_one(stack, x, targets, out, [None] * len(stack))
+        parts = self.parameters.split(stack)
+        gradients, losses = self._all(parts, x[:, 0], targets[:, 0])
+        for view, gradient in zip(self.parameters.split(out), gradients, strict=True):
+            view.copy_(gradient)
+        return cast(Tensor, losses)
+
+    def matrices(self, stack: Tensor) -> list[Tensor]:
+        """Views ``[W, n, m]`` of parameters with two dimensions, but for those of embeddings."""
+        return list(compress(self.parameters.split(stack), self._matrices))
+
+    def at(self, model: Tensor) -> nn.Module:
+        """The module with its parameters in ``model [P]``: what changes them changes it."""
+        for parameter, view in zip(self._trained, self.parameters.views(model), strict=True):
+            parameter.data = view
+        return self.module
+
+    def _loss_at(self, parts: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:
+        named = dict(zip(self.parameters.names, parts, strict=True))
+        return self.loss(functional_call(self.module, named, (x,)), targets)
+
+    def _one_by_one(
+        self,
+        stack: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        out: Tensor,
+        keys: Sequence[int | None],
+    ) -> Tensor:
+        losses = [
+            self._one(*each) for each in zip(stack, x[:, 0], targets[:, 0], out, keys, strict=True)
+        ]
+        return torch.stack(losses)
+
+    def _one(self, row: Tensor, x: Tensor, targets: Tensor, out: Tensor, key: int | None) -> Tensor:
+        if key is not None:
+            seed_generators(key)
+        module = self.at(row)
+        with torch.enable_grad():
+            loss = self.loss(module(x), targets)
+            gradients = torch.autograd.grad(loss, self._trained, materialize_grads=True)
+        for view, gradient in zip(self.parameters.views(out), gradients, strict=True):
+            view.copy_(gradient)
+        return loss.detach()

@@ -1,0 +1,179 @@
+"""How much staleness, delay and churn can *my* training stand, and what does it cost?
+
+    import lagbench
+    result = lagbench.compare(model, loss, (X, y), test=(Xt, yt), cluster="my.toml",
+        algorithms=["async", "averaging:10", "sync"], workers=[1, 4, 16, 64])
+    result.report("out/")       # error and time to target by workers, with intervals
+
+``model`` is any `torch.nn.Module`, or a function that makes one; ``loss(outputs, targets)`` gives
+one number a minibatch. Every run is kept in a store by the hash of all it depends on: the same
+call again trains nothing twice, and goes on where it was killed. See ``docs/api.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
+from harness.errors import UserError
+from harness.execution.jobs.comparison import Rates
+from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
+from harness.execution.runs.methods import Asked, Method
+from harness.modules.network import Loss
+from harness.network import Minibatch, Network
+from harness.simulator import (
+    Averaging,
+    Cluster,
+    ParameterServer,
+    Simulation,
+    Timeline,
+    Workload,
+)
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.store import Run, Store
+from lagbench.result import Result
+
+__all__ = [
+    "Algorithm",
+    "Averaging",
+    "Cluster",
+    "Constant",
+    "Exponential",
+    "Halving",
+    "Memory",
+    "Method",
+    "Minibatch",
+    "Network",
+    "ParameterServer",
+    "Result",
+    "Run",
+    "Schedule",
+    "Server",
+    "Settings",
+    "Timeline",
+    "TimingProtocol",
+    "UserError",
+    "Workload",
+    "compare",
+    "load",
+    "simulate",
+    "train",
+]
+
+
+def simulate(
+    cluster: Cluster | str | Path,
+    workload: Workload | None = None,
+    *,
+    protocol: TimingProtocol | str = "parameter_server",
+    workers: int | None = None,
+    folds: int = 1000,
+    seed: int = 0,
+) -> Timeline:
+    """When each worker reads, computes, sends and is folded: timing alone.
+
+    Args:
+        cluster: a cluster, its file, or the name of one that comes along.
+        workload: one minibatch; None for the cluster's own.
+        protocol: who waits for whom: a protocol or the name of one.
+        workers: how many; None for all of the cluster.
+        folds: how many are simulated.
+        seed: of every random duration.
+
+    Raises:
+        UserError: a mistake in the cluster, or no workload in it.
+
+    Example:
+        >>> timeline = simulate("k20m-server", workers=4, folds=100)
+        >>> len(timeline.folds), float(timeline.staleness()[10:].mean())
+        (100, 3.0)
+    """
+    machine = cluster_of(cluster)
+    work = workload or machine.workload
+    if work is None:
+        raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
+    return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
+
+
+def train(
+    model: Model,
+    loss: Loss,
+    data: Any,
+    *,
+    cluster: Cluster | str | Path,
+    algorithm: Asked = "async",
+    workers: int = 1,
+    rate: float | None = None,
+    **settings: Unpack[Settings],
+) -> Result:
+    """Train a module as workers of a cluster would have done, once for each seed.
+
+    Args:
+        model: a module, from whose parameters every run starts; or what makes one, for each seed.
+        loss: of outputs and targets, one number a minibatch; rates are of its gradient.
+        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function of the
+            seed that gives one of them.
+        cluster: a cluster, its file, or the name of one that comes along.
+        algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
+        workers: how many.
+        rate: of the gradient of ``loss``; None to have it found on development data.
+        settings: see `Settings`.
+
+    Raises:
+        UserError: a mistake, in one line that says what is allowed.
+    """
+    experiment = Experiment(model, loss, data, cluster, settings)
+    found = experiment.run([algorithm], [workers], rate)
+    return Result.of(found, experiment.settings.target)
+
+
+def compare(
+    model: Model,
+    loss: Loss,
+    data: Any,
+    *,
+    cluster: Cluster | str | Path,
+    algorithms: Sequence[Asked] = ("async", "sync"),
+    workers: Sequence[int] = (1, 4, 16),
+    rates: Rates | str = "sweep",
+    **settings: Unpack[Settings],
+) -> Result:
+    """Algorithms beside each other with growing numbers of workers, each at a rate of its own.
+
+    Args:
+        model: see `train`.
+        loss: see `train`.
+        data: see `train`.
+        cluster: see `train`.
+        algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
+        workers: numbers of workers.
+        rates: ``"sweep"`` finds one for each algorithm and number of workers on development data,
+            with a seed that is not reported, from the linear scaling rule's guess; a number holds
+            for all; a mapping has one for each algorithm.
+        settings: see `Settings`.
+
+    Raises:
+        UserError: a mistake, in one line that says what is allowed.
+    """
+    if isinstance(rates, str):
+        if rates != "sweep":
+            raise UserError(f"rates: {rates!r}; allowed: 'sweep', a number, or one by algorithm")
+        rates = None
+    experiment = Experiment(model, loss, data, cluster, settings)
+    return Result.of(experiment.run(algorithms, workers, rates), experiment.settings.target)
+
+
+def load(run: str | Path) -> Run:
+    """A stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
+
+    Args:
+        run: its folder in a store.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = Path(run).resolve()
+    return Store(folder.parent).load(folder.name)

@@ -1,0 +1,223 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
+"""A comparison on paper: a table, the same as CSV, and a picture of error and time by workers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from harness.judge.comparison import Row, Table
+from harness.judge.interval import Interval
+from harness.store import atomic
+from harness.units import format_seconds
+from reports.style import COLOURS, DASHES, MARKERS, MUTED, WIDTH_IN, cycle, rendered, styled
+
+HEAD = (
+    *("algorithm", "workers", "rate", "error", "error_low", "error_high"),
+    *("test", "test_low", "test_high", "seconds", "target_s", "target_s_low", "target_s_high"),
+    *("reached", "diverged", "seeds", "staleness", "runs"),
+)
+HEIGHT_IN = 3.0
+
+
+def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
+    """Write ``table.csv``, ``report.md``, ``comparison.svg`` and ``.png``, ``results.json``.
+
+    Args:
+        table: the rows.
+        out: the folder, made if it is missing.
+        provenance: where the runs come from, for ``results.json``.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    atomic.writable_folder(out, "report")
+    with styled():
+        pictures = {form: rendered(figure(table), form) for form in ("svg", "png")}
+    files = {
+        "table.csv": as_csv(table).encode(),
+        "report.md": "\n".join([*as_markdown(table), ""]).encode(),
+        **{f"comparison.{form}": content for form, content in pictures.items()},
+        "results.json": (json.dumps(as_json(table, provenance), indent=2) + "\n").encode(),
+    }
+    for name, content in files.items():
+        atomic.write_bytes(out / name, content)
+    return [out / name for name in files]
+
+
+# -- text ------------------------------------------------------------------------------------
+
+
+def lines(table: Table) -> Iterator[str]:
+    """The table for a terminal."""
+    rows = list(_cells(table))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        padded = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row, widths, strict=True))]
+        del padded[1]
+        yield "  ".join(padded).rstrip()
+    yield _told(table)
+
+
+def as_markdown(table: Table) -> Iterator[str]:
+    """The table as a page."""
+    rows = list(_cells(table))
+    yield from ("# Comparison", "", "![error and time by workers](comparison.svg)", "")
+    yield f"| {' | '.join(rows[0])} |"
+    yield "|" + "---|" * len(rows[0])
+    yield from (f"| {' | '.join(row)} |" for row in rows[1:])
+    yield from ("", _told(table))
+
+
+def as_csv(table: Table) -> str:
+    """One line a cell, numbers in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEAD)
+    for row in table.rows:
+        writer.writerow(_record(row).values())
+    return text.getvalue()
+
+
+def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """For programs; what is not finite is null."""
+    rows = [{k: _finite(v) for k, v in _record(row).items()} for row in table.rows]
+    head = {"schema": 1, "judged": table.judged, "target": _finite(table.target)}
+    return {**head, "target_is": table.reason, "rows": rows, "provenance": dict(provenance)}
+
+
+def _told(table: Table) -> str:
+    return (
+        f"error: {table.judged}; target {table.target:.4g} ({table.reason});"
+        " seconds are simulated; 95% intervals over seeds"
+    )
+
+
+def _cells(table: Table) -> Iterator[list[str]]:
+    test = any(row.test for row in table.rows)
+    yield [
+        *("algorithm", "workers", "rate", "error", *(["test"] if test else [])),
+        *("seconds", "to target", "staleness"),
+    ]
+    for row in table.rows:
+        yield [
+            *(row.cell.method, str(row.cell.workers), _rate(row)),
+            *(_error(row.error, row), *([_error(row.test, row)] if test else [])),
+            *("-" if row.seconds is None else format_seconds(row.seconds.estimate), _target(row)),
+            f"{row.staleness:.1f}",
+        ]
+
+
+def _rate(row: Row) -> str:
+    return f"{row.cell.rate:.3g}{'*' if row.cell.edge else ''}"
+
+
+def _error(found: Interval | None, row: Row) -> str:
+    lost = f" ({row.diverged} of {len(row.cell.runs)} diverged)" if row.diverged else ""
+    if found is None:
+        return f"-{lost}"
+    half = (found.high - found.low) / 2
+    within = f" ± {half:.2g}" if math.isfinite(half) else ""
+    return f"{found.estimate:.4g}{within}{lost}"
+
+
+def _target(row: Row) -> str:
+    if row.target_s is None:
+        return f"never ({row.reached} of {len(row.cell.runs)})"
+    half = (row.target_s.high - row.target_s.low) / 2
+    within = f" ± {format_seconds(half)}" if math.isfinite(half) else ""
+    return f"{format_seconds(row.target_s.estimate)}{within}"
+
+
+def _record(row: Row) -> dict[str, Any]:
+    cell = row.cell
+    values = (
+        *(cell.method, cell.workers, cell.rate, *_three(row.error), *_three(row.test)),
+        *((row.seconds.estimate if row.seconds else math.nan), *_three(row.target_s)),
+        *(row.reached, row.diverged, len(cell.runs), row.staleness),
+        " ".join(run.hash[:12] for run in cell.runs),
+    )
+    return dict(zip(HEAD, values, strict=True))
+
+
+def _three(found: Interval | None) -> tuple[float, float, float]:
+    if found is None:
+        return math.nan, math.nan, math.nan
+    return found.estimate, found.low, found.high
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- picture ---------------------------------------------------------------------------------
+
+
+def figure(table: Table) -> Figure:
+    """Two panels over workers: the final error, and simulated seconds to the target."""
+    drawn = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    FigureCanvasAgg(drawn)
+    errors, times = drawn.subplots(1, 2)
+    ends = _panel(errors, table, lambda row: row.error)
+    seconds = _panel(times, table, lambda row: row.target_s)
+    errors.axhline(table.target, color=MUTED, linewidth=0.8, linestyle=":")
+    errors.set_ylim(0.0, 1.5 * max([*ends, table.target]))
+    errors.set_ylabel(f"{table.judged.replace('_', ' ')} at the end")
+    times.set_ylabel(f"simulated time to {table.target:.3g} (s)")
+    if seconds and min(seconds) > 0.0:  # intervals that reach below are cut by the frame
+        times.set_yscale("log")
+        times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)
+        times.yaxis.set_major_formatter(FuncFormatter(_plainly))
+        times.yaxis.set_minor_formatter(NullFormatter())
+    errors.legend(loc="upper left")
+    return drawn
+
+
+def _plainly(seconds: float, _: float) -> str:
+    return f"{seconds:g}"
+
+
+def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) -> list[float]:
+    """Draw a line a method; returns the estimates."""
+    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
+    drawn: list[float] = []
+    for place, method in enumerate(methods):
+        found = [(row.cell.workers, value(row)) for row in table.rows if row.cell.method == method]
+        points = [(workers, each) for workers, each in found if each is not None]
+        beside = 1.0 + 0.03 * (place - (len(methods) - 1) / 2)  # so that intervals do not hide
+        axes.errorbar(
+            [workers * beside for workers, _ in points],
+            [each.estimate for _, each in points],
+            yerr=_bars([each for _, each in points]),
+            label=method,
+            color=cycle(COLOURS, place),
+            linestyle=cycle(DASHES, place),
+            marker=cycle(MARKERS, place),
+            elinewidth=0.7,
+            capsize=1.5,
+        )
+        drawn += [each.estimate for _, each in points]
+    counts = sorted({row.cell.workers for row in table.rows})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("workers")
+    return drawn
+
+
+def _bars(found: Sequence[Interval]) -> list[list[float]]:
+    """Half intervals below and above; none where a single seed gives no interval."""
+    below = [e.estimate - e.low if math.isfinite(e.low) else 0.0 for e in found]
+    above = [e.high - e.estimate if math.isfinite(e.high) else 0.0 for e in found]
+    return [below, above]

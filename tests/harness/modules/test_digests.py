@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.modules.digests import digest_of_code, digest_of_state, digest_of_tensor
+
+SOURCE = """
+import torch
+from torch import nn
+
+SCALE = 2.0
+
+def halved(x):
+    return x / SCALE
+
+class Base(nn.Module):
+    def inner(self, x):
+        return halved(x)
+
+class Net(Base):
+    def __init__(self, hidden=4):
+        super().__init__()
+        self.hidden = hidden
+        self.layer = nn.Linear(3, hidden)
+
+    def forward(self, x):
+        return self.inner(self.layer(x))
+
+def make():
+    return Net(5)
+
+def loss(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def written(folder: Path, source: str):
+    """The module of a source file, imported anew."""
+    number = len(list(folder.iterdir()))
+    path = folder / f"user{number}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = util.spec_from_file_location("user", path)
+    module = util.module_from_spec(spec)
+    sys.modules["user"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def user(tmp_path):
+    yield functools.partial(written, tmp_path)
+    sys.modules.pop("user", None)
+
+
+def test_comments_and_layout_do_not_count(user):
+    before = user(SOURCE)
+    first = digest_of_code(before.make), digest_of_code(before.Net())
+    after = user(SOURCE.replace("return x / SCALE", "return (x\n        / SCALE)  # a comment"))
+    assert (digest_of_code(after.make), digest_of_code(after.Net())) == first
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x / SCALE", "x * SCALE"),
+        ("SCALE = 2.0", "SCALE = 3.0"),
+        ("self.inner(self.layer(x))", "self.layer(self.inner(x))"),
+        ("return Net(5)", "return Net(6)"),
+        ("hidden=4", "hidden=7"),
+        ("class Net(Base)", "class Net(nn.Module, Base)"),
+    ],
+)
+def test_whatever_the_code_refers_to_counts(user, old, new):
+    before = digest_of_code(user(SOURCE).make)
+    changed = SOURCE.replace(old, new)
+    if "nn.Module, Base" in changed:
+        changed = changed.replace("class Base(nn.Module)", "class Base")
+    assert digest_of_code(user(changed).make) != before
+
+
+def test_what_the_code_does_not_refer_to_does_not_count(user):
+    before = digest_of_code(user(SOURCE).loss)
+    assert digest_of_code(user(SOURCE.replace("SCALE = 2.0", "SCALE = 3.0")).loss) == before
+
+
+def test_closures_defaults_partials_and_settings_count():
+    def scaled(by):
+        return lambda outputs, targets: by * functional.mse_loss(outputs, targets)
+
+    assert digest_of_code(scaled(1.0)) == digest_of_code(scaled(1.0))
+    assert digest_of_code(scaled(1.0)) != digest_of_code(scaled(2.0))
+    one, two = (functools.partial(functional.cross_entropy, label_smoothing=s) for s in (0.1, 0.2))
+    assert digest_of_code(one) != digest_of_code(two)
+    assert digest_of_code(nn.Dropout(0.1)) != digest_of_code(nn.Dropout(0.2))
+    assert digest_of_code(nn.CrossEntropyLoss()) != digest_of_code(nn.MSELoss())
+    assert digest_of_code(functional.mse_loss) != digest_of_code(functional.l1_loss)
+
+
+def test_another_process_finds_the_same(user, tmp_path):
+    code = SOURCE + "\nfrom harness.modules.digests import digest_of_code\n"
+    path = tmp_path / "script.py"
+    path.write_text(code + "print(digest_of_code(make), digest_of_code(loss))", encoding="utf-8")
+    elsewhere = subprocess.run(
+        [sys.executable, str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+    ).stdout.split()
+    here = user(SOURCE)
+    assert [digest_of_code(here.make), digest_of_code(here.loss)] == elsewhere
+
+
+def test_the_bytes_of_parameters_and_data_count():
+    module = nn.Linear(3, 2)
+    before = digest_of_state(module)
+    with torch.no_grad():
+        module.weight[0, 0] = torch.nextafter(module.weight[0, 0], torch.tensor(9.0))
+    assert digest_of_state(module) != before
+    x = torch.arange(6.0)
+    assert digest_of_tensor(x) == digest_of_tensor(x.clone())
+    assert digest_of_tensor(x) != digest_of_tensor(x.view(2, 3))
+    assert digest_of_tensor(x) != digest_of_tensor(x.double())

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.errors import UserError
+from harness.modules.inspection import AT_ONCE, Inspected, inspected
+from tests.modules import KINDS, cnn, images
+
+X, Y = torch.randn(5, 4), torch.randint(3, (5,))
+
+
+class ByValue(nn.Module):
+    """Decides by the numbers it sees, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.inner(x) * (2.0 if x.sum().item() > 0 else 1.0)
+
+
+def test_a_perceptron_is_computed_at_once_from_many_replicas_on():
+    module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    assert inspected(module, functional.cross_entropy, X, Y) == Inspected(False, AT_ONCE)
+
+
+def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1))
+    assert inspected(module, functional.cross_entropy, X, Y) == Inspected(True, None)
+    assert not inspected(module.eval(), functional.cross_entropy, X, Y).draws
+
+
+def test_what_vmap_cannot_follow_is_computed_replica_by_replica():
+    assert inspected(ByValue(), functional.cross_entropy, X, Y) == Inspected(False, None)
+
+
+def test_convolutions_and_attention_are_computed_replica_by_replica_on_a_processor():
+    x, y = images(4)
+    assert inspected(cnn(), functional.cross_entropy, x, y).together is None
+    made, loss, data = KINDS["transformer"]
+    x, y = (part[:4] for part in data())
+    assert inspected(made(), loss, x, y).together is None
+
+
+def test_running_statistics_are_refused_by_the_name_of_the_buffer():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    with pytest.raises(UserError, match=r"buffer '1\.running_mean' changes as it trains"):
+        inspected(module, functional.cross_entropy, X, Y)
+    without = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    inspected(without, functional.cross_entropy, X, Y)
+
+
+def each_alone(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (each_alone, r"loss: shape \[5\]; allowed: one number"),
+        (lambda outputs, targets: 1.0, "loss: float; allowed: one number"),
+        (lambda outputs, targets: torch.tensor(1.0), "does not depend on the model"),
+        (functional.l1_loss, "model: fails on a minibatch of 5 examples: RuntimeError"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_in_one_line(loss, told):
+    with pytest.raises(UserError, match=told):
+        inspected(nn.Linear(4, 3), loss, X, Y)
+
+
+def test_nothing_is_left_behind():
+    module, state = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), torch.get_rng_state()
+    before = [parameter.clone() for parameter in module.parameters()]
+    inspected(module, functional.cross_entropy, X, Y)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, before, module.parameters()))
+    assert all(parameter.grad is None for parameter in module.parameters())

@@ -1,0 +1,195 @@
+"""What `import lagbench` offers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import lagbench
+from harness.execution.jobs.rates import TUNING_SEED
+from tests.modules import mlp, points
+
+CLUSTER = """
+name = "two"
+[[workers]]
+count = 2
+device = "card"
+[devices.card]
+launch_s = 0.01
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Path:
+    path = tmp_path / "two.toml"
+    path.write_text(CLUSTER, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def usual(cluster, tmp_path) -> dict:
+    return {"cluster": cluster, "store": tmp_path / "store", "minibatch": 8, "passes": 2}
+
+
+def test_a_comparison_has_a_row_for_each_algorithm_and_number_of_workers(usual, tmp_path, capsys):
+    x, y = points()
+    result = lagbench.compare(
+        mlp,
+        functional.cross_entropy,
+        (x, y),
+        test=(x[:40], y[:40]),
+        algorithms=["async", "averaging:4", "sync"],
+        workers=[1, 2],
+        rates={"async": 0.1, "averaging:4": 0.1, "sync": 0.2},
+        seeds=2,
+        **usual,
+    )
+    cells = [(row.cell.method, row.cell.workers) for row in result.rows]
+    assert cells == [(name, n) for name in ("async", "averaging:4", "sync") for n in (1, 2)]
+    assert all(row.error.estimate < 0.5 and row.test is not None for row in result.rows)
+    assert len({run.hash for run in result.runs}) == 12
+    files = {path.name: path for path in result.report(tmp_path / "out")}
+    rows = list(csv.DictReader(files["table.csv"].open(encoding="utf-8")))
+    assert float(rows[1]["error"]) == result.rows[1].error.estimate
+    told = json.loads(files["results.json"].read_text(encoding="utf-8"))
+    assert told["provenance"]["runs"]["async, 1"] == [r.hash for r in result.rows[0].cell.runs]
+    assert files["comparison.svg"].stat().st_size > 1000
+    assert "| sync | 2 | 0.2 |" in files["report.md"].read_text(encoding="utf-8")
+    assert "simulated" in str(result)
+
+
+def test_the_same_call_again_trains_nothing_and_says_the_same(usual, monkeypatch):
+    def asked() -> lagbench.Result:
+        x, y = points()
+        loss = functional.cross_entropy
+        return lagbench.train(mlp, loss, (x, y), rate=0.1, seeds=1, workers=2, **usual)
+
+    first = asked()
+    monkeypatch.setattr("harness.execution.training.modules.FrameTraining", None)
+    assert str(asked()) == str(first)
+    run = lagbench.load(first.runs[0].dir)
+    assert run.summary == first.runs[0].summary
+
+
+def test_a_swept_rate_is_chosen_with_a_seed_that_is_not_reported(usual):
+    x, y = points()
+    loss = functional.cross_entropy
+    result = lagbench.compare(
+        mlp, loss, (x, y), algorithms=["async"], workers=[1], seeds=1, **usual
+    )
+    folder = result.runs[0].dir.parent
+    seeds = [json.loads((each / "config.json").read_text())["seed"] for each in folder.iterdir()]
+    assert seeds.count(0) == 1
+    assert set(seeds) == {0, TUNING_SEED}
+    assert len(seeds) >= 4
+    assert result.runs[0].config["seed"] == 0
+
+
+@pytest.mark.parametrize("changed", ["model", "loss", "data", "seed"])
+def test_another_model_loss_or_data_is_another_run(changed, usual):
+    def run(model, loss, data, seed) -> str:
+        found = lagbench.train(model, loss, data, rate=0.1, seeds=[seed], passes=1, **small)
+        return found.runs[0].hash
+
+    small = {name: value for name, value in usual.items() if name != "passes"}
+    x, y = points(80)
+    torch.manual_seed(0)
+    given = {"model": mlp(), "loss": functional.cross_entropy, "data": (x, y), "seed": 0}
+    others = {
+        "model": mlp(),
+        "loss": nn.CrossEntropyLoss(label_smoothing=0.1),
+        "data": (x + 1e-6, y),
+        "seed": 1,
+    }
+    assert run(**given) == run(**given)
+    assert run(**{**given, changed: others[changed]}) != run(**given)
+
+
+def test_data_may_be_a_function_of_the_seed(usual):
+    def drawn(seed: int):
+        generator = torch.Generator().manual_seed(seed)
+        return [(torch.randn(6, generator=generator), seed % 3) for _ in range(60)]
+
+    found = lagbench.train(mlp, functional.cross_entropy, drawn, rate=0.01, seeds=2, **usual)
+    data = [run.config["problem"]["data"]["train"] for run in found.runs]
+    assert data[0] != data[1]
+
+
+@pytest.mark.parametrize("seconds", ["measure", "count", 0.25])
+def test_a_step_costs_what_is_measured_counted_or_said(seconds, usual, cluster):
+    cluster.write_text(CLUSTER + "achieved_flops_per_s = 1e9\n", encoding="utf-8")
+    x, y = points()
+    found = lagbench.train(
+        mlp, functional.cross_entropy, (x, y), rate=0.1, seeds=1, step_seconds=seconds, **usual
+    )
+    run = found.runs[0]
+    each = run.summary["virtual_s"] / run.summary["folds"]
+    if seconds == "count":  # 6 P of the weights, less what the inputs' derivatives would cost
+        weights = 6 * 12 + 12 * 12 + 12 * 3
+        assert each == pytest.approx(0.01 + 8 * (6 * weights - 2 * 72) / 1e9)
+    elif seconds == "measure":
+        assert each > 0.01
+        again = lagbench.train(mlp, functional.cross_entropy, (x, y), rate=0.1, seeds=1, **usual)
+        assert again.runs[0].hash == run.hash
+    else:
+        assert each == pytest.approx(0.25)
+
+
+def test_metrics_go_by_name_and_the_first_one_judges(usual):
+    x, _ = points()
+    y = x[:, :3].clone()
+
+    def worst(outputs, targets):
+        return (outputs - targets).abs().max()
+
+    found = lagbench.train(
+        mlp, functional.mse_loss, (x, y), rate=0.01, seeds=1, metric=["mae", worst], **usual
+    )
+    assert found.table.judged == "dev_mae"
+    assert {"dev_mae/iterate", "dev_worst/iterate", "dev_loss/iterate"} <= set(
+        found.runs[0].summary
+    )
+
+
+def test_timing_alone_needs_no_model():
+    timeline = lagbench.simulate("k20m-server", workers=4, folds=100)
+    assert len(timeline.folds) == 100
+    assert timeline.staleness()[10:].mean() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"minibtach": 3}, "unknown 'minibtach' .did you mean 'minibatch'"),
+        ({"algorithm": "asink"}, "algorithm: unknown 'asink'"),
+        ({"algorithm": "averaging:x"}, "allowed after the colon"),
+        ({"cluster": "nowhere.toml"}, "nowhere.toml: cannot read"),
+        ({"metric": "eror"}, "metric: unknown 'eror'"),
+        ({"dev": 2.0}, "dev: 2.0; allowed: a share"),
+        ({"step_seconds": "mesure"}, "step_seconds: 'mesure'"),
+        ({"workers": 500, "algorithm": "averaging:4"}, "workers: 500 leave one of them"),
+        ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "running statistics"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(given, told, usual):
+    x, y = points()
+    asked = {"model": mlp, "rate": 0.1, "seeds": 1, **usual, **given}
+    model = asked.pop("model")
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(model, functional.cross_entropy, (x, y), **asked)
+
+
+def test_a_run_that_diverges_is_told_and_not_averaged_away(usual):
+    x, y = points()
+    found = lagbench.train(mlp, functional.cross_entropy, (x, y), rate=1e38, seeds=2, **usual)
+    row = found.rows[0]
+    assert (row.diverged, row.error, row.target_s) == (2, None, None)
+    assert "2 of 2 diverged" in str(found)
+    assert math.isnan(found.table.target)
