@@ -105,7 +105,7 @@ class ModuleNetwork:
         keys: Sequence[int | None],
     ) -> Tensor:
         losses = [
-            self._one(*each) for each in zip(stack, x[:, 0], targets[:, 0], out, keys, strict=True)
+            self._one(stack[w], x[w, 0], targets[w, 0], out[w], key) for w, key in enumerate(keys)
         ]
         return torch.stack(losses)
 
@@ -116,6 +116,5 @@ class ModuleNetwork:
         with torch.enable_grad():
             loss = self.loss(module(x), targets)
             gradients = torch.autograd.grad(loss, self._trained, materialize_grads=True)
-        for view, gradient in zip(self.parameters.views(out), gradients, strict=True):
-            view.copy_(gradient)
+        torch.cat([gradient.flatten() for gradient in gradients], out=out)
         return loss.detach()

@@ -5,7 +5,7 @@ Shape letters, here and beside: W replicas, P parameters of one, B examples of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -56,10 +56,20 @@ class Parameters:
         parts = stack.split_with_sizes(self._lengths, 1)
         return [p.view(len(stack), *shape) for p, shape in zip(parts, self.shapes, strict=True)]
 
-    def views(self, model: Tensor) -> list[Tensor]:
+    def views(self, model: Tensor) -> Sequence[Tensor]:
         """Views ``[*shape]`` of a vector ``[P]``, one a parameter."""
-        parts = model.split_with_sizes(self._lengths)
-        return [p.view(shape) for p, shape in zip(parts, self.shapes, strict=True)]
+        return _unflattened(model, self._like)
+
+    @cached_property
+    def _like(self) -> list[Tensor]:
+        """Nothing but the shapes."""
+        return [torch.empty(shape, device="meta") for shape in self.shapes]
+
+
+# In one call: a view each takes as long as a small layer's product.
+_unflattened: Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]] = (
+    torch._C._nn.unflatten_dense_tensors  # pyright: ignore  # noqa: SLF001
+)
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:

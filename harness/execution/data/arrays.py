@@ -68,7 +68,9 @@ class Arrays:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
-        return Minibatch(self.x[rows].unsqueeze(1), self.y[rows].unsqueeze(1))
+        index, shape = rows.flatten(), (len(rows), 1, rows.shape[1])
+        x, y = (part.index_select(0, index) for part in (self.x, self.y))
+        return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 
     def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
         """Two parts by chance; the second has about ``share``, and at least one example."""
