@@ -68,7 +68,7 @@ class Parameters:
 
 # In one call: a view each takes as long as a small layer's product.
 _unflattened: Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]] = (
-    torch._C._nn.unflatten_dense_tensors  # pyright: ignore  # noqa: SLF001
+    torch._C._nn.unflatten_dense_tensors  # pyright: ignore
 )
 
 

@@ -2,13 +2,15 @@
 
 ``slurm`` submits with sbatch, whose own variables (``SBATCH_PARTITION``, ``SBATCH_ACCOUNT``, …)
 say what the jobs need; ``local`` starts the same jobs as processes of this machine. A job is one
-run; it writes to the store as any process does, and what is checkpointed survives the job.
+run; it writes to the store as any process does, and what is checkpointed survives the job. A job
+that is lost (its node failed, it was preempted or ran out of time) is submitted again, and no other
+is disturbed.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 WHERE = ("slurm", "local")
 POLL_S = 1.0
 MINUTES = 24 * 60
-"""A job's limit; a longer run goes on in a job of the next submission."""
+"""A job's limit; a longer run goes on in another job."""
+ATTEMPTS = 4
+"""Jobs that are submitted for one task before it is given up."""
 
 Task = TypeVar("Task")
 
 
 class JobDied(Exception):  # noqa: N818 (what happened)
-    """A job ended without an answer: it was cancelled, ran out of time or of memory."""
+    """Every job of a task ended without an answer: cancelled, out of time or of memory."""
 
 
 def check(where: str) -> None:
@@ -56,6 +60,8 @@ def submit(
 ) -> None:
     """Have every task done in a job of its own, at most ``jobs`` at a time.
 
+    A task whose job is lost has another, up to `ATTEMPTS` in all, after those that still wait.
+
     Args:
         tasks: by name.
         work: what a job does with its task.
@@ -67,27 +73,33 @@ def submit(
 
     Raises:
         UserError: a job met bad input.
-        JobDied: a job was lost; what it checkpointed is kept.
+        JobDied: a task has lost all its jobs; the others are done, its checkpoints kept.
         KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
     """
     executor = _executor(folder, where)
-    waiting = deque(tasks.items())
+    waiting = deque(tasks)
     running: dict[str, Job[str]] = {}
+    lost = Counter[str]()
     try:
         while waiting or running:
             if time.monotonic() > end_s:
                 raise KeyboardInterrupt("the budget is spent")
             while waiting and len(running) < jobs:
-                name, task = waiting.popleft()
-                running[name] = executor.submit(answered, work, task)
+                name = waiting.popleft()
+                running[name] = executor.submit(answered, work, tasks[name])
             for name in [name for name, job in running.items() if job.done()]:
-                _judge(running.pop(name))
-                finish(name)
+                if _answered(running.pop(name)):
+                    finish(name)
+                    continue
+                lost[name] += 1
+                waiting.extend([name] if lost[name] < ATTEMPTS else [])
             time.sleep(POLL_S)
     except BaseException:
         for job in running.values():
             job.cancel()
         raise
+    if given_up := [name for name, times in lost.items() if times >= ATTEMPTS]:
+        raise JobDied(f"{len(given_up)} of {len(tasks)} tasks lost {ATTEMPTS} jobs each")
 
 
 def _executor(folder: Path, where: str) -> AutoExecutor:
@@ -110,12 +122,18 @@ def answered(work: Callable[[Task], object], task: Task) -> str:
     return ""
 
 
-def _judge(job: Job[str]) -> None:
+def _answered(job: Job[str]) -> bool:
+    """Whether a job that ended did its task; not if it was lost.
+
+    Raises:
+        UserError: it met bad input.
+    """
     from submitit.core.utils import UncompletedJobError
 
     try:
         line = job.result()
-    except UncompletedJobError as error:
-        raise JobDied(f"job {job.job_id}") from error
+    except UncompletedJobError:
+        return False
     if line:
         raise UserError(line)
+    return True

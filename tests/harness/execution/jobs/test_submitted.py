@@ -8,6 +8,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from submitit.core.utils import UncompletedJobError
 
 from harness.errors import UserError
 from harness.execution.jobs import submitted
@@ -85,3 +86,51 @@ def test_a_spent_budget_cancels_the_jobs(tmp_path: Path) -> None:
 def test_an_unknown_batch_system_is_refused() -> None:
     with pytest.raises(UserError, match=r"--submit: unknown 'slurn' \(did you mean 'slurm'\?\)"):
         submitted.check("slurn")
+
+
+class Flaky:
+    """A batch system that loses the first jobs of each task, and keeps count."""
+
+    def __init__(self, losses: dict[str, int]) -> None:
+        self.losses, self.submitted = losses, list[str]()
+
+    def submit(self, answered: object, work: object, task: str) -> Flaky.Job:
+        self.submitted.append(task)
+        return Flaky.Job(self.submitted.count(task) <= self.losses[task])
+
+    @dataclass
+    class Job:
+        lost: bool
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> str:
+            if self.lost:
+                raise UncompletedJobError("the node is gone")
+            return ""
+
+
+def submitted_to(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What finished, in its order."""
+    monkeypatch.setattr(submitted, "_executor", lambda folder, where: flaky)
+    monkeypatch.setattr(submitted, "POLL_S", 0.0)
+    finished: list[str] = []
+    tasks = {name: name for name in flaky.losses}
+    try:
+        submitted.submit(tasks, do, Path(), "local", 1, finished.append, 1e18)
+    except submitted.JobDied as error:
+        finished.append(str(error))
+    return finished
+
+
+def test_a_lost_job_is_submitted_again_after_those_that_wait(monkeypatch) -> None:
+    flaky = Flaky({"a": 2, "b": 0, "c": 1})
+    assert submitted_to(flaky, monkeypatch) == ["b", "c", "a"]
+    assert flaky.submitted == ["a", "b", "c", "a", "c", "a"]
+
+
+def test_a_task_that_loses_all_its_jobs_is_given_up_after_the_others(monkeypatch) -> None:
+    flaky = Flaky({"a": 100, "b": 3})
+    assert submitted_to(flaky, monkeypatch) == ["b", "1 of 2 tasks lost 4 jobs each"]
+    assert flaky.submitted.count("a") == submitted.ATTEMPTS
