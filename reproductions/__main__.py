@@ -59,6 +59,9 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
     p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
+    p.add_argument(
+        "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
+    )
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
 
@@ -88,7 +91,7 @@ def run(asked: argparse.Namespace) -> int:
     from harness.execution.runs.device import resolve
     from harness.store.atomic import writable_folder
     from reproductions.paper import Subject
-    from reproductions.reproduce import reproduce
+    from reproductions.reproduce import execute_share, reproduce
 
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
     device = resolve(asked.device)
@@ -99,6 +102,13 @@ def run(asked: argparse.Namespace) -> int:
     made = partial(_corpus, name, scale, request.out)
     subject = Subject(scale, made(seed), seed, device, made if name in SYNTHETIC else None)
     try:
+        if request.share is not None:
+            count = execute_share(paper, subject, request)
+            _say(
+                f"{count} runs of share {asked.shard[0]}/{asked.shard[1]} are done; without "
+                "--shard the same command judges all"
+            )
+            return EXIT_DONE
         results = reproduce(paper, subject, request)
     except ProcessDied:
         _say("error: a process was killed from outside; the same command goes on")
@@ -128,6 +138,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
         out=asked.out or Path("reports/out") / asked.paper / scale,
         submit=asked.submit,
+        share=asked.shard,
     )
 
 
@@ -176,6 +187,14 @@ def _folder(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("'' is not allowed; allowed: the name of a folder")
     return Path(text)
+
+
+def _share(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+        told = "allowed: I/N with I from 1 to N, N at most 10000, e.g. 2/8"
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {told}")
+    return int(part), int(parts)
 
 
 def _number(kind: Callable[[str], float], what: str, most: float) -> Callable[[str], float]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import reports
 from harness.execution.jobs.named import execute_named
+from harness.execution.runs.executed import Configuration
+from harness.identity import identity
 from harness.judge import provenance
 from harness.judge.makers import (
     ASKED,
@@ -37,6 +39,7 @@ class Request:
         budget_s: stop starting and checkpoint after so long; None for no limit.
         out: where everything goes.
         submit: the batch system whose jobs the runs are; None for processes here.
+        share: which of how many commands this is, from 1, that fill one store; None for the only.
     """
 
     seeds: tuple[int, ...]
@@ -45,6 +48,7 @@ class Request:
     budget_s: float | None
     out: Path
     submit: str | None = None
+    share: tuple[int, int] | None = None
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
@@ -80,6 +84,26 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     return results
 
 
+def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
+    """Run what is missing of this command's share, and judge nothing; how many runs it has.
+
+    Raises:
+        UserError: bad input, or an output folder that cannot be written.
+        KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
+    """
+    exhibits, claims = paper.chosen(request.only, subject.scale)
+    runs = _executed(paper, subject, request, (*exhibits, *claims))
+    return len({run.hash for group in runs.values() for run in group})
+
+
+def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
+    """Whether a run belongs to a share: each to exactly one, whoever asks."""
+    if share is None:
+        return True
+    part, parts = share
+    return int(identity(config.to_dict()), 16) % parts == part - 1
+
+
 def _executed(
     paper: Paper, subject: Subject, request: Request, makers: Sequence[Maker[Subject, Any]]
 ) -> Runs:
@@ -89,20 +113,21 @@ def _executed(
         (setting, seed): config
         for seed in request.seeds
         for setting, config in paper.experiments(subject.replicate(seed), seed).items()
-        if setting in needed
+        if setting in needed and is_of(request.share, config)
     }
     first, last = request.seeds[0], request.seeds[-1]
 
     def called(key: tuple[str, int]) -> str:
         setting, seed = key
-        shared = first != last and configs[setting, first] == configs[setting, last]
+        ends = [configs.get((setting, seed)) for seed in (first, last)]
+        shared = first != last and ends[0] is not None and ends[0] == ends[1]
         return setting if shared else f"{setting} seed {seed}"  # development's are shared
 
     runs = execute_named(
         configs, called, request.out / "runs", request.jobs, request.budget_s, request.submit
     )
     return {
-        setting: [runs[setting, seed] for seed in request.seeds]
+        setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
         for setting in dict.fromkeys(setting for setting, _ in configs)
     }
 
