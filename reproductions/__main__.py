@@ -104,8 +104,9 @@ def run(asked: argparse.Namespace) -> int:
     try:
         if request.share is not None:
             count = execute_share(paper, subject, request)
+            plural = "" if count == 1 else "s"
             _say(
-                f"{count} runs of share {asked.shard[0]}/{asked.shard[1]} are done; without "
+                f"{count} run{plural} of share {asked.shard[0]}/{asked.shard[1]} are done; without "
                 "--shard the same command judges all"
             )
             return EXIT_DONE
