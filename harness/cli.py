@@ -48,6 +48,10 @@ COMMANDS = {
 OPTIONS = ("--help", "--version", "-h")
 
 
+MOST_SAID = 300
+"""Characters of a complaint, which may quote a word of thousands."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, like every other mistake's.
 
@@ -60,7 +64,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse bad usage; `exit_code` prints the line."""
-        raise UserError(f"{self.prog}: {message} (see {self.prog} --help)")
+        shown = message if len(message) <= MOST_SAID else f"{message[: MOST_SAID - 3]}..."
+        raise UserError(f"{self.prog}: {shown} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

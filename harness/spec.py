@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from harness.errors import UserError, unknown
+from harness.reading import text_of
 
 __all__ = [
     "Limits",
@@ -139,11 +140,7 @@ def load_toml(path: str | Path) -> dict[str, object]:
         UserError: the file cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the file ({error.strerror or error})") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file in UTF-8") from error
+        return tomllib.loads(text_of(path))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
     except (ValueError, RecursionError) as error:  # e.g. an integer of thousands of digits

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
-MOST_LAYERS = 1000
+MOST_LAYERS, MOST_UNITS = 1000, 10**9
 PLOT_FORMS = (".svg", ".png", ".pdf")
 SHOWN, MOST_SHOWN = 10_000, 1 << 20
 """Folds of a long run that are drawn, traced or checked: at least, and at most."""
@@ -191,12 +191,13 @@ def _layer_sizes(text: str) -> list[int]:
     """``429-2048x7-10217``: sizes of layers, ``SIZExCOUNT`` for equal ones."""
     sizes: list[int] = []
     for part in text.split("-"):
-        size, _, count = part.partition("x")
-        if not (size.isdecimal() and (count or "1").isdecimal() and int(count or 1) <= MOST_LAYERS):
+        size, times, count = part.partition("x")
+        width, layers = number(size, MOST_UNITS), number(count, MOST_LAYERS) if times else 1
+        if width is None or layers is None:
             sizes = []
             break
-        sizes += [int(size)] * int(count or 1)
-    if len(sizes) < 2 or min(sizes) < 1:
+        sizes += [width] * layers
+    if len(sizes) < 2:
         _refuse("--network", text, "sizes of at least two layers, e.g. 429-2048x7-10217")
     return sizes
 
@@ -210,14 +211,23 @@ def _worker_counts(text: str | None, cluster: Cluster, alone: bool) -> list[int]
     if text is None:
         powers = [2**k for k in range(cluster.size.bit_length()) if 2**k < cluster.size]
         return [*powers, cluster.size]
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= MOST_WORKERS for part in parts):
+    found = [number(part.strip(), MOST_WORKERS) for part in text.split(",")]
+    counts = [count for count in found if count is not None]
+    if len(counts) < len(found):
         _refuse("--workers", text, f"whole numbers from 1 to {MOST_WORKERS}, e.g. 1,2,4")
-    return [int(part) for part in parts]
+    return counts
+
+
+def number(text: str, most: int) -> int | None:
+    """The whole number from 1 to ``most`` that a text is; None if it is none."""
+    fits = text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if fits and 1 <= int(text) <= most else None
 
 
 def _refuse(option: str, value: object, allowed: str) -> NoReturn:
-    raise UserError(f"{option}: {str(value)!r} is not allowed; allowed: {allowed}")
+    shown = str(value) if isinstance(value, str | Path) else repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    raise UserError(f"{option}: {shown!r} is not allowed; allowed: {allowed}")
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:

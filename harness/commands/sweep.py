@@ -69,7 +69,8 @@ def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
         key, _, listed = text.partition("=")
         parts = [part.strip() for part in listed.split(",")]
         if not all(parts) or not is_key(key.strip()):
-            raise UserError(f"--sweep: {text!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            raise UserError(f"--sweep: {shown!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
         if key.strip() in grid:
             raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
         grid[key.strip()] = [_value(part) for part in parts]

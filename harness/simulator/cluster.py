@@ -30,6 +30,8 @@ __all__ = [
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
 MOST_WORKERS = 10_000_000
+LEAST = 1e-100
+"""Of a spread or a mean duration that is not 0: its square is a number, and so is one over it."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,10 @@ class Jitter(Spec):
         """Limits that depend on the law."""
         if self.file:
             return "file", "only a cluster file may name one, and not beside values"
-        if self.law == "empirical" and not sum(self.values) > 0.0:
+        if self.law == "empirical" and not sum(self.values) / max(len(self.values), 1) >= LEAST:
             return "values", "an empirical law needs durations (or a file), not all of them zero"
+        if 0.0 < self.cv < LEAST:
+            return "cv", f"{self.cv!r} is not allowed; allowed: 0, or at least {LEAST:g}"
         if self.law != "empirical" and self.values:
             return "values", f"only the empirical law has values; law is {self.law!r}"
         if self.law == "shifted-exponential" and self.cv > 1.0:

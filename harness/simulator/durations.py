@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.errors import UserError
+from harness.reading import text_of
 
 __all__ = ["read_durations", "with_durations"]
 
@@ -47,11 +48,7 @@ def read_durations(path: Path, where: str) -> list[float]:
     Raises:
         UserError: it cannot be read, or a line is no finite number of at least 0.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file in UTF-8"
-        raise UserError(f"{where}: cannot read {str(path)!r} ({reason})") from error
+    lines = text_of(path, where).splitlines()
     numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
     found = [
         _duration(text, f"{where}: {path.name} line {number}") for number, text in numbered if text

@@ -10,7 +10,7 @@ from harness.simulator.devices import with_catalogue
 
 __all__ = ["at", "is_key", "put"]
 
-STEP = re.compile(r"([\w-]+)((?:\[\d+\])*)")
+STEP = re.compile(r"([\w-]+)((?:\[\d{1,9}\])*)")
 
 
 def is_key(text: str) -> bool:
