@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def build(out: Path, results: Results | None = None) -> None:
     """Make the report of a reproduction in ``out``.
 
-    Writes ``figures/``, ``tables/``, then ``results.json`` with their names, then ``runs.csv``
-    and ``report.pdf``. The same input gives the same bytes.
+    Writes ``figures/``, ``tables/``, then ``results.json`` with their names, then ``runs.csv``,
+    ``report.html`` and ``report.pdf``. The same input gives the same bytes.
 
     Args:
         out: where ``runs/`` and ``timelines/`` are.

@@ -91,14 +91,9 @@ def _alone(claim: Claim) -> Part:
 
 
 def _clearness(part: Part) -> float:
-    """Half widths of the interval from its estimate to the nearest end of the band; 0 if unknown.
-
-    Where the results have no band, the paper's ``above 0`` or ``below 0`` is one.
-    """
+    """Half widths of its interval from the estimate to the nearest end; 0 if unknown."""
     half = numbers.half_width(part.ci95)
-    words = str(part.paper).split()
-    side = (0.0, None) if words in (["above", "0"], ["below", "0"]) else None
-    ends = [end for end in (part.band or side or ()) if end is not None]
+    ends = [end for end in judged.ends(part) if end is not None]
     if not half or part.measured is None or not ends:
         return 0.0
     return min(abs(part.measured - end) for end in ends) / half

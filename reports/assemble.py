@@ -13,6 +13,7 @@ from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
 from reports import bench, figures, gantt, listing, pdf, reasons, tables
 from reports.document import document
+from reports.page.page import page
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -31,8 +32,9 @@ def assemble(out: Path, results: Results | None = None) -> None:
         write_results(path, drawn)
     runs = listing.lines(drawn, out)
     write_bytes(out / listing.NAME, listing.to_csv(runs).encode())
-    pages = {**document(drawn, runs, reasons.given(out, drawn)), "bench": bench.page(out)}
-    write_bytes(out / "report.pdf", pdf.compiled(pages, out))
+    told = document(drawn, runs, reasons.given(out, drawn))
+    write_bytes(out / "report.html", page(drawn, runs, told, out))
+    write_bytes(out / "report.pdf", pdf.compiled({**told, "bench": bench.page(out)}, out))
 
 
 def _stored(path: Path) -> Results:

@@ -17,11 +17,11 @@ CAUTION = {
     "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
     "The verdicts below are not verdicts on the paper.",
     "laptop": "Laptop scale: networks and data are far smaller than the paper's. A verdict below "
-    "is about the paper's statement at this scale; the last page lists what differs.",
+    "is about the paper's statement at this scale; its end lists what differs.",
     "overnight": "Overnight scale: the smallest at which most of the paper's conditions hold. A "
-    "verdict below is about the paper's statement at this scale; the last page lists what differs.",
+    "verdict below is about the paper's statement at this scale; its end lists what differs.",
     "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
-    "the paper's statement at this scale; the last page lists what differs.",
+    "the paper's statement at this scale; its end lists what differs.",
 }
 
 Data = dict[str, Any]

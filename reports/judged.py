@@ -68,6 +68,17 @@ def band(ends: Bounds) -> str:
     return " ".join(filter(None, told)) or "anywhere"
 
 
+def ends(part: Part) -> Bounds:
+    """Where the paper has a quantity; of results that do not say, as far as its words do.
+
+    Example:
+        >>> ends(Part("", "above 0")), ends(Part("", 0.16)), ends(Part("", band=(None, 1.08)))
+        ((0.0, None), (None, None), (None, 1.08))
+    """
+    words = {"above 0": (0.0, None), "below 0": (None, 0.0)}
+    return part.band or words.get(str(part.paper), (None, None))
+
+
 def power(part: Part | Claim) -> str:
     """The chance of ``reproduced`` if the paper is right; a dash where that is not known.
 

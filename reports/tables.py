@@ -67,7 +67,8 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     }
     repeated, remark = _remark(rows)
     cells = {
-        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) for row in rows
+        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) | {"row": place}
+        for place, row in enumerate(rows)
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}

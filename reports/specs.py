@@ -1,0 +1,235 @@
+"""Figures of a page as Vega-Lite specifications: plain JSON, made from what the exhibits declare.
+
+The data are not in them: the page takes each exhibit's rows from the results it carries, under the
+exhibit's id; ``ID:differences`` are those of `harness.judge.paired`, and ``ID:seeds`` single seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.judge import Exhibit
+from harness.judge.paired import seeds_of
+from reports import figures, numbers, series
+from reports.style import COLOURS, DASHES
+
+Spec = dict[str, Any]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+SERIES_COLOURS = [*COLOURS[:-1], "#8c6d31"]  # black is not seen on a dark page
+SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke"]
+PAPER = {"type": "point", "shape": "diamond", "filled": False, "size": 70, "strokeWidth": 1.6}
+
+
+def groups(exhibits: Sequence[Exhibit]) -> list[list[Exhibit]]:
+    """Exhibits that are drawn together: curves over the same x axis, everything else alone."""
+    found: dict[str, list[Exhibit]] = {}
+    for exhibit in exhibits:
+        if exhibit.draw.get("as", "curves") in CHARTS and exhibit.draw and exhibit.rows:
+            curves = exhibit.draw.get("as", "curves") == "curves"
+            axis = exhibit.axes.get("x", "") if curves else exhibit.id
+            found.setdefault(axis, []).append(exhibit)
+    return list(found.values())
+
+
+def chart(group: Sequence[Exhibit]) -> Spec:
+    """A group's charts below each other; curves are brushed together from a strip on top."""
+    panels = [panel for exhibit in group for panel in _panels(exhibit)]
+    long = any(len(rows) > series.FEW for e in group for rows in series.by_label(e.rows).values())
+    brushed = len(panels) > 1 and group[0].draw.get("as", "curves") == "curves"
+    if brushed or (long and group[0].draw.get("as", "curves") == "curves"):
+        panels = [_strip(group[0]), *(_windowed(panel) for panel in panels)]
+    return {
+        "$schema": SCHEMA,
+        "description": "; ".join(f"{e.paper_label or e.id}: {e.title}" for e in group),
+        "vconcat": panels,
+        "resolve": {"scale": dict.fromkeys(("color", "shape", "strokeDash"), "independent")},
+    }
+
+
+def _panels(exhibit: Exhibit) -> list[Spec]:
+    made = CHARTS[exhibit.draw.get("as", "curves")](exhibit)
+    if not figures.paired(exhibit):
+        return [made]
+    name, y = f"{exhibit.id}:differences", f"minus {exhibit.draw['against']}"
+    zero = {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {"y": {"datum": 0}}}
+    below = _curves(exhibit, name, y, y_log=False)
+    del below["title"]
+    return [made, below | {"height": 120, "layer": [*below["layer"], zero]}]
+
+
+def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True) -> Spec:
+    name = name or exhibit.id
+    look = _look(exhibit)
+    few = max(map(len, series.by_label(exhibit.rows).values())) <= series.FEW
+    ends = {"y": _axis(exhibit, "y", "low", y, log=y_log), "y2": {"field": "high"}}
+    y_axis = _axis(exhibit, "y", "measured", y, log=y_log)
+    tips = [_tip("label"), _tip("x", "quantitative"), _tip("told")]
+    layer: list[Spec] = [
+        {"mark": {"type": "line"},
+         "encoding": {"y": y_axis, "color": look["color"], "strokeDash": look["strokeDash"]}},
+        {"mark": {"type": "point", "filled": True, "size": 36 if few else 8, "opacity": 1},
+         "encoding": {"y": y_axis, "color": look["color"], "tooltip": tips}
+         | ({"shape": look["shape"]} if few else {})},
+    ]  # fmt: skip
+    if any(numbers.half_width(row.ci95) for row in exhibit.rows):
+        band = {"type": "area", "opacity": 0.16}
+        layer.insert(0, {
+            "mark": band if series.banded(exhibit) else {"type": "rule"},
+            "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+            "encoding": ends | {"color": look["color"]},
+        })  # fmt: skip
+    if name == exhibit.id and any(row.paper is not None for row in exhibit.rows):
+        layer.append(_printed(look["color"]))
+    if name == exhibit.id and any(seeds_of(row) for row in exhibit.rows):
+        layer.append(_single(name, look, few=few))
+    return {
+        "title": _title(exhibit),
+        "data": {"name": name},
+        "height": 240,
+        "encoding": {"x": _axis(exhibit, "x", "x", exhibit.axes.get("x", ""))},
+        "layer": layer,
+    }
+
+
+def _single(name: str, look: Spec, *, few: bool) -> Spec:
+    """Each seed by itself: dots of few points, thin lines of many."""
+    mark = {"type": "circle", "size": 12} if few else {"type": "line", "strokeWidth": 0.5}
+    return {
+        "data": {"name": f"{name}:seeds"},
+        "mark": mark | {"opacity": 0.6},
+        "encoding": {"y": {"field": "y", "type": "quantitative"}, "color": look["color"],
+                     "detail": {"field": "seed"}},
+    }  # fmt: skip
+
+
+def _bars(exhibit: Exhibit) -> Spec:
+    look = _look(exhibit)
+    columns = list(dict.fromkeys(numbers.printed(row.column) for row in exhibit.rows))
+    y = _axis(exhibit, "y", "measured", exhibit.axes.get("y", ""))
+    tips = [_tip("label"), _tip("column"), _tip("told")]
+    layer: list[Spec] = [
+        {"mark": "bar", "encoding": {"y": y, "color": look["color"], "tooltip": tips}}
+    ]
+    if any(numbers.half_width(row.ci95) for row in exhibit.rows):
+        layer.append({
+            "mark": "rule", "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+            "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
+        })  # fmt: skip
+    if any(row.paper is not None for row in exhibit.rows):
+        layer.append(_printed(None))
+    return {
+        "title": _title(exhibit),
+        "data": {"name": exhibit.id},
+        "height": 240,
+        "encoding": {
+            "x": {"field": "column", "type": "nominal", "sort": columns,
+                  "title": exhibit.axes.get("x"), "axis": {"labelAngle": 0}},
+            "xOffset": {"field": "label", "sort": look["color"]["scale"]["domain"]},
+        },
+        "layer": layer,
+    }  # fmt: skip
+
+
+def _printed(colour: Spec | None) -> Spec:
+    """The figures that the paper prints."""
+    at = {"y": {"field": "paper", "type": "quantitative"}}
+    return {
+        "mark": PAPER,
+        "transform": [{"filter": "isValid(datum.paper)"}],
+        "encoding": at | ({"color": colour} if colour else {}),
+    }
+
+
+CHARTS: dict[str, Any] = {"curves": _curves, "bars": _bars, "histogram": _bars}
+"""Ways of drawing that a page draws itself; the others it shows as the report's pictures."""
+
+
+def _strip(exhibit: Exhibit) -> Spec:
+    """The whole of the first curves, to choose the part that all below show."""
+    x = _axis(exhibit, "x", "x", "drag here to choose what all of these show")
+    return {
+        "data": {"name": exhibit.id},
+        "height": 36,
+        "params": [{"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}],
+        "mark": {"type": "line", "strokeWidth": 0.8},
+        "encoding": {
+            "x": x,
+            "y": {"field": "measured", "type": "quantitative", "axis": None,
+                  "scale": {"zero": False}},
+            "color": _look(exhibit)["color"] | {"legend": None},
+        },
+    }  # fmt: skip
+
+
+def _windowed(panel: Spec) -> Spec:
+    x = panel["encoding"]["x"]
+    scale = x.get("scale", {}) | {"domain": {"param": "brush", "encoding": "x"}}
+    layer = [each | {"mark": _clipped(each["mark"])} for each in panel["layer"]]
+    return panel | {"encoding": {"x": x | {"scale": scale}}, "layer": layer}
+
+
+def _clipped(mark: Any) -> Spec:
+    return ({"type": mark} if isinstance(mark, str) else mark) | {"clip": True}
+
+
+def _title(exhibit: Exhibit) -> Spec:
+    return {"text": f"{exhibit.paper_label or exhibit.id}. {exhibit.title}", "anchor": "start"}
+
+
+def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = True) -> Spec:
+    scale: Spec = {"zero": False, "nice": False} if name == "x" else {"zero": False}
+    if log and exhibit.draw.get(f"{name}_scale") == "log":
+        scale = {"type": "log"}
+    if exhibit.draw.get("as") in ("bars", "histogram"):
+        scale = {}
+    ticks = exhibit.draw.get(f"{name}_ticks")
+    axis: Spec = {"values": ticks} if ticks and log else {}
+    title = title or exhibit.axes.get(name, "")
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def _look(exhibit: Exhibit) -> Spec:
+    """Colour, dash and shape of each label: the same in print."""
+    labels = list(series.by_label(exhibit.rows))
+    legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolOpacity": 1}
+
+    def scale(choices: Sequence[Any]) -> Spec:
+        return {"domain": labels, "range": [choices[i % len(choices)] for i in range(len(labels))]}
+
+    dashes = [[1, 0] if dash == "-" else [float(x) * 1.6 for x in dash[1]] for dash in DASHES]
+    base = {"field": "label", "type": "nominal", "legend": legend}
+    return {
+        "color": base | {"scale": scale(SERIES_COLOURS)},
+        "strokeDash": base | {"scale": scale(dashes)},
+        "shape": base | {"scale": scale(SHAPES)},
+    }
+
+
+def _tip(field: str, kind: str = "nominal") -> Spec:
+    return {"field": field, "type": kind}
+
+
+def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
+    """Who was busy with what: bars of the spans ``name``, to be moved and widened."""
+    return {
+        "$schema": SCHEMA,
+        "description": "Who was busy with what in the first folds, lane by lane.",
+        "data": {"name": name},
+        "height": {"step": 26},
+        "params": [{"name": "part", "select": {"type": "interval", "encodings": ["x"]},
+                    "bind": "scales"}],
+        "mark": {"type": "bar", "clip": True, "height": 16},
+        "encoding": {
+            "x": {"field": "start", "type": "quantitative", "title": "virtual time (s)",
+                  "scale": {"nice": False}},
+            "x2": {"field": "end"},
+            "y": {"field": "lane", "type": "nominal", "sort": list(lanes), "title": None},
+            "color": {"field": "kind", "type": "nominal",
+                      "legend": {"orient": "top", "title": None},
+                      "scale": {"domain": list(kinds), "range": SERIES_COLOURS[: len(kinds)]}},
+            "tooltip": [_tip("lane"), _tip("kind"), _tip("start", "quantitative"),
+                        _tip("end", "quantitative")],
+        },
+    }  # fmt: skip
