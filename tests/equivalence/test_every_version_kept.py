@@ -33,7 +33,10 @@ from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
-NAMES = ("bounded-staleness", "two-under-way", "backup-workers", "averaging-with-deaths")
+NAMES = (
+    *("bounded-staleness", "two-under-way", "backup-workers", "averaging-with-deaths"),
+    "elastic-diloco",
+)
 
 
 class Walk:
