@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.identity import SHORT
-from harness.store import Run, Store, verified
+from harness.store import Run, Store, schema, verified
 from reports import differences
 
 __all__ = ["configure", "run"]
@@ -28,6 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=OUT, help="a store, or a folder that holds some"
     )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="a row a run, a column a summary's number")
+    form.add_argument("--json", action="store_true", help="all that is known of each run")
     parser.add_argument(
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
@@ -36,8 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the runs of every store in or below a folder.
 
-    A table on a terminal; elsewhere one tab-separated line a run: hash, status,
-    summary, what sets it apart, store.
+    A table on a terminal; elsewhere one tab-separated line a run: hash, status, summary,
+    what sets it apart, store.
 
     Exit code 3 if a run is damaged: its record is not as it was written, or with ``--verify`` a
     file of its results. A damaged run is made again when it is asked for.
@@ -45,19 +50,51 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the folder does not exist or holds no store.
     """
-    damaged = 0
-    for store in find_stores(arguments.folder):
-        runs = [verified(run) if arguments.verify else run for run in store.runs()]
-        damaged += sum(run.status == "damaged" for run in runs)
-        rows = listed(runs)
-        if sys.stdout.isatty():
-            _show(store, rows)
-        else:
-            for row in rows:
-                print(*row, store.path, sep="\t")
+    check = verified if arguments.verify else _believed
+    stores = {
+        store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)
+    }
+    every = [run for runs in stores.values() for run in runs]
+    if arguments.json:
+        print(json.dumps([_plain(run) for run in every], indent=1))
+    elif arguments.csv:
+        _write_csv(every)
+    else:
+        for store, runs in stores.items():
+            _list(store, runs)
+    damaged = sum(run.status == "damaged" for run in every)
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
     return EXIT_RUN_FAILED if damaged else EXIT_DONE
+
+
+def _believed(run: Run) -> Run:
+    return run
+
+
+def _plain(run: Run) -> dict[str, object]:
+    """A run as JSON holds it; a number that is not finite is null."""
+    summary = {key: schema.finite_or_none(value) for key, value in run.summary.items()}
+    told = {"hash": run.hash, "status": run.status, "summary": summary, "note": run.note}
+    return {**told, "config": run.config, "folder": str(run.dir)}
+
+
+def _write_csv(runs: Sequence[Run]) -> None:
+    names = sorted({key for run in runs for key in run.summary})
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("hash", "status", *names, "note", "folder"))
+    for run in runs:
+        numbers = (run.summary.get(name, "") for name in names)
+        writer.writerow((run.hash, run.status, *numbers, run.note, run.dir))
+
+
+def _list(store: Store, runs: Sequence[Run]) -> None:
+    rows = listed(runs)
+    if sys.stdout.isatty():
+        _show(store, rows)
+        return
+    for row in rows:
+        print(*row, store.path, sep="\t")
 
 
 def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:

@@ -10,11 +10,11 @@ from harness.store import Store
 
 
 def report_command(folder):
-    return report.run(Namespace(folder=folder, verify=False))
+    return report.run(Namespace(folder=folder, verify=False, csv=False, json=False))
 
 
 def runs_command(folder):
-    return runs.run(Namespace(folder=folder, verify=False))
+    return runs.run(Namespace(folder=folder, verify=False, csv=False, json=False))
 
 
 def test_report_rebuilds_without_training_and_names_the_file(out, capsys):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import csv
+import json
+
 from harness.cli import main
 from harness.store import Store
 
@@ -27,3 +30,15 @@ def test_a_record_that_cannot_be_believed_is_listed(tmp_path, capsys):
     (run.dir / "run.json").write_text("{")
     assert main(["runs", str(tmp_path)]) == 3
     assert "cannot be read as JSON" in capsys.readouterr().out
+
+
+def test_runs_are_written_for_programs(tmp_path, capsys):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["hash"], found["status"], found["summary"]) == (run.hash, "done", {"loss": 0.5})
+    assert found["config"] == {"seed": 1}
+    assert main(["runs", str(tmp_path), "--csv"]) == 0
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert (row["hash"], row["status"], row["loss"]) == (run.hash, "done", "0.5")
+    assert main(["runs", str(tmp_path), "--csv", "--json"]) == 2
