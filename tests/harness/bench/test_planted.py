@@ -21,9 +21,9 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 
 fold_turns = AveragedSgd.fold_turns
 
-def slower(self, server, turns, rate):
+def slower(self, *arguments):
     time.sleep(0.1)
-    fold_turns(self, server, turns, rate)
+    fold_turns(self, *arguments)
 
 AveragedSgd.fold_turns = slower
 """
@@ -34,9 +34,9 @@ from harness.algorithms.averaged_sgd import AveragedSgd
 
 fold = AveragedSgd.fold
 
-def slower(self, server, contributions, staleness, rate):
+def slower(self, *arguments):
     time.sleep(0.01)
-    fold(self, server, contributions, staleness, rate)
+    fold(self, *arguments)
 
 AveragedSgd.fold = slower
 """
