@@ -29,7 +29,8 @@ class EagerDiLoCo(Algorithm):
 
     An outer step is linear in its gradients. So the model of worker m, which has stepped along
     ``D(t - 1) + (D_m(t) - D_m(t - 1)) / W``, is the shared one, which has stepped along
-    ``D(t - 1)``, plus an outer loop of the worker's own from zero along the rest.
+    ``D(t - 1)``, plus an outer loop of the worker's own from zero along the rest. A pass begins
+    with nothing under way, so from the shared model alone.
 
     Args:
         workers: W.
@@ -67,7 +68,9 @@ class EagerDiLoCo(Algorithm):
     ) -> Tensor:
         """Local steps from the worker's own model; their difference into ``out [W, P]``."""
         known = memory.tensors
-        if LAST not in known:
+        if (
+            memory.new_pass or LAST not in known
+        ):  # nothing is under way: the shared model has it all
             known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
         local = replicas.add_(known[AHEAD])
         out.copy_(local)

@@ -53,7 +53,7 @@ def _main(asked: argparse.Namespace) -> int:
     }
     rungs = climbed(lambda rungs: _errors(cells, rungs, asked), list(cells))
     rates = {name: _rate(cells[name], rung) for name, rung in rungs.items()}
-    runs = _runs(cells, [(name, rates[name], seed) for name in cells for seed in SEEDS], asked)
+    runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)
     table = {
         cell: Measured(rates[name], [runs[name, rates[name], seed] for seed in SEEDS])
         for name, cell in cells.items()

@@ -167,11 +167,9 @@ def clipped() -> Figure:
     """A clipped step of at most rate limit overshoots zero tau times more at most."""
     tau, rate, limit = 8, 3 * stable_rate(8), 0.1
     run = walked(ClippedSgd(limit), stale(400, tau), ONES[:1], vector(0.0) + 0.05, rate)
-    return Figure(
-        "three times the stable rate at τ = 8: largest size of θ, at most",
-        (tau + 1) * rate * limit,
-        run.abs().max().item(), math.inf,
-    )  # fmt: skip
+    bound, found = (tau + 1) * rate * limit, run.abs().max().item()
+    told = "three times the stable rate at τ = 8: largest size of θ, at most"
+    return Figure(told, bound, found, math.inf)
 
 
 def partial_folds() -> Figure:

@@ -103,6 +103,19 @@ def test_eager_rounds_overlap_and_have_the_workers_they_were_told_of():
     assert told.endswith("allowed: 2, as the run has")
 
 
+def test_a_pass_that_begins_with_nothing_under_way_begins_from_the_shared_model():
+    timeline = in_rounds(3, 2, 1, late=1)
+    made = replayed(EagerDiLoCo(2, SGD), timeline, ONE, ONE)
+    made.run(timeline, 0.1)
+    assert (made.memory.tensors["ahead"] != 0.0).all()
+    shared = made.server.model.clone()
+    made.begin_pass()
+    first = table(*(np.array(c) for c in ([3, 3], [0, 1], [3, 3], [3, 3], [1, 1])))
+    made.run(first, 0.1)
+    went = made.memory.tensors["last"].squeeze(1).tolist()
+    assert went == pytest.approx([0.1 * shared.item()] * 2)
+
+
 def test_an_eager_worker_is_where_the_paper_has_it():
     """Each on its own: outer steps along its own difference and the others' of a round ago."""
     lows, rate, rounds = (-1.0, 0.5, 3.0), 0.1, 7
