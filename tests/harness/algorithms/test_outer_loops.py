@@ -62,6 +62,11 @@ def test_a_quorum_weighs_contributions_by_their_minibatches():
     assert seen == [[0.0], [-(4.0 + 3.0) / 4.0], [-1.75]]
 
 
+def test_what_waits_for_a_quorum_is_not_handed_in_again():
+    run = walked(ElasticDiLoCo(SGD, PLAIN_STEP, quorum=2), stale(2, 0), ONE, ONE, 0.5)
+    assert run.squeeze(1).tolist() == [1.0, 1.0, 1.0 - (0.5 + 0.25) / 2]
+
+
 def test_a_fragment_has_its_own_quorum():
     algorithm = ElasticDiLoCo(SGD, PLAIN_STEP, fragments=2, quorum=2)
     arrivals = [(vector(*d), 0) for d in ((2.0, 0.0), (0.0, 3.0), (4.0, 0.0))]
