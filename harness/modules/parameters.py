@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +68,9 @@ class Parameters:
 
 
 # In one call: a view each takes as long as a small layer's product.
-_unflattened: Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]] = (
-    torch._C._nn.unflatten_dense_tensors  # pyright: ignore
+_unflattened = cast(
+    Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]],
+    cast(Any, torch._C)._nn.unflatten_dense_tensors,  # pyright: ignore[reportPrivateUsage]
 )
 
 
