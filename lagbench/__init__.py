@@ -21,6 +21,7 @@ from harness.algorithms.schedules import Constant, Exponential, Halving, Schedul
 from harness.errors import UserError
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
+from harness.execution.jobs.tolerance import knob_of
 from harness.execution.runs.methods import Asked, Method
 from harness.modules.network import Loss
 from harness.network import Minibatch, Network
@@ -34,7 +35,8 @@ from harness.simulator import (
 )
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, Store
-from lagbench.result import Result
+from lagbench.result import Result, Tolerated
+from lagbench.searching import Search, tolerated
 
 __all__ = [
     "Algorithm",
@@ -55,11 +57,13 @@ __all__ = [
     "Settings",
     "Timeline",
     "TimingProtocol",
+    "Tolerated",
     "UserError",
     "Workload",
     "compare",
     "load",
     "simulate",
+    "tolerate",
     "train",
 ]
 
@@ -164,6 +168,47 @@ def compare(
         rates = None
     experiment = Experiment(model, loss, data, cluster, settings)
     return Result.of(experiment.run(algorithms, workers, rates), experiment.settings.target)
+
+
+def tolerate(
+    model: Model,
+    loss: Loss,
+    data: Any,
+    *,
+    cluster: Cluster | str | Path,
+    algorithm: Asked = "async",
+    what: str = "workers",
+    between: tuple[float, float] = (1, 64),
+    workers: int = 4,
+    margin: float = 0.01,
+    halvings: int = 6,
+    rate: float | None = None,
+    **settings: Unpack[Settings],
+) -> Tolerated:
+    """How much of something training stands: turned up until the error at the end breaks.
+
+    Args:
+        model: see `train`.
+        loss: see `train`.
+        data: see `train`.
+        cluster: see `train`.
+        algorithm: see `train`.
+        what: ``"workers"``, ``"delay"`` (further seconds of the link's latency) or ``"loss"`` (the
+            share of messages lost).
+        between: the value that quality is compared with, and the largest that is tried.
+        workers: how many, where they are not what is turned up.
+        margin: relative; an error above that of the first value by more counts as broken.
+        halvings: of the distance between the logarithms.
+        rate: for all values; None to have one found for each.
+        settings: see `Settings`.
+
+    Raises:
+        UserError: a mistake, in one line that says what is allowed; or training diverged at the
+            first value.
+    """
+    experiment = Experiment(model, loss, data, cluster, settings)
+    search = Search(knob_of(what), between, workers, margin, halvings, rate)
+    return tolerated(experiment, algorithm, search)
 
 
 def load(run: str | Path) -> Run:

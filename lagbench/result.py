@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from harness.execution.jobs.comparison import Compared
 from harness.judge import provenance
 from harness.judge.comparison import Cell, Row, Table, tabulated
+from harness.judge.tolerance import Tolerance
 from harness.store import Run
-from reports import comparison
+from reports import comparison, tolerance
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,7 @@ class Result:
             compared: the cells.
             target: the error whose time is reported; None for 5% above the best one's.
         """
-        cells = [
-            Cell(
-                *(each.method, each.workers, each.rate, each.runs, each.judged),
-                edge=each.sweep is not None and not each.sweep.inside,
-            )
-            for each in compared
-        ]
-        return cls(tabulated(cells, target))
+        return cls(tabulated([cell_of(each) for each in compared], target))
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -60,12 +54,56 @@ class Result:
         Returns:
             The files.
         """
-        return comparison.write(self.table, Path(out), self._provenance())
-
-    def _provenance(self) -> dict[str, Any]:
-        runs = {f"{row.cell.method}, {row.cell.workers}": row.cell.runs for row in self.rows}
-        told = {name: [run.hash for run in group] for name, group in runs.items()}
-        return {**provenance.of_program("lagbench"), "runs": told}
+        named = {f"{row.cell.method}, {row.cell.workers}": row.cell for row in self.rows}
+        return comparison.write(self.table, Path(out), _provenance(named))
 
     def __str__(self) -> str:
         return "\n".join(comparison.lines(self.table))
+
+
+@dataclass(frozen=True)
+class Tolerated:
+    """Where training breaks, and the runs behind it; printed, it is a line and a table.
+
+    Attributes:
+        found: every point tried, the largest value tolerated and the smallest broken.
+    """
+
+    found: Tolerance
+
+    @property
+    def tolerated(self) -> float:
+        """The largest value that was tolerated."""
+        return self.found.tolerated
+
+    @property
+    def broken(self) -> float:
+        """The smallest value that was not; infinite if none was found."""
+        return self.found.broken
+
+    def report(self, out: str | Path) -> list[Path]:
+        """Write a page, its table as CSV, the tolerance curve, and everything for programs.
+
+        Args:
+            out: a folder.
+
+        Returns:
+            The files.
+        """
+        named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
+        return tolerance.write(self.found, Path(out), _provenance(named))
+
+    def __str__(self) -> str:
+        return "\n".join(tolerance.lines(self.found))
+
+
+def cell_of(compared: Compared) -> Cell:
+    """Finished runs as they are judged."""
+    runs, sweep = compared.runs, compared.sweep
+    edge = sweep is not None and not sweep.inside
+    return Cell(compared.method, compared.workers, compared.rate, runs, compared.judged, edge)
+
+
+def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:
+    runs = {name: [run.hash for run in cell.runs] for name, cell in cells.items()}
+    return {**provenance.of_program("lagbench"), "runs": runs}

@@ -193,3 +193,23 @@ def test_a_run_that_diverges_is_told_and_not_averaged_away(usual):
     assert (row.diverged, row.error, row.target_s) == (2, None, None)
     assert "2 of 2 diverged" in str(found)
     assert math.isnan(found.table.target)
+
+
+def test_the_break_point_lies_between_what_was_tolerated_and_what_was_not(usual, tmp_path):
+    x, y = points()
+    loss = functional.cross_entropy
+    found = lagbench.tolerate(
+        mlp, loss, (x, y), between=(1, 32), margin=0.5, rate=0.3, seeds=2, halvings=2, **usual
+    )
+    points_ = {point.value: point for point in found.found.points}
+    assert not points_[found.tolerated].broken
+    assert points_[found.broken].broken
+    assert not any(p.broken for value, p in points_.items() if value < found.tolerated)
+    reference = points_[1].errors
+    for point in points_.values():
+        assert point.broken == (sum(point.errors) > 1.5 * sum(reference))
+    files = {path.name: path for path in found.report(tmp_path / "out")}
+    told = json.loads(files["results.json"].read_text(encoding="utf-8"))
+    assert (told["tolerated"], told["broken"]) == (found.tolerated, found.broken)
+    assert "tolerated up to" in files["report.md"].read_text(encoding="utf-8")
+    assert files["tolerance.png"].stat().st_size > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +145,13 @@ class Experiment:
                 config = self.configured(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
         return grid.run(self.obtained)
+
+    def on(self, cluster: Cluster) -> Experiment:
+        """The same on another cluster; module, data and what was found of them are shared."""
+        other = copy.copy(self)
+        other.machine = cluster
+        other.__dict__.pop("_timed", None)
+        return other
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """What is compared."""
