@@ -1,26 +1,39 @@
-"""`lagbench report`: a report once more, from what is on disk."""
+"""`lagbench report`: a report once more, from what is on disk; or a site over many."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from harness.errors import EXIT_DONE
+from harness.errors import EXIT_DONE, UserError
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", type=Path, help="the --out folder of a reproduction")
+    parser.add_argument(
+        "folder", nargs="?", type=Path,
+        help="the --out folder of a reproduction; with --site one of several (reports/published)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site", type=Path, metavar="DIR", help="a front page over all reports of a folder, in DIR"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rebuild the report.
+    """Rebuild the report, or make the site.
 
     Raises:
-        UserError: the folder holds no results.
+        UserError: the folder holds no results, or none is named.
     """
+    if arguments.site is not None:
+        from reports.site import FROM, site
+
+        print(site(arguments.folder or FROM, arguments.site))
+        return EXIT_DONE
+    if arguments.folder is None:
+        raise UserError("report: needs the --out folder of a reproduction, or --site DIR")
     from reports import build
 
     build(arguments.folder)

@@ -10,7 +10,7 @@ from harness.store import Store
 
 
 def report_command(folder):
-    return report.run(Namespace(folder=folder, verify=False, csv=False, json=False))
+    return report.run(Namespace(folder=folder, site=None))
 
 
 def runs_command(folder):

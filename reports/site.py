@@ -1,0 +1,117 @@
+"""A front page over reports: what became of each paper's claims, and a link to each page."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.judge import Results, read_results
+from harness.judge.claims import VERDICTS
+from harness.store.atomic import writable_folder, write_bytes
+from reports import abstract, build, judged
+from reports.page.page import framed
+from reports.page.parts import tag
+
+FROM = Path("reports/published")
+MADE = ("report.html", "report.pdf", "runs.csv", "results.json")
+HEADS = ("paper", "scale", "corpus", "seeds", *VERDICTS, "files")
+
+
+def site(source: Path, target: Path) -> Path:
+    """Make every report in ``source`` anew in ``target``, and a page over them.
+
+    Args:
+        source: a folder with ``PAPER/SCALE/results.json``; nothing is written there.
+        target: gets ``index.html`` and a folder for each report.
+
+    Returns:
+        The front page.
+
+    Raises:
+        UserError: no report is in ``source``, one is damaged, or ``target`` cannot be written.
+    """
+    found = [path.parent for path in sorted(source.glob("*/*/results.json"))]
+    if not found:
+        raise UserError(f"report: {str(source)!r} holds no PAPER/SCALE/results.json")
+    writable_folder(target, "report")
+    places = [_made(folder, source, target) for folder in found]
+    entries = [(place, read_results(target / place / "results.json")) for place in places]
+    front = target / "index.html"
+    write_bytes(front, _front(entries).encode())
+    return front
+
+
+def _made(folder: Path, source: Path, target: Path) -> Path:
+    """A report built beside links to what it is made from; returns its place in ``target``."""
+    place = folder.relative_to(source)
+    out = target / place
+    out.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.name == "runs":  # they may be large, and are only read
+            if not (out / path.name).exists():
+                (out / path.name).symlink_to(path.resolve())
+        elif path.is_dir():
+            shutil.copytree(path, out / path.name, dirs_exist_ok=True)
+        else:
+            shutil.copy(path, out / path.name)
+    build(out)
+    if (out / "runs").is_symlink():
+        (out / "runs").unlink()
+    return place
+
+
+def _front(entries: Sequence[tuple[Path, Results]]) -> str:
+    heads = "".join(tag("th", name, scope="col") for name in HEADS)
+    rows = "".join(_row(place, results) for place, results in entries)
+    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows))
+    body = [
+        tag("h1", "What does parallelism do to training?"),
+        tag("p", "Papers reproduced, exhibit by exhibit, each claim judged.", class_="muted"),
+        tag("div", table, class_="wide", tabindex="0", role="region", aria_label="verdicts"),
+        *(_about(place, results) for place, results in entries),
+    ]
+    return framed("Papers reproduced", tag("main", *body, id="content"))
+
+
+def _row(place: Path, results: Results) -> str:
+    counts = Counter(claim.verdict for claim in results.claims)
+    links = " ".join(_link(place / name, name) for name in MADE)
+    cells = [
+        escape(results.paper),
+        escape(results.scale),
+        escape(judged.corpus_of(results)),
+        str(len(results.seeds)),
+        *(str(counts[verdict]) for verdict in VERDICTS),
+        links,
+    ]
+    return tag("tr", *(tag("td", cell) for cell in cells))
+
+
+def _about(place: Path, results: Results) -> str:
+    """Title, the abstract, and its curves of what is tolerated if it has any."""
+    title = str(results.provenance.get("reference", {}).get("title", results.paper))
+    head = tag("h2", _link(place / "report.html", f"{title}, {results.scale} scale"))
+    lines = [tag("p", escape(line)) for line in abstract.lines(results)]
+    return "".join([head, *lines, *_tolerance(place, results)])
+
+
+def _tolerance(place: Path, results: Results) -> list[str]:
+    drawn = [
+        (escape(exhibit.title), escape((place / file).as_posix()))
+        for exhibit in results.exhibits
+        if "tolerance" in exhibit.id
+        for file in exhibit.files
+        if file.endswith(".svg")
+    ]
+    return [
+        tag("figure", f'<img alt="{title}" src="{file}">', tag("figcaption", title))
+        for title, file in drawn
+    ]
+
+
+def _link(path: Path, shown: str) -> str:
+    return tag("a", escape(shown), href=path.as_posix())
