@@ -10,6 +10,8 @@ from harness.algorithms.async_descent import AsyncDescent
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.clipped_sgd import ClippedSgd
+from harness.algorithms.coders import Int8, PowerSgd, TopK
+from harness.algorithms.compressed import Compressed
 from harness.algorithms.contract import Algorithm
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.delayed_nesterov import DelayedNesterov
@@ -34,6 +36,7 @@ __all__ = [
     "AsyncSgd",
     "AveragedSgd",
     "ClippedSgd",
+    "Compressed",
     "DelayCompensated",
     "DelayedNesterov",
     "EagerDiLoCo",
@@ -41,12 +44,15 @@ __all__ = [
     "ElasticDiLoCo",
     "FedBuff",
     "GradientAveraging",
+    "Int8",
     "LocalOptimizer",
     "ModelAveraging",
     "Momentum",
     "Muon",
     "PartialFolds",
+    "PowerSgd",
     "Ringmaster",
     "StalenessAware",
     "StreamingDiLoCo",
+    "TopK",
 ]

@@ -14,11 +14,13 @@ from harness.simulator.workload import Workload
 from harness.spec import Spec, build, load_toml, setting
 
 __all__ = [
+    "Checkpoints",
     "Cluster",
     "Compression",
     "Device",
     "Host",
     "Jitter",
+    "Job",
     "Link",
     "Parallel",
     "Server",
@@ -209,6 +211,40 @@ class Compression(Spec):
 
 
 @dataclass(frozen=True)
+class Checkpoints(Spec):
+    """Training in rounds that waits for everybody and restarts from what it has saved.
+
+    Attributes:
+        every_folds: from one checkpoint to the next.
+        write_s: how long everybody stands still while one is written.
+        restart_s: from the instant when everybody is there again to going on.
+    """
+
+    every_folds: int = setting(at_least=1, at_most=2**50)
+    write_s: float = duration()
+    restart_s: float = duration()
+
+
+@dataclass(frozen=True)
+class Job(Spec):
+    """Another job on the network: averaging over a ring with a barrier, without variation.
+
+    Attributes:
+        first: the number of its first worker; the others follow.
+        workers: how many it has.
+        workload: what they compute and average.
+        every: minibatches between two averages.
+        name: for tables and figures.
+    """
+
+    first: int = setting(at_least=0, at_most=MOST_WORKERS)
+    workers: int = setting(at_least=1, at_most=MOST_WORKERS)
+    workload: Workload = setting()  # noqa: RUF009
+    every: int = setting(1, at_least=1, at_most=2**30)
+    name: str = setting("")
+
+
+@dataclass(frozen=True)
 class Cluster(Spec):
     """Everything about the machine that timing depends on.
 
@@ -231,6 +267,8 @@ class Cluster(Spec):
         workload: the job `lagbench simulate` times when none is given.
         faults: what goes wrong, in the protocols that say so.
         compression: of what workers send to each other.
+        checkpoints: of training in rounds; without them it goes on without who is missing.
+        jobs: others that use the network of the workers.
     """
 
     name: str = setting()
@@ -247,6 +285,8 @@ class Cluster(Spec):
     workload: Workload | None = setting(None)  # noqa: RUF009
     faults: tuple[Fault, ...] = ()
     compression: Compression | None = setting(None, added=True)  # noqa: RUF009
+    checkpoints: Checkpoints | None = setting(None, added=True)  # noqa: RUF009
+    jobs: tuple[Job, ...] = setting((), added=True)
 
     def trouble(self) -> tuple[str, str] | None:
         """Every group names a device that exists, and there are some workers, not too many."""
@@ -258,6 +298,12 @@ class Cluster(Spec):
             if group.device not in self.devices:
                 key = f"workers[{place}].device"
                 return key, unknown_device(group.device, self.devices)
+        for place, job in enumerate(self.jobs):
+            if job.first + job.workers > self.size:
+                last = f"{job.first + job.workers - 1} is none of the workers"
+                return f"jobs[{place}].workers", f"{last}; allowed: numbers below {self.size}"
+        if self.jobs and (self.network is None or self.network.sharing != "fair"):
+            return "jobs", "not allowed without a network with sharing 'fair'"
         levels = self.network.levels if self.network else ()
         own = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
         for place, group in enumerate(self.workers):

@@ -20,10 +20,21 @@ from harness.simulator.jit import kernel
 from harness.simulator.quantities import GREATEST_DURATION_S, duration
 from harness.spec import Spec, setting
 
-__all__ = ["DEATH", "LATE", "MESSAGE", "PREEMPTION", "SERVER", "Fault", "Faults", "faults_of"]
+__all__ = [
+    "DEATH",
+    "LATE",
+    "MESSAGE",
+    "PREEMPTION",
+    "SERVER",
+    "Fault",
+    "Faults",
+    "away_s",
+    "faults_of",
+]
 
 KINDS = ("death", "preemption", "late", "message", "server")
 DEATH, PREEMPTION, LATE, MESSAGE, SERVER = range(5)
+DOWN_LAWS = tuple(law for law in laws.LAW_CODES if law != "empirical")
 _MOST_WORKERS = 10_000_000
 
 
@@ -49,6 +60,10 @@ class Fault(Spec):
         probability: of a message, to be lost each time it is sent.
         retry_s: from the loss of a message to sending it again.
         checkpoint_s: between two checkpoints of the server, which take no time.
+        down_law: how ``down_s``, the mean, varies from one occurrence to the next.
+        down_cv: its standard deviation over its mean; unused by ``constant``.
+        notice_s: a worker is told of its death so long before; ``mean_s`` or ``at_s`` then say when
+            it is told, and ``down_s`` counts from when it is gone.
     """
 
     kind: str = setting(one_of=KINDS)
@@ -59,6 +74,9 @@ class Fault(Spec):
     probability: float = setting(0.0, at_least=0.0, at_most=0.99)
     retry_s: float | None = _interval()
     checkpoint_s: float | None = _interval()
+    down_law: str = setting("constant", one_of=DOWN_LAWS, added=True)
+    down_cv: float = setting(1.0, at_least=0.0, at_most=100.0, added=True)
+    notice_s: float = duration(added=True)
 
     def trouble(self) -> tuple[str, str] | None:
         """Each kind needs its own keys."""
@@ -75,6 +93,10 @@ class Fault(Spec):
             return "checkpoint_s", "missing; needed where kind is 'server'"
         if self.kind in ("server", "preemption") and self.down_s is None:
             return "down_s", f"missing; needed where kind is {self.kind!r}"
+        if self.notice_s > 0.0 and self.kind != "death":
+            return "notice_s", f"not allowed where kind is {self.kind!r}; allowed: with 'death'"
+        if self.down_law == "shifted-exponential" and self.down_cv > 1.0:
+            return "down_cv", f"{self.down_cv!r} is not allowed with that law; allowed: at most 1"
         return None
 
 
@@ -90,6 +112,9 @@ class Faults(NamedTuple):
         message_key: of the losses of messages.
         probability, retry_s: of messages.
         checkpoint_s: infinite where the server takes none.
+        down_law, down_cv: [P] how the time down varies.
+        down_key: of its random stream.
+        notice_s: [P] how long before its death a worker is told.
     """
 
     kind: Any
@@ -102,6 +127,10 @@ class Faults(NamedTuple):
     probability: float
     retry_s: float
     checkpoint_s: float
+    down_law: Any
+    down_cv: Any
+    down_key: Any
+    notice_s: Any
 
 
 def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
@@ -126,6 +155,10 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
         probability=1.0 - math.prod(1.0 - fault.probability for fault in messages),
         retry_s=max((fault.retry_s or 0.0 for fault in messages), default=0.0),
         checkpoint_s=min((f.checkpoint_s or math.inf for f in timed), default=math.inf),
+        down_law=np.array([laws.LAW_CODES[fault.down_law] for fault in timed], np.int64),
+        down_cv=np.array([fault.down_cv for fault in timed]),
+        down_key=laws.purpose_key(seed, "down"),
+        notice_s=np.array([fault.notice_s for fault in timed]),
     )
 
 
@@ -146,3 +179,13 @@ def instant_s(faults: Faults, process: int, worker: int, occurrence: int, over_s
         return faults.at_s[process, min(occurrence, faults.at_s.shape[1] - 1)]
     u = laws.uniforms(faults.key, worker, occurrence, process)[0]
     return over_s - faults.mean_s[process] * np.log(u)
+
+
+@kernel
+def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
+    """How long an occurrence of a process takes a worker, or the server, away."""
+    down_s, law = faults.down_s[process], faults.down_law[process]
+    if law == laws.CONSTANT or down_s == np.inf:
+        return down_s
+    number = occurrence * len(faults.kind) + process
+    return down_s * laws.varied(faults.down_key, worker, number, law, faults.down_cv[process])

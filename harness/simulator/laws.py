@@ -101,6 +101,16 @@ def gamma(key: Any, worker: int, step: int, cv: float) -> float:
 
 
 @kernel
+def varied(key: Any, worker: int, step: int, law: int, cv: float) -> float:
+    """One draw, with mean 1, of a law that is neither constant nor empirical."""
+    if law == LOGNORMAL:
+        return lognormal(key, worker, step, cv)
+    if law == GAMMA:
+        return gamma(key, worker, step, cv)
+    return (1.0 - cv) - cv * math.log(uniforms(key, worker, step, 0)[0])
+
+
+@kernel
 def factor(key: Any, worker: int, step: int, law: int, cv: float, values: np.ndarray) -> float:
     """One draw of a jitter law with mean 1.
 
@@ -114,11 +124,6 @@ def factor(key: Any, worker: int, step: int, law: int, cv: float, values: np.nda
     """
     if law == CONSTANT:
         return 1.0
-    if law == LOGNORMAL:
-        return lognormal(key, worker, step, cv)
-    if law == GAMMA:
-        return gamma(key, worker, step, cv)
-    u = uniforms(key, worker, step, 0)[0]
-    if law == SHIFTED_EXPONENTIAL:
-        return (1.0 - cv) - cv * math.log(u)
-    return values[int(u * len(values))]
+    if law == EMPIRICAL:
+        return values[int(uniforms(key, worker, step, 0)[0] * len(values))]
+    return varied(key, worker, step, law, cv)

@@ -106,8 +106,15 @@ class Simulation:
                 f"network.server: protocol {self.protocol.name!r} is simulated on a [link] only;"
                 " allowed: a cluster file without that table"
             )
-        if cluster.compression and not getattr(self.protocol, "compresses", False):
-            raise UserError(f"protocol {self.protocol.name!r}: compression is not simulated in it")
+        asked = {
+            "compression": ("compresses", cluster.compression is not None),
+            "notice_s": ("heeds_notice", any(fault.notice_s for fault in cluster.faults)),
+            "checkpoints": ("saves", cluster.checkpoints is not None),
+            "jobs": ("has_neighbours", bool(cluster.jobs)),
+        }
+        for key, (ability, wanted) in asked.items():
+            if wanted and not getattr(self.protocol, ability, False):
+                raise UserError(f"{key}: not simulated in protocol {self.protocol.name!r}")
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 

@@ -173,6 +173,9 @@ class TrainingConfig(ABC, Generic[Data]):
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
+        if self.cluster.checkpoints is not None:
+            told = "checkpoints: can be timed but not trained with; allowed: a file without"
+            raise UserError(f"cluster {self.cluster.name!r}: {told}")
         if (untrained := protocol.untrained()) is not None:
             raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
         if not self.rounds and handing.a_fold > 1 and self.schedule.searches:

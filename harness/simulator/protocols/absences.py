@@ -13,7 +13,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator import faults
 from harness.simulator.cluster import Cluster
-from harness.simulator.faults import Faults, instant_s
+from harness.simulator.faults import Faults, away_s, instant_s
 from harness.simulator.jit import kernel
 
 __all__ = [
@@ -40,6 +40,8 @@ class Absences(NamedTuple):
         until_s: [N] until when each worker is away.
         leave_s: [N] how long it will be away after what it is doing; 0 if it need not go.
         size_bytes: [1] what the present round's all-reduce was begun with.
+        doom_s: [N] when each worker that has been told of its death dies, unless it has left by
+            then; infinity for the others; empty where nobody is told.
     """
 
     begun: Any
@@ -48,6 +50,7 @@ class Absences(NamedTuple):
     until_s: Any
     leave_s: Any
     size_bytes: Any
+    doom_s: Any
 
 
 def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
@@ -66,6 +69,7 @@ def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
         until_s=np.full(people, -np.inf),
         leave_s=np.zeros(people),
         size_bytes=np.zeros(min(processes, 1)),
+        doom_s=np.full(people if any(f.notice_s for f in cluster.faults) else 0, np.inf),
     )
 
 
@@ -98,6 +102,8 @@ def next_strike_s(absences: Absences) -> float:
     for process in range(absences.next_s.shape[0]):
         for who in range(absences.next_s.shape[1]):
             first_s = min(first_s, absences.next_s[process, who])
+    for who in range(len(absences.doom_s)):
+        first_s = min(first_s, absences.doom_s[who])
     return first_s
 
 
@@ -110,21 +116,34 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
     Returns:
         The worker that dies, or `NOBODY`.
     """
+    for doomed in range(len(absences.doom_s)):
+        if absences.doom_s[doomed] <= now_s:
+            absences.doom_s[doomed] = np.inf
+            absences.until_s[doomed] = now_s + absences.leave_s[doomed]
+            absences.leave_s[doomed] = 0.0
+            return doomed
     process = who = 0
     while absences.next_s[process, who] > now_s:
         who += 1
         if who == absences.next_s.shape[1]:
             process, who = process + 1, 0
-    down_s, dies = processes.down_s[process], False
-    if absences.until_s[who] < now_s:
-        dies = processes.kind[process] == faults.DEATH
-        if dies:
-            absences.until_s[who] = now_s + down_s
-            absences.leave_s[who] = 0.0
-        else:
-            absences.leave_s[who] = max(absences.leave_s[who], down_s)
+    down_s = away_s(processes, process, who, absences.occurrences[process, who])
+    notice_s = processes.notice_s[process]
+    dies = processes.kind[process] == faults.DEATH and absences.until_s[who] < now_s
+    if dies and notice_s > 0.0:
+        dies = False
+        if absences.doom_s[who] == np.inf:  # else it has been told of another death
+            absences.doom_s[who] = now_s + notice_s
+            absences.leave_s[who] = down_s
+    elif dies:
+        absences.until_s[who] = now_s + down_s
+        absences.leave_s[who] = 0.0
+        if len(absences.doom_s) > 0:
+            absences.doom_s[who] = np.inf
+    elif absences.until_s[who] < now_s:
+        absences.leave_s[who] = max(absences.leave_s[who], down_s)
     absences.occurrences[process, who] += 1
-    times, over_s = absences.occurrences[process, who], now_s + down_s
+    times, over_s = absences.occurrences[process, who], now_s + notice_s + down_s
     absences.next_s[process, who] = instant_s(processes, process, who, times, over_s)
     return who if dies else NOBODY
 
@@ -136,4 +155,6 @@ def who_reads(absences: Absences, now_s: float, due: Any) -> Any:
     goes = due & (absences.leave_s > 0.0) & (absences.until_s <= now_s)
     absences.until_s[goes] = now_s + absences.leave_s[goes]
     absences.leave_s[goes] = 0.0
+    if len(absences.doom_s):
+        absences.doom_s[goes] = np.inf
     return due & (absences.until_s <= now_s)

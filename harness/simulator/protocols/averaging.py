@@ -19,15 +19,17 @@ when its last contribution has been read and the fold before it is complete.
 
 A round waits for the workers that are present. The contribution of a worker that dies before the
 fold is complete is lost: the others notice at once, and repeat the all-reduce with the parameters
-that they have handed in. A preempted worker finishes its round. A worker that returns, or joins
-late, takes part from the next fold on. If no worker is left, the next round begins when one comes.
+that they have handed in. With `[checkpoints]` they wait for it instead, and restart from one (see
+`harness.simulator.protocols.saving`). A preempted worker finishes its round. A worker that
+returns, or joins late, takes part from the next fold on. If no worker is left, the next round
+begins when one comes.
 Of events at one instant, folds come before faults, faults before returns, returns before reads.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,9 +59,18 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
+from harness.simulator.protocols.neighbours import new_neighbours
 from harness.simulator.protocols.round_end import State, network_of, plan, reduce, wired
 from harness.simulator.protocols.rounds import AFTER, BEFORE, LOST_TASK, TASK, recorded, under_way
-from harness.simulator.timeline import Contributions, Timeline
+from harness.simulator.protocols.saving import (
+    fail,
+    folded,
+    joined,
+    new_saving,
+    restarted,
+    stands_until_s,
+)
+from harness.simulator.timeline import Contributions, Restarts, Timeline
 from harness.spec import Spec, setting
 
 __all__ = ["Averaging"]
@@ -96,6 +107,9 @@ class Averaging(Spec, TimingProtocol):
     endures_faults = True
     meets_on_network = True
     compresses = True
+    heeds_notice = True
+    saves = True
+    has_neighbours = True
 
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
@@ -125,8 +139,7 @@ class Averaging(Spec, TimingProtocol):
             UserError: a fault that does not happen to workers, or copies between host and device
                 where gradients travel in buckets.
         """
-        if self.buckets and cluster.host.staging == "pageable":
-            raise UserError("buckets: not allowed with host.staging 'pageable'; allowed: 'pinned'")
+        _check(cluster, self)
         network = network_of(cluster)
         group = next((x.workers_per_link for x in network.levels if x.workers_per_link > 1), 1)
         clock = np.zeros(1, CLOCK)
@@ -139,6 +152,8 @@ class Averaging(Spec, TimingProtocol):
             collective=AllReduce(self.collective, wired(cluster, workers), group),
             absences=new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
+            saving=new_saving(cluster.checkpoints),
+            neighbours=new_neighbours(cluster, network, workers),
         )
 
     def wake(self, state: State) -> None:
@@ -150,6 +165,7 @@ class Averaging(Spec, TimingProtocol):
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
         clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
+        restarts = list[Restarts]()
         first = int(clock["version"])
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         why = DONE
@@ -158,7 +174,7 @@ class Averaging(Spec, TimingProtocol):
             if len(rounds) == room:
                 why = FULL
                 break
-            if not clock["begun"] and not self._begin(state, costs, limits):
+            if not clock["begun"] and not self._begin(state, costs, limits, restarts):
                 break
             struck_s = _next_strike_s(state.absences)
             if self.overlap and clock["begun"]:
@@ -184,7 +200,8 @@ class Averaging(Spec, TimingProtocol):
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
         stages = BEFORE if self.overlap else BEFORE + AFTER
-        return why, recorded(first, rounds, losses, spans, stages, self.overlap)
+        timeline = recorded(first, rounds, losses, spans, stages, self.overlap)
+        return why, replace(timeline, restarts=joined(restarts))
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -196,16 +213,23 @@ class Averaging(Spec, TimingProtocol):
             ]
         )
 
-    def _begin(self, state: State, costs: Costs, limits: Limits) -> bool:
+    def _begin(self, state: State, costs: Costs, limits: Limits, restarts: list[Restarts]) -> bool:
         """All present workers read and begin a round; false if none may begin.
 
-        With no worker present, the next event is a return and not a fold.
+        With no worker present, the next event is a return and not a fold. With checkpoints one that
+        is missing is waited for.
         """
         clock = state.clock[0]
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
+        if state.machine.checkpoints and not _may_begin(state, restarts):
+            return True
         there = who_reads(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
+        if state.machine.checkpoints and not there.all():
+            fail(state.saving)
+            clock["fold_s"] = state.absences.until_s.max()
+            return True
         if not there.any():
             clock["fold_s"] = state.absences.until_s.min()
             return True
@@ -249,11 +273,38 @@ class Averaging(Spec, TimingProtocol):
         _read(state, costs, later, due)
 
 
+def _check(cluster: Cluster, rules: Averaging) -> None:
+    """Refuse what is not simulated together."""
+    if rules.overlap and cluster.checkpoints:
+        raise UserError("checkpoints: not simulated with overlap; allowed: without")
+    if rules.buckets and cluster.host.staging == "pageable":
+        raise UserError("buckets: not allowed with host.staging 'pageable'; allowed: 'pinned'")
+    plain = rules.collective == "ring" and not (rules.overlap or rules.buckets or cluster.faults)
+    if cluster.jobs and not plain:
+        allowed = "a ring without overlap, buckets and faults"
+        raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
+
+
+def _may_begin(state: State, restarts: list[Restarts]) -> bool:
+    """Whether no checkpoint is being written and no restart is due; if one is over, it counts."""
+    clock, rules = state.clock[0], state.machine.checkpoints
+    assert rules is not None
+    now_s, step = float(clock["now_s"]), int(clock["step"])
+    clock["fold_s"] = stands_until_s(state.saving, rules, state.absences, step, now_s)
+    if clock["fold_s"] > now_s:
+        return False
+    if (found := restarted(state.saving, now_s)) is not None:
+        restarts.append(found[0])
+        clock["step"] = found[1]
+    return True
+
+
 def _fold(state: State, costs: Costs) -> None:
     """The fold is complete: the next round goes on, if it has begun."""
     clock, later = state.clock[0], state.later
     clock["now_s"] = clock["fold_s"]
     clock["version"] += 1
+    folded(state.saving, state.machine.checkpoints, int(clock["version"]), float(clock["now_s"]))
     clock["begun"] = clock["later_begun"]
     clock["fold_s"] = np.inf
     if clock["later_begun"]:
@@ -287,9 +338,11 @@ def _next_strike_s(absences: Absences) -> float:
 
 
 def _strike(state: State, costs: Costs) -> list[Any]:
-    """A fault happens: what is lost, and the rest begin the all-reduce anew."""
+    """A fault happens: what is lost, and the rest begin the all-reduce anew, or wait."""
     clock, lost = state.clock[0], list[Any]()
     who = strike(state.absences, costs.faults, clock["now_s"])
+    if who != NOBODY and state.machine.checkpoints:
+        return _stop(state)
     for tasks, has_begun in ((state.tasks, clock["begun"]), (state.later, clock["later_begun"])):
         if who != NOBODY and has_begun and tasks["is_read"][who]:
             lost.append(np.array([(who, tasks[who].item())], LOST_TASK))
@@ -300,6 +353,20 @@ def _strike(state: State, costs: Costs) -> list[Any]:
     elif lost:
         _give_up(clock)
     return lost
+
+
+def _stop(state: State) -> list[Any]:
+    """The round is lost for everybody, and so is what no checkpoint has."""
+    clock, tasks = state.clock[0], state.tasks
+    lost = np.zeros(0, LOST_TASK)
+    if clock["begun"]:
+        there = np.flatnonzero(tasks["is_read"])
+        lost = np.zeros(len(there), LOST_TASK)
+        lost["worker"], lost["task"] = there, tasks[there]
+        _give_up(clock)
+    tasks["is_read"] = 0
+    fail(state.saving)
+    return [lost]
 
 
 def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:

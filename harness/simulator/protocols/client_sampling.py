@@ -103,6 +103,7 @@ class ClientSampling(Spec, TimingProtocol):
     endures_faults = True
     meets_on_network = True
     compresses = True
+    heeds_notice = True
 
     sampled: int = setting(100, at_least=1, at_most=10_000_000)
     needed: int = setting(0, at_least=0, at_most=10_000_000)

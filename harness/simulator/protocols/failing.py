@@ -7,7 +7,7 @@ import numpy as np
 from harness.simulator import faults
 from harness.simulator.costs import Costs
 from harness.simulator.events import clear, scratch
-from harness.simulator.faults import instant_s
+from harness.simulator.faults import away_s, instant_s
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.contributing import end_of, save
@@ -60,7 +60,8 @@ def strike(
 ) -> None:
     """A fault happens; its process goes on when what it causes is over."""
     clock, processes, worker = state.clock[0], costs.faults, state.workers[who]
-    kind, down_s = processes.kind[process], processes.down_s[process]
+    kind = processes.kind[process]
+    down_s = away_s(processes, process, who, state.occurrences[process, who])
     if kind == faults.SERVER:
         fail(state, costs, rules, limits, record, clock.now_s + down_s)
     elif kind == faults.PREEMPTION:

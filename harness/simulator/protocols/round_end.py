@@ -13,6 +13,12 @@ from harness.simulator.exchange import AllReduce
 from harness.simulator.jit import kernel
 from harness.simulator.protocols.absences import Absences
 from harness.simulator.protocols.buckets import in_buckets, sizes
+from harness.simulator.protocols.neighbours import (
+    Neighbours,
+    average_s,
+    message_bytes,
+)
+from harness.simulator.protocols.saving import Saving
 from harness.simulator.topology import Level, Network, Wiring, wire
 
 __all__ = ["State", "coding_s", "network_of", "plan", "reduce", "sent_bytes", "wired"]
@@ -29,6 +35,8 @@ class State(NamedTuple):
         collective: the all-reduce on its network.
         absences: who is away, and when the next one goes.
         buckets: bytes of those in which gradients travel, if they do.
+        saving: where checkpoints stand.
+        neighbours: other jobs on the network.
     """
 
     clock: Any
@@ -38,6 +46,8 @@ class State(NamedTuple):
     collective: AllReduce
     absences: Absences
     buckets: list[float]
+    saving: Saving
+    neighbours: Neighbours
 
 
 def network_of(cluster: Cluster) -> Network:
@@ -133,8 +143,18 @@ def reduce(state: State, size: float, from_s: float) -> None:
     ready_s = np.maximum(tasks["pushed_s"][there], from_s)
     tasks["reduced_s"] = -np.inf
     sent, add_s = sent_bytes(state.machine, size), _add_s_per_byte(state)
-    tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
+    if state.machine.jobs and len(there) > 1:
+        tasks["reduced_s"][there] = _beside_others(state, float(ready_s.max()), sent, add_s)
+    else:
+        tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
     _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
+
+
+def _beside_others(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
+    """When an all-reduce of everybody is through that shares links with other jobs."""
+    message = message_bytes(size, len(state.tasks))
+    end_s = average_s(state.neighbours, message, begins_s)
+    return end_s + message / 2.0 * add_s_per_byte
 
 
 def _fetch(state: State, seconds: float) -> None:

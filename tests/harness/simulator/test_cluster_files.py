@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.reference import cluster_page, keys_of
-from harness.simulator import Cluster, Simulation, load_cluster
+from harness.simulator import Averaging, Cluster, Simulation, load_cluster
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "reproductions" / "clusters").glob("*.toml"))
@@ -18,13 +18,15 @@ PAGE = ROOT / "docs" / "clusters.md"
 def test_every_published_cluster_can_be_simulated_at_its_full_size(path):
     cluster = load_cluster(path)
     assert cluster.workload is not None
-    simulation = Simulation(cluster, "parameter_server", cluster.workload)
+    rounds = cluster.jobs or any(fault.notice_s for fault in cluster.faults)
+    protocol = Averaging(1) if rounds else "parameter_server"
+    simulation = Simulation(cluster, protocol, cluster.workload)
     timeline = simulation.advance(folds=2 * cluster.size)
     assert math.isfinite(simulation.now_s)
     assert simulation.now_s > 0.0
     assert np.all(np.diff(timeline.folds.time_s) >= 0.0)
     assert timeline.lag_s().min() > 0.0
-    if not cluster.faults:  # who dies has nothing under way
+    if protocol == "parameter_server" and not cluster.faults:
         assert len(timeline.in_flight()) == cluster.size - 1 or cluster.size == 1
 
 

@@ -50,5 +50,5 @@ def test_a_ratio_of_one_at_no_cost_changes_nothing(folds_s, cluster):
 
 
 def test_a_protocol_that_does_not_compress_says_so(cluster):
-    with pytest.raises(UserError, match="'sequence': compression is not simulated"):
+    with pytest.raises(UserError, match="compression: not simulated in protocol 'sequence'"):
         Simulation(replace(cluster(2), compression=Compression(0.5)), "sequence", JOB)
