@@ -25,7 +25,6 @@ class Progress:
 
     Args:
         pieces: how many there will be.
-        unit: what a step is, e.g. ``"folds"``.
         clock: seconds; only differences count.
         say: what a line is given to.
     """
@@ -33,21 +32,21 @@ class Progress:
     def __init__(
         self,
         pieces: int,
-        unit: str,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], object] = print_on_stderr,
     ) -> None:
-        self.pieces, self.unit, self.clock = pieces, unit, clock
+        self.pieces, self.clock = pieces, clock
         self.say = say
         self.began_s = self.piece_s = self.clock()
         self.said_s = -EVERY_S
         self.piece = 0
 
-    def next(self, name: str, settled: bool = True) -> Callable[[int, int], None]:
+    def next(self, name: str, unit: str, settled: bool = True) -> Callable[[int, int], None]:
         """A further piece begins; what is returned is told the steps done, and how many there are.
 
         Args:
             name: of the piece, as ``"8 workers"``.
+            unit: what a step is, as ``"folds"``.
             settled: whether the number of steps is known, and not only the most there may be.
         """
         self.piece += 1
@@ -58,9 +57,8 @@ class Progress:
             if spent_s < ENOUGH_S or done == 0:
                 return
             left_s = spent_s * max(steps - done, 0) / done
-            self._tell(
-                name, f"{done:,} of {'' if settled else 'at most '}{steps:,}", left_s, settled
-            )
+            most = "" if settled else "at most "
+            self._tell(name, f"{done:,} of {most}{steps:,} {unit}", left_s, settled)
 
         return watch
 
@@ -72,4 +70,4 @@ class Progress:
         self.said_s = now_s
         place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
         word = "about" if settled else "at most"
-        self.say(f"{name}{place}: {done} {self.unit}, {word} {left_s:.0f} s left")
+        self.say(f"{name}{place}: {done}, {word} {left_s:.0f} s left")

@@ -33,7 +33,8 @@ FIRST, LAST = 1 << 8, 1 << 16
 """Folds of the first piece of a simulation, and the most in one."""
 
 Watch = Callable[[int, int], object]
-"""Told how many folds are done, and how many there will be, or at most."""
+"""Told how many folds are done, and how many there will be; of a long run contributions, and how
+many at most."""
 
 
 @dataclass
@@ -169,8 +170,12 @@ class _Asked:
         limits = horizon_of(self.cluster, self.protocol, self.workload, simulation.workers)
         hashed = None if self.arguments.json is None else _Hash()
 
+        done = 0
+
         def see(part: Timeline) -> None:
-            watch(simulation.version, limits.most)
+            nonlocal done
+            done += len(part.folded())
+            watch(done, limits.most)
             if hashed is not None:
                 hashed.add(part)
 

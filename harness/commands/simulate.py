@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,10 +94,10 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
 
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
-    progress = Progress(sum(len(counts) for _, _, counts in asked), "folds")
+    progress = Progress(sum(len(counts) for _, _, counts in asked))
 
     def watch(count: int, settled: bool) -> Watch:
-        return progress.next(f"{count:,} workers", settled)
+        return progress.next(f"{count:,} workers", "folds" if settled else "contributions", settled)
 
     timings: list[Timing] = []
     last: Row | None = None
@@ -106,12 +107,30 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
             last = row  # timelines are large: only the last is kept
     assert last is not None
     simulation = last.simulation
+    _say(_idle(arguments, asked), out)
     if not arguments.sweep:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
         _say(heading(simulation.cluster, simulation.workload, bare_per_s), out)
     _say(table(timings), out)
     _say(warnings(timings), sys.stderr)
     write_each(_writers(arguments, timings, last, out))
+
+
+def _idle(
+    arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
+) -> list[str]:
+    """A line for each key of the files that has no effect on what was asked."""
+    from harness.simulator.effects import without_effect
+    from harness.simulator.horizon import history
+
+    protocol, found = protocols.protocol(arguments), dict[str, str]()
+    for point, workload, counts in asked:
+        endless = (
+            arguments.folds is None and arguments.epochs is None and not history(point.cluster)
+        )
+        found |= without_effect(point.cluster, protocol, workload, max(counts), endless)
+    lines = [f"no effect: {key} ({why})" for key, why in found.items()]
+    return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
 
 
 def _say(lines: Iterable[str], out: TextIO) -> None:

@@ -26,7 +26,7 @@ class Horizon(NamedTuple):
     """Limits of a long run (see `steady.long_run`).
 
     Attributes:
-        most: folds it may cost.
+        most: contributions it may cost.
         period: folds after which everything repeats.
         least_s: virtual time that shows enough of what is seldom.
     """
@@ -50,8 +50,6 @@ def horizon_of(
     cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int
 ) -> Horizon:
     """The limits for so many workers of a cluster."""
-    handing = protocol.handing(workers)
-    a_fold = workers if handing is not None and handing.rounds else 1
     epoch_folds = getattr(protocol, "epoch_folds", None)
     minibatch_s = compute_seconds(cluster, workload)
     needed_s = [_needed_s(fault, workers, minibatch_s) for fault in cluster.faults]
@@ -59,7 +57,7 @@ def horizon_of(
     if chance * times > MATTERS:
         needed_s.append(ENOUGH / chance * minibatch_s / workers)
     return Horizon(
-        most=max(COST, EACH * workers) // a_fold,
+        most=max(COST, EACH * workers),
         period=max(1, epoch_folds(cluster, workers)) if epoch_folds else 1,
         least_s=max(needed_s, default=0.0),
     )

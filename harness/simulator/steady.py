@@ -190,7 +190,7 @@ def long_run(
 
     Args:
         simulation: at its start.
-        most: folds it may cost; the first stretch is simulated anyway.
+        most: contributions it may cost; the first stretch is simulated anyway.
         period: folds after which everything repeats, as those of an epoch.
         least_s: virtual time that is needed whatever the intervals say, for what is seldom.
         watch: told each part of the timeline as it has been simulated.
@@ -212,7 +212,7 @@ def long_run(
         found = _found(batches, size, samples, older / stretch.folded, least_s)
         # Where nothing is stale, every fold begins anew, and no start is remembered.
         forgets = samples.largest[0] == 0.0
-        if (found.reached and (twice or forgets)) or 2 * found.folds > most:
+        if (found.reached and (twice or forgets)) or 2 * samples.seen > most:
             return found
         twice = found.reached
         if len(batches.seconds) >= BATCHES:

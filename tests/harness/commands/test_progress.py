@@ -13,8 +13,8 @@ class Clock:
 
 def test_a_long_piece_says_how_far_it_is_and_what_is_left():
     clock, said = Clock(), []
-    progress = Progress(2, "folds", clock, said.append)
-    watch = progress.next("4 workers")
+    progress = Progress(2, clock, said.append)
+    watch = progress.next("4 workers", "folds")
     for second in range(31):
         clock.now_s = float(second)
         watch(100 * second, 3000)
@@ -25,7 +25,7 @@ def test_a_long_piece_says_how_far_it_is_and_what_is_left():
 
 def test_a_short_command_says_nothing():
     clock, said = Clock(), []
-    watch = Progress(1, "folds", clock, said.append).next("4 workers")
+    watch = Progress(1, clock, said.append).next("4 workers", "folds")
     for second in range(9):
         clock.now_s = float(second)
         watch(100 * second, 900)
@@ -34,7 +34,7 @@ def test_a_short_command_says_nothing():
 
 def test_where_only_the_most_is_known_nothing_is_said_before_it_has_taken_long():
     clock, said = Clock(), []
-    watch = Progress(1, "folds", clock, said.append).next("4 workers", settled=False)
+    watch = Progress(1, clock, said.append).next("4 workers", "folds", settled=False)
     for second in range(13):
         clock.now_s = float(second)
         watch(100 * second, 10_000)

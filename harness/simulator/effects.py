@@ -1,0 +1,202 @@
+"""What a cluster file says and nothing comes of it, for a protocol and so many workers.
+
+Each key that stands at another value than its default and cannot move a timeline is named, with
+what it would need. Where nothing of a table counts, the table is named and not its keys. A test
+moves every key of a full file under every protocol and asks that those named here, and no others,
+leave the timeline as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+from harness.simulator.cluster import Cluster, Jitter
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.protocols.roads import is_networked
+from harness.simulator.topology import Network
+from harness.simulator.workload import Workload
+from harness.spec import Spec
+
+__all__ = ["without_effect"]
+
+Found = Iterator[tuple[str, str]]
+
+
+def without_effect(
+    cluster: Cluster,
+    protocol: TimingProtocol,
+    workload: Workload,
+    workers: int,
+    long_run: bool = False,
+) -> Found:
+    """Dotted keys that have no effect, and why.
+
+    Args:
+        cluster: the machine.
+        protocol: who waits for whom.
+        workload: the job.
+        workers: the largest number of workers that is asked for.
+        long_run: whether what happens at the start is left out.
+    """
+    yield from _workers(cluster, workers)
+    yield from _ways(cluster, protocol, workload)
+    yield from _host(cluster, workload)
+    yield from _server(cluster, protocol, workload)
+    yield from _variation(cluster)
+    yield from _parallel(cluster, protocol)
+    for place, fault in enumerate(cluster.faults):
+        yield from _fault(fault, f"faults[{place}]", workers)
+    if long_run:
+        yield from _start(cluster)
+
+
+def _start(cluster: Cluster) -> Found:
+    for place, fault in enumerate(cluster.faults):
+        if fault.kind == "late":
+            yield f"faults[{place}]", "the long run is without its start"
+    if cluster.parallel.first_average_s > 0.0:
+        yield "parallel.first_average_s", "the long run is without its start"
+
+
+def _told(spec: Spec, *names: str) -> list[str]:
+    """Of these fields, those that are not at their defaults."""
+    defaults = {entry.name: entry.default for entry in fields(spec)}
+    return [name for name in names if getattr(spec, name) != defaults[name]]
+
+
+def _workers(cluster: Cluster, workers: int) -> Found:
+    first, used = 0, set[str]()
+    for place, group in enumerate(cluster.workers):
+        if first < workers:
+            used.add(group.device)
+        else:
+            yield f"workers[{place}]", f"is not among the first {workers:,} workers"
+        first += group.count
+    named = {group.device for group in cluster.workers}
+    for name in cluster.devices:
+        if name not in named:
+            yield f"devices.{name}", "no worker has it"
+
+
+def sends(protocol: TimingProtocol) -> bool:
+    """Whether a protocol's messages go over ``[network]`` whatever else there is."""
+    return isinstance(protocol, Averaging | ClientSampling)
+
+
+def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Found:
+    """``[link]`` and ``[network]``: one of them is used."""
+    network = cluster.network
+    on_network = network is not None and (sends(protocol) or is_networked(cluster))
+    own = [
+        f"workers[{place}].{name}"
+        for place, group in enumerate(cluster.workers)
+        for name in _told(group, "up_bytes_per_s", "down_bytes_per_s")
+    ]
+    if on_network:
+        assert network is not None
+        if cluster.link != type(cluster.link)():
+            yield "link", "[network] is in its place"
+        yield from _network(network, protocol)
+        return
+    for key in own:
+        yield key, "it is of a link of [network], which is not used"
+    if network is not None:
+        needs = "without a table [network.server]" if isinstance(protocol, ParameterServer) else ""
+        yield "network", f"{protocol.name} {needs or 'always'} uses [link]"
+    idle = cluster.link.bandwidth_bytes_per_s is None or workload.parameter_bytes == 0.0
+    for name in _told(cluster.link, "sharing", "duplex"):
+        if idle:
+            yield f"link.{name}", "copies take no time without bandwidth_bytes_per_s and bytes"
+        elif name == "duplex" and cluster.link.sharing == "none" and not sends(protocol):
+            yield "link.duplex", "a worker does not fetch and push at once on a link of its own"
+
+
+def _network(network: Network, protocol: TimingProtocol) -> Found:
+    if network.server is not None and isinstance(protocol, Averaging):
+        yield "network.server", "averaging has no server"
+    if network.sending != "rendezvous" and not isinstance(protocol, Averaging):
+        yield "network.sending", f"in {protocol.name} nobody waits for a receiver"
+    for place, (below, above) in enumerate(pairwise(network.levels), start=1):
+        alike = (above.workers_per_link, above.links) == (below.workers_per_link, below.links)
+        if alike and not (below.inside or above.inside):
+            key = f"network.levels[{place}].workers_per_link"
+            yield key, "it joins no more workers than the level below: one link after another"
+
+
+def _host(cluster: Cluster, workload: Workload) -> Found:
+    host = cluster.host
+    if host.staging != "pageable" and host.staging_bytes_per_s is not None:
+        yield "host.staging_bytes_per_s", "host.staging is 'pinned'"
+    moved = cluster.server.fold_traffic * workload.parameter_bytes
+    if host.memory_bytes_per_s is not None and moved == 0.0:
+        yield "host.memory_bytes_per_s", "a fold moves nothing through memory"
+    if host.memory_bytes_per_s is None and _told(cluster.server, "fold_traffic"):
+        yield "server.fold_traffic", "host.memory_bytes_per_s is infinite"
+
+
+def _server(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Found:
+    server, host = cluster.server, cluster.host
+    averaged = isinstance(protocol, Averaging)
+    if averaged and server.fold_s > 0.0:
+        yield "server.fold_s", "averaging has no server"
+    if sends(protocol) and server.jitter != Jitter():
+        why = "averaging has no server" if averaged else f"folds of {protocol.name} do not vary"
+        yield "server.jitter", why
+        return
+    yield from _jitter(server.jitter, "server.jitter")
+    free = host.memory_bytes_per_s is None or server.fold_traffic * workload.parameter_bytes == 0.0
+    if free and server.fold_s == 0.0 and server.jitter != Jitter():
+        yield "server.jitter", "a fold takes no time"
+
+
+def _variation(cluster: Cluster) -> Found:
+    yield from _jitter(cluster.jitter, "jitter")
+    odd = cluster.stragglers
+    if odd.slowdown != 1.0 and odd.probability == 0.0:
+        yield "stragglers.slowdown", "stragglers.probability is 0"
+    if odd.probability > 0.0 and odd.slowdown == 1.0:
+        yield "stragglers.probability", "stragglers.slowdown is 1"
+
+
+def _jitter(jitter: Jitter, key: str) -> Found:
+    if jitter.law in ("constant", "empirical") and jitter.cv > 0.0:
+        yield f"{key}.cv", f"{key}.law is {jitter.law!r}"
+    elif jitter.law not in ("constant", "empirical") and jitter.cv == 0.0:
+        yield f"{key}.law", f"{key}.cv is 0"
+
+
+def _parallel(cluster: Cluster, protocol: TimingProtocol) -> Found:
+    parallel = cluster.parallel
+    everything = [entry.name for entry in fields(parallel)]
+    if isinstance(protocol, Averaging):
+        idle = () if protocol.buckets else ("backward_share", "overlap_slowdown")
+        why = "there are no --buckets"
+    elif isinstance(protocol, ClientSampling):
+        idle = tuple(name for name in everything if name != "average_s")
+        why = "workers of client_sampling do not send to each other"
+    else:
+        idle, why = tuple(everything), f"workers of {protocol.name} do not send to each other"
+    for name in _told(parallel, *idle):
+        yield f"parallel.{name}", why
+
+
+def _fault(fault: Fault, key: str, workers: int) -> Found:
+    of_kind: dict[str, tuple[str, ...]] = {
+        "message": ("probability", "retry_s"),
+        "server": ("mean_s", "at_s", "down_s", "checkpoint_s"),
+    }
+    taken = of_kind.get(fault.kind, ("workers", "mean_s", "at_s", "down_s"))
+    names: list[Any] = [entry.name for entry in fields(fault) if entry.name != "kind"]
+    for name in _told(fault, *(name for name in names if name not in taken)):
+        yield f"{key}.{name}", f"{key}.kind is {fault.kind!r}"
+    if fault.kind == "message" and fault.probability == 0.0:
+        yield key, "its probability is 0"
+    if "workers" in taken and fault.workers and min(fault.workers) >= workers:
+        yield key, f"it happens to none of the first {workers:,} workers"
