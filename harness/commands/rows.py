@@ -18,6 +18,7 @@ from harness.commands.sweep import Point
 from harness.commands.timing import Timing, throughput_per_s, timing_of, timing_of_long_run
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
 from harness.simulator.horizon import history, horizon_of
+from harness.simulator.lockstep import jittered, nothing_varies
 from harness.simulator.steady import LongRun, is_transient, long_run
 from harness.simulator.timeline import KINDS, Contributions, Digest
 
@@ -84,6 +85,8 @@ def rows(
         run = asked.run(count)
         per_s = asked.alone_per_s(run)
         timing = replace(_timing(run, per_s, bare_per_s), swept=point.values)
+        if count == max(counts) and nothing_varies(point.cluster, workload, count):
+            timing = replace(timing, jittered_per_s=asked.jittered_per_s(count))
         yield Row(timing, run.simulation, run.timeline, run.long_run)
 
 
@@ -104,6 +107,14 @@ def _timing(run: _Run, single_per_s: float, bare_per_s: float) -> Timing:
         )
     timing = timing_of(run.simulation, run.timeline, single_per_s, bare_per_s)
     return replace(timing, transient=is_transient(run.timeline))
+
+
+def _per_s(run: _Run) -> float:
+    """Minibatches a second."""
+    if run.timeline is None:
+        assert run.long_run is not None
+        return run.long_run.throughput_per_s.value
+    return throughput_per_s(run.timeline, run.simulation.now_s)
 
 
 class _Asked:
@@ -149,11 +160,7 @@ class _Asked:
         folds of one worker would take so long that it fails more often.
         """
         if run.simulation.workers == 1 or run.timeline is None or not self.cluster.faults:
-            alone = self.run(1)
-            if alone.long_run is not None:
-                return alone.long_run.throughput_per_s.value
-            assert alone.timeline is not None
-            return throughput_per_s(alone.timeline, alone.simulation.now_s)
+            return _per_s(self.run(1))
         healthy = Simulation(
             replace(self.cluster, faults=()), self.protocol, self.workload, 1, self.arguments.seed
         )
@@ -161,6 +168,11 @@ class _Asked:
         simulation = self._simulation(1, spans=False)
         seconds = max(run.simulation.now_s, healthy.now_s)
         return throughput_per_s(simulation.advance(seconds=seconds), seconds)
+
+    def jittered_per_s(self, workers: int) -> float:
+        """Minibatches a second of so many workers that are not in lock step."""
+        other = _Asked(self.arguments, jittered(self.cluster), self.workload, self.watch)
+        return _per_s(other.run(workers))
 
     def _simulation(self, workers: int, spans: bool) -> Simulation:
         settings = (self.cluster, self.protocol, self.workload, workers, self.arguments.seed)

@@ -112,7 +112,7 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
         _say(heading(simulation.cluster, simulation.workload, bare_per_s), out)
     _say(table(timings), out)
-    _say(warnings(timings), sys.stderr)
+    _say([*warnings(timings), *_quick(asked)], sys.stderr)
     write_each(_writers(arguments, timings, last, out))
 
 
@@ -131,6 +131,23 @@ def _idle(
         found |= without_effect(point.cluster, protocol, workload, max(counts), endless)
     lines = [f"no effect: {key} ({why})" for key, why in found.items()]
     return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
+
+
+def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
+    """A line for each device whose minibatches take less than it takes to launch them."""
+    from harness.simulator.devices import LEAST_STEP_S
+
+    found = {
+        name: device.minibatch_s(workload)
+        for point, workload, _ in asked
+        for name, device in point.cluster.devices.items()
+        if device.is_too_quick(workload)
+    }
+    return [
+        f"warning: devices.{name}: a minibatch takes {1e6 * seconds:.3g} µs, and to launch one"
+        f" {1e6 * LEAST_STEP_S:.0f} µs or more; launch_s is 0"
+        for name, seconds in found.items()
+    ]
 
 
 def _say(lines: Iterable[str], out: TextIO) -> None:

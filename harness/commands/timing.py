@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+LOCKED = 0.03
+"""Relative change of throughput by a little jitter beyond which lock step matters."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """The figures of one simulated worker count.
@@ -46,6 +50,7 @@ class Timing:
         swept: the values put into the cluster file, by key.
         long_run: what the figures are of, where no number of folds was asked for.
         transient: whether the folds that were asked for say little of the long run.
+        jittered_per_s: throughput with a little jitter, where nothing varies.
     """
 
     workers: int
@@ -60,6 +65,15 @@ class Timing:
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
     long_run: LongRun | None = None
     transient: bool = False
+    jittered_per_s: float | None = None
+
+    @property
+    def in_lock_step(self) -> bool:
+        """Whether a little jitter changes throughput by more than `LOCKED`."""
+        if self.jittered_per_s is None or not math.isfinite(self.throughput_per_s):
+            return False
+        change = abs(self.jittered_per_s - self.throughput_per_s)
+        return change > LOCKED * self.throughput_per_s
 
     @property
     def speedup(self) -> float:
@@ -139,6 +153,8 @@ def record(timing: Timing) -> dict[str, Any]:
     more: dict[str, Any] = {"transient": True} if timing.transient else {}
     if timing.long_run is not None:
         more = {"long_run": _long_run(timing.long_run)}
+    if timing.in_lock_step:
+        more["lock_step"] = {"jittered_per_s": timing.jittered_per_s}
     return {
         **swept,
         "workers": timing.workers,
@@ -189,6 +205,12 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
         if row.long_run is not None and not row.long_run.reached:
             spent = f"{row.folds:,} folds"
             yield f"warning: {name}: not settled after {spent}: {row.long_run.lacks}"
+        if row.in_lock_step and row.jittered_per_s is not None:
+            yield (
+                f"warning: {name}: in lock step, for they are equal and nothing varies; with a"
+                f" [jitter] of 5% {row.jittered_per_s:.4g} minibatches/s,"
+                f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
+            )
         if row.transient:
             yield (
                 f"warning: {name}: {row.folds:,} folds are a transient, not the long run;"

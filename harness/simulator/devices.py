@@ -17,6 +17,10 @@ from harness.spec import Spec, build, load_toml, setting
 __all__ = ["Device", "catalogue", "unknown_device", "with_catalogue"]
 
 CATALOGUE = Path(__file__).with_name("devices.toml")
+LAUNCH_S = 3e-6
+"""From one empty kernel to the next, whatever the card: see the head of devices.toml."""
+LEAST_STEP_S = 10 * LAUNCH_S
+"""Of a minibatch: forward, backward and update of two layers and a loss are ten kernels or more."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Device(Spec):
         """Seconds for one minibatch, without variation."""
         rate = self.rate_flops_per_s(workload.minibatch_frames)
         return self.launch_s + workload.minibatch_flops / rate
+
+    def is_too_quick(self, workload: Workload) -> bool:
+        """Whether a minibatch takes less than its launch would, and no ``launch_s`` says so."""
+        return self.launch_s == 0.0 and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
 
 
 @cache

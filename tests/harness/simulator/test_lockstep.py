@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.simulator import Device, Fault, Jitter, Server, Stragglers, WorkerGroup, Workload
+from harness.simulator.devices import LEAST_STEP_S
+from harness.simulator.lockstep import nothing_varies
+
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
+
+
+def test_equal_workers_of_which_nothing_varies_are_in_lock_step(cluster, unit_job):
+    assert nothing_varies(cluster(4), unit_job, 4)
+    assert nothing_varies(cluster(4, jitter=Jitter("gamma")), unit_job, 4)
+    assert nothing_varies(cluster(4, jitter=Jitter("empirical", values=(2.0, 2.0))), unit_job, 4)
+    assert nothing_varies(cluster(4, stragglers=Stragglers(0.5)), unit_job, 4)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"jitter": Jitter("gamma", 0.1)},
+        {"jitter": Jitter("empirical", values=(2.0, 3.0))},
+        {"stragglers": Stragglers(0.1, 3.0)},
+        {"heterogeneity_cv": 0.1},
+        {"faults": (Fault("late", at_s=(1.0,)),)},
+    ],
+    ids=str,
+)
+def test_whatever_varies_takes_them_apart(cluster, unit_job, more):
+    assert not nothing_varies(cluster(4, **more), unit_job, 4)
+
+
+def test_a_fold_that_varies_or_a_slower_worker_takes_them_apart(cluster, unit_job):
+    server = Server(0.1, 0.0, Jitter("gamma", 0.5))
+    assert not nothing_varies(replace(cluster(4), server=server), unit_job, 4)
+    groups = (WorkerGroup(2, "unit"), WorkerGroup(2, "unit", 0.5))
+    unequal = replace(cluster(4), workers=groups)
+    assert not nothing_varies(unequal, unit_job, 3)
+    assert nothing_varies(unequal, unit_job, 2)
+    assert not nothing_varies(unequal, unit_job, 1)
+
+
+def test_lock_step_is_named_with_what_a_little_jitter_gives(tmp_path, capsys):
+    """The page's first cluster, without its jitter."""
+    example = PAGE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    path, out = tmp_path / "c.toml", tmp_path / "out.json"
+    for text, locked in ((example, False), (example.replace("cv = 0.05", "cv = 0.0"), True)):
+        path.write_text(text)
+        options = ["--workers", "8", "--folds", "20000", "--json", str(out)]
+        assert main(["simulate", str(path), *options]) == 0
+        (row,) = json.loads(out.read_text())
+        assert ("lock_step" in row) == locked
+        assert ("in lock step" in capsys.readouterr().err) == locked
+    assert row["speedup"] == pytest.approx(1.12, abs=0.01)
+    assert row["lock_step"]["jittered_per_s"] > 1.6 * row["throughput_per_s"]
+
+
+def test_a_minibatch_that_is_quicker_than_its_launch_is_warned_of(capsys):
+    arguments = ["simulate", "docs/runs/clusters/unequal.toml", "--folds", "50"]
+    assert main([*arguments, "--network", "10-10"]) == 0
+    assert "devices.card: a minibatch takes" in capsys.readouterr().err
+    assert main([*arguments, "--network", "429-2048x7-10217"]) == 0
+    assert "devices.card" not in capsys.readouterr().err
+
+
+def test_a_device_without_costs_or_with_a_launch_is_not_too_quick():
+    job = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
+    assert Device(2.0 / LEAST_STEP_S).is_too_quick(job)
+    assert not Device(0.5 / LEAST_STEP_S).is_too_quick(job)
+    assert not Device(2.0 / LEAST_STEP_S, launch_s=1e-6).is_too_quick(job)
+    assert not Device().is_too_quick(job)
