@@ -141,8 +141,9 @@ def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data
 def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
     image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
     shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
-    resting = sorted({run[:SHORT] for row in exhibit.rows for run in row.runs if run in bad})
-    marks = f"† Rests on {', '.join(resting)}, which diverged or failed." if resting else ""
+    resting = {run for row in exhibit.rows for run in row.runs if run in bad}
+    runs = f"{len(resting)} run{'s' * (len(resting) != 1)}"
+    marks = f"† Rests on {runs} that diverged or failed." if resting else ""
     caption = figures.caption(exhibit) if image else ""
     remarks = (exhibit.note, caption, shown.remark if shown else "", marks, _absent(exhibit, image))
     return {

@@ -99,6 +99,16 @@ def test_few_curves_have_bands_and_more_have_whiskers_set_apart():
     assert figures.caption(four).startswith("Whiskers: 95% intervals over 3 seeds.")
 
 
+def test_whiskers_set_apart_lie_within_the_axes():
+    exhibit = replace(CURVES, rows=seeded("abcd", range(5)))
+    with style.canvas() as (figure, axes):
+        series.curves(axes, exhibit)
+        figure.draw_without_rendering()
+        low, high = axes.get_ylim()
+        assert low <= min(row.ci95[0] for row in exhibit.rows)
+        assert high >= max(row.ci95[1] for row in exhibit.rows)
+
+
 def test_single_seeds_are_dots_of_few_points_and_lines_of_many(tmp_path):
     few, many = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, series.FEW + 1))
     assert figures.caption(few).endswith("Dots: single seeds.")
