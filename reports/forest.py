@@ -14,9 +14,19 @@ COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
 BAND, EDGE = "#9db8cf", 0.08
 """Colour of where the paper holds; the share of a row that is left at both its ends."""
 
+ABOUT = (
+    "Every judged quantity with its 95% interval, where it must lie for the paper to hold, and the "
+    "paper's value. The table below has the figures."
+)
 
-def forest() -> Spec:
-    """Every judged quantity on a line of its own scale: value, interval, band, paper's value."""
+
+def forest(rows: Sequence[Spec]) -> Spec:
+    """Every judged quantity on a line of its own scale: value, interval, band, paper's value.
+
+    Args:
+        rows: what `forest_rows` gives; the lines' order is theirs.
+    """
+    names = [row["name"] for row in rows]
     across = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}
 
     def at(field: str) -> Spec:
@@ -29,14 +39,13 @@ def forest() -> Spec:
     tips = ("claim", "quantity", "measured", "interval", "holds", "paper", "verdict")
     return {
         "$schema": SCHEMA,
-        "description": "Every judged quantity with its 95% interval, where it must lie for the "
-        "paper to hold, and the paper's value. The table below has the figures.",
+        "description": ABOUT,
         "data": {"name": "forest"},
         "params": [{"name": "shown", "value": list(VERDICTS)}],
         "transform": [{"filter": "indexof(shown, datum.verdict) >= 0"}],
         "height": {"step": 18},
         "encoding": {
-            "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
+            "y": {"field": "name", "type": "nominal", "sort": names, "title": None},
             "tooltip": [{"field": tip, "type": "nominal"} for tip in tips],
         },
         "layer": [

@@ -179,7 +179,7 @@ def _title(exhibit: Exhibit) -> Spec:
 
 
 def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = True) -> Spec:
-    scale: Spec = {"zero": False, "nice": False} if name == "x" else {"zero": False}
+    scale: Spec = {"zero": False, "nice": False, "padding": 6} if name == "x" else {"zero": False}
     if log and exhibit.draw.get(f"{name}_scale") == "log":
         scale = {"type": "log"}
     if exhibit.draw.get("as") in ("bars", "histogram"):

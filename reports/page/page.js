@@ -63,6 +63,7 @@ function look(width) {
     tickColor: of("--muted"), labelLimit: width < 500 ? 130 : 330, titleLimit: width };
   return {
     background: null, view: { stroke: null }, font: "Georgia, serif", axis,
+    axisQuantitative: { labelOverlap: "greedy", labelSeparation: 8, tickCount: width < 500 ? 5 : 9 },
     legend: { labelColor: of("--ink"), titleColor: of("--ink"), columns: width < 500 ? 1 : 3 },
     title: { color: of("--ink"), fontSize: 13 }, rule: { color: of("--muted") }, point: { color: of("--ink") },
     autosize: { type: "pad" },
@@ -138,6 +139,7 @@ function openRuns(at) {
   });
   const head = ["setting", "seed", "ended", "what sets its configuration apart", "hash"];
   dialog.replaceChildren(
+    element("form", { method: "dialog" }, element("button", {}, "Close")),
     element("h2", { id: "runs-title" }, title),
     element("p", {}, runs.length ? `${runs.length} run${runs.length > 1 ? "s" : ""}.` : "No run is behind it: it was computed."),
     element("p", {}, "Commit ", element("code", {}, state.more.commit), ". Made again by ",
@@ -147,7 +149,6 @@ function openRuns(at) {
       element("tbody", {}, ...body))) : "",
     ...kinds.map((kind) => element("details", {}, element("summary", {}, "What most runs of their kind have"),
       element("p", { class: "mono" }, state.more.usual[kind] || ""))),
-    element("form", { method: "dialog" }, element("button", {}, "Close")),
   );
   dialog.showModal();
 }
@@ -160,7 +161,7 @@ function fillTable(details) {
     element("td", {}, row.paper === null ? "" : String(row.paper)),
     element("td", {}, element("button", { class: "number", "data-at": row.at }, row.told))));
   const head = ["series", exhibit.axes.x || "column", "paper", "measured"];
-  details.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "figures" },
+  details.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `figures of ${exhibit.id}` },
     element("table", {}, element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...rows))));
 }

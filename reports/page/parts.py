@@ -75,10 +75,11 @@ def claims(results: Results, data: Data) -> str:
         [
             tag("h2", escape(data["claims-title"])),
             tag("p", "Every judged quantity on a scale of its own: ● measured, ━ its 95% interval, "
-                "▬ where it must lie for the paper to hold, ◇ the paper's value. Choose which "
-                "verdicts are shown, here and in the table:", class_="note"),
+                "▬ where it must lie for the paper to hold, ◇ the paper's value; lengths of two "
+                "lines are not compared. Choose which verdicts are shown, here and in the table:",
+                class_="note"),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
-            _place("forest", forest.forest()["description"]),
+            _place("forest", forest.ABOUT),
             tag("p", escape(data["claims-legend"]), class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),

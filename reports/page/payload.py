@@ -63,7 +63,8 @@ def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, spe
         f"timeline-{name}": specs.timeline(f"{name}:spans", _lanes(each), each.kinds)
         for name, each in timelines.items()
     }
-    return {"forest": forest.forest(), **made} if results.claims else made
+    rows = forest.forest_rows(results.claims)
+    return {"forest": forest.forest(rows), **made} if rows else made
 
 
 def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:
