@@ -14,7 +14,7 @@ from harness.simulator.workload import Workload
 __all__ = ["Horizon", "history", "horizon_of"]
 
 COST = 1 << 20
-EACH = 256
+EACH = 512
 """Contributions that a long run may cost: `COST`, or of many workers so many each."""
 ENOUGH = 30
 """Occurrences of what is seldom, before a mean over them says anything."""
