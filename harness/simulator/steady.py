@@ -57,8 +57,8 @@ MOST_FOLLOWING = 0.9
 MOST_SAMPLES = 1 << 20
 FEW_FOLDS = 0.01
 """An error of mean staleness that never matters: it may be 0."""
-EQUAL = 1e-9
-"""Relative spread of batches that rounding makes."""
+EQUAL, ROUNDING = 1e-9, 1e-6
+"""Relative spread of batches that rounding makes, and of the sums of long runs."""
 TELLS = 0.05
 """Relative error beyond which a timeline does not tell of the long run."""
 PIECES = 16
@@ -313,7 +313,7 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     error = math.sqrt(squares / (count - 1) / count) / float(below.mean())
     error *= math.sqrt((1.0 + follows) / (1.0 - follows))
     half = float(cast(Any, stats.t).ppf(0.5 + CONFIDENCE / 2.0, count - 1)) * error
-    half += EQUAL * abs(value)
+    half += ROUNDING * abs(value)
     return Estimate(value, value - half, value + half)
 
 
