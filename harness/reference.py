@@ -154,10 +154,11 @@ def device_table(devices: Mapping[str, Device]) -> str:
     """A row a device."""
     rows = [
         f"| `{name}` | {_rate(device.peak_flops_per_s)} | {_rate(device.achieved_flops_per_s)} |"
-        f" {device.half_rate_frames:g} | {_rate(device.memory_bytes_per_s, 'B/s')} |"
+        f" {device.half_rate_frames:g} | {1e6 * device.launch_s:g} µs |"
+        f" {_rate(device.memory_bytes_per_s, 'B/s')} |"
         for name, device in devices.items()
     ]
-    head = "| name | peak | achieved | half rate at | memory |\n|---|---|---|---|---|"
+    head = "| name | peak | achieved | half rate at | launch | memory |\n|---|---|---|---|---|---|"
     return "\n".join([head, *rows])
 
 
