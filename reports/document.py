@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.identity import SHORT
@@ -105,7 +106,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
         "note": claim.note,
         "why": [told for told in (reasons.why(claim), reasons.plain(given)) if told],
         "told-by-parts": told_by_parts,
-        "remarks": [told for told in (*alone, *judged.remarks(claim)) if told],
+        "remarks": [told for told in (*alone, *judged.remarks(replace(claim, because=""))) if told],
         "parts": [
             _judged(part) | {"label": part.label, "test": judged.test_of(part)} for part in parts
         ],

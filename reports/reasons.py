@@ -46,9 +46,9 @@ def given(folder: Path, results: Results) -> dict[str, str]:
 
 
 def why(claim: Claim) -> str:
-    """What the intervals say of a claim that was tested and not reproduced; else nothing."""
+    """What the intervals say of a claim that was not reproduced, or why it is not testable."""
     if claim.verdict not in NEEDS_REASON:
-        return ""
+        return claim.because
     parts = claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.verdict),)
     of = len(parts)
     against = [part for part in parts if part.verdict == "contradicted"]

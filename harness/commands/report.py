@@ -37,5 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
     from reports import build
 
     build(arguments.folder)
-    print(arguments.folder / "report.pdf")
+    for name in ("report.pdf", "report.html"):
+        print(arguments.folder / name)
     return EXIT_DONE

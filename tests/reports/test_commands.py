@@ -17,10 +17,11 @@ def runs_command(folder):
     return runs.run(Namespace(folder=folder, verify=False, csv=False, json=False))
 
 
-def test_report_rebuilds_without_training_and_names_the_file(out, capsys):
+def test_report_rebuilds_without_training_and_names_the_files(out, capsys):
     assert report_command(out) == 0
-    assert capsys.readouterr().out.strip() == str(out / "report.pdf")
-    assert (out / "report.pdf").exists()
+    files = [out / "report.pdf", out / "report.html"]
+    assert capsys.readouterr().out.split() == [str(file) for file in files]
+    assert all(file.exists() for file in files)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "runs"])

@@ -1,4 +1,7 @@
-"""``report.html`` as a reader's browser has it."""
+"""``report.html`` as a reader's browser has it.
+
+It takes longer than other files here: a report is built, and Chromium starts once.
+"""
 
 from __future__ import annotations
 

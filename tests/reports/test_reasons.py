@@ -44,9 +44,10 @@ def test_a_part_that_was_not_measured_is_named():
     assert why(missing) == "No estimate: hours."
 
 
-def test_what_is_reproduced_or_not_testable_has_no_such_reason():
+def test_of_what_is_not_testable_the_reason_is_the_judges_and_reproduced_needs_none():
+    told = why(claim(Quantity("", 1.0, LOW, at_most(0)), undetermined="No machine is named."))
+    assert told == "No machine is named."
     assert not why(claim(Quantity("", 1.0, LOW, BELOW)))
-    assert not why(claim(Quantity("", 1.0, LOW, at_most(0)), undetermined="No machine is named."))
 
 
 def test_results_of_an_earlier_judge_have_reasons_without_bands():
