@@ -1,27 +1,19 @@
-"""The keys of a settings file, from the classes that read it: for documentation and for tests.
-
-    python -m harness.reference docs/clusters.md
-
-writes what lies between the markers of that page anew: the keys of `Cluster`, and the catalogue.
-"""
+"""The keys of a settings file, from the classes that read it: for documentation and for tests."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from harness.simulator.cluster import Cluster
-from harness.simulator.devices import Device, catalogue
+from harness.simulator.devices import Device
 from harness.spec import Limits, Spec, allowed_words, limits_of
 from harness.units import format_quantity
 
-__all__ = ["Key", "cluster_page", "device_table", "keys_of", "markdown", "rewritten"]
+__all__ = ["Key", "device_table", "keys_of", "markdown", "meanings"]
 
 ANY_NAME, ANY_PLACE = "NAME", "[]"
 
@@ -67,7 +59,7 @@ class Key:
 
 def keys_of(spec: type[Spec], path: tuple[str, ...] = ()) -> Iterator[Key]:
     """Every key of a settings class, those of nested tables after the key of their table."""
-    hints, meanings = get_type_hints(spec), _meanings(spec)
+    hints, told = get_type_hints(spec), meanings(spec)
     for entry in fields(spec):
         key = Key(
             path=(*path, entry.name),
@@ -75,7 +67,7 @@ def keys_of(spec: type[Spec], path: tuple[str, ...] = ()) -> Iterator[Key]:
             limits=limits_of(entry),
             required=entry.default is MISSING and entry.default_factory is MISSING,
             default=_default(entry),
-            meaning=meanings.get(entry.name, ""),
+            meaning=told.get(entry.name, ""),
             table=spec,
         )
         yield key
@@ -100,9 +92,9 @@ def _inner(kind: Any, path: tuple[str, ...]) -> tuple[type[Spec], tuple[str, ...
     return (kind, path) if isinstance(kind, type) and issubclass(kind, Spec) else None
 
 
-def _meanings(spec: type[Spec]) -> dict[str, str]:
+def meanings(documented: type) -> dict[str, str]:
     """The entries under ``Attributes:`` of a class's docstring, each on one line."""
-    _, _, section = (inspect.getdoc(spec) or "").partition("Attributes:\n")
+    _, _, section = (inspect.getdoc(documented) or "").partition("Attributes:\n")
     entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
     return {
         name.strip(): re.sub(r"\s+", " ", text).replace("``", "`")
@@ -164,23 +156,3 @@ def device_table(devices: Mapping[str, Device]) -> str:
 
 def _rate(value: float | None, unit: str = "FLOP/s") -> str:
     return "" if value is None else format_quantity(value, unit)
-
-
-def rewritten(page: str, parts: Mapping[str, str]) -> str:
-    """A page with each named part between its own markers."""
-    for name, content in parts.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, _, rest = page.partition(begin)
-        _, _, tail = rest.partition(end)
-        page = f"{head}{begin}\n{content}\n{end}{tail}"
-    return page
-
-
-def cluster_page(page: str) -> str:
-    """``docs/clusters.md`` as it should be."""
-    return rewritten(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(cluster_page(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,25 @@
+"""``python -m harness.reference docs/cli.md``: a page anew; without one, all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.cli import exit_code
+from harness.errors import EXIT_DONE, unknown
+from harness.reference.pages import PAGES, as_it_should_be
+
+
+def main(pages: list[str]) -> int:
+    """Write each page as it should be."""
+    for page in pages or list(PAGES):
+        if page not in PAGES:
+            raise unknown("page", page, PAGES)
+        path = Path(page)
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(as_it_should_be(page, old), encoding="utf-8")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(lambda: main(sys.argv[1:])))

@@ -1,0 +1,51 @@
+"""Which page has which part from the code, between markers or as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from harness.reference.commands import commands
+from harness.reference.keys import device_table, markdown
+from harness.reference.results_schema import results_schema
+from harness.simulator.cluster import Cluster
+from harness.simulator.devices import catalogue
+
+__all__ = ["PAGES", "as_it_should_be", "cluster_page"]
+
+
+def rewritten(page: str, parts: Mapping[str, str]) -> str:
+    """A page with each named part between its own markers."""
+    for name, content in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        head, _, rest = page.partition(begin)
+        _, _, tail = rest.partition(end)
+        page = f"{head}{begin}\n{content}\n{end}{tail}"
+    return page
+
+
+def cluster_page(page: str) -> str:
+    """``docs/clusters.md`` as it should be."""
+    return rewritten(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
+
+
+def command_page(page: str) -> str:
+    """``docs/cli.md`` as it should be."""
+    return rewritten(page, {"commands": commands()})
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    "docs/clusters.md": cluster_page,
+    "docs/cli.md": command_page,
+    "docs/results.schema.json": lambda page: results_schema(),
+}
+"""What makes each page from itself."""
+
+
+def as_it_should_be(name: str, page: str) -> str:
+    """A page with what comes from the code renewed.
+
+    Args:
+        name: of a page of `PAGES`.
+        page: its present text.
+    """
+    return PAGES[name](page)

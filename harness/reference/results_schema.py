@@ -1,0 +1,81 @@
+"""The JSON Schema of ``results.json``, from the dataclasses that are the file.
+
+A key is required if its field has no default: files of older commits lack what came later, and
+are read all the same (`harness.judge.reading`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from harness.judge.results import SCHEMA, Results
+from harness.reference.keys import meanings
+
+__all__ = ["results_schema"]
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+
+
+def results_schema() -> str:
+    """The text of the schema."""
+    definitions: dict[str, Any] = {}
+    top = _object(Results, definitions)
+    top["properties"]["schema"] = {"const": SCHEMA}
+    top["required"].append("schema")
+    head = {"$schema": DRAFT, "title": "results.json of a reproduction"}
+    return json.dumps({**head, **top, "$defs": definitions}, indent=2) + "\n"
+
+
+def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """One dataclass; those it holds are entered in ``definitions``."""
+    hints, told = get_type_hints(kind), meanings(kind)
+    return {
+        "description": (inspect.getdoc(kind) or "").splitlines()[0],
+        "type": "object",
+        "properties": {
+            each.name: {"description": told[each.name], **_kind(hints[each.name], definitions)}
+            for each in fields(kind)
+        },
+        "required": [each.name for each in fields(kind) if _required(each)],
+        "additionalProperties": False,
+    }
+
+
+def _required(entry: Field[Any]) -> bool:
+    return entry.default is MISSING and entry.default_factory is MISSING
+
+
+def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """What a value of an annotated type may be."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in PLAIN:
+        return {"type": PLAIN[hint]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_kind(part, definitions) for part in arguments]}
+    if origin is tuple:
+        return _list(arguments, definitions)
+    if is_dataclass(hint):
+        return _reference(hint, definitions)
+    return {"type": "object"}
+
+
+def _list(arguments: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
+    """``tuple[X, ...]`` is a list of any length, ``tuple[X, Y]`` one of two."""
+    if arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _kind(arguments[0], definitions)}
+    places = [_kind(part, definitions) for part in arguments]
+    return {"type": "array", "prefixItems": places, "items": False, "minItems": len(places)}
+
+
+def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if kind.__name__ not in definitions:
+        definitions[kind.__name__] = {}  # known before it is made, should it hold itself
+        definitions[kind.__name__] = _object(kind, definitions)
+    return {"$ref": f"#/$defs/{kind.__name__}"}
