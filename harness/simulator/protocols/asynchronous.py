@@ -26,7 +26,7 @@ from harness.simulator.protocols.contributing import (
 )
 from harness.simulator.protocols.failing import begin, strike
 from harness.simulator.protocols.recording import Record
-from harness.simulator.protocols.roads import staging_s
+from harness.simulator.protocols.roads import next_to_leave_s, staging_s
 from harness.simulator.protocols.slots import (
     COMPUTED,
     FAULT,
@@ -45,7 +45,6 @@ from harness.simulator.protocols.stages import compute
 from harness.simulator.protocols.travelling import (
     dispatch,
     leave_network,
-    next_to_leave_s,
     place_of,
 )
 

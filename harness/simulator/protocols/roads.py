@@ -15,13 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.simulator import network, star
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import own_links
 from harness.simulator.jit import kernel
-from harness.simulator.network import Traffic, new_traffic, reserve, start
+from harness.simulator.network import Traffic, new_traffic, reserve
+from harness.simulator.star import Star, new_star
 from harness.simulator.topology import wire
 
-__all__ = ["Roads", "is_networked", "new_roads", "send_next", "staging_s"]
+__all__ = [
+    "Roads",
+    "is_networked",
+    "leave",
+    "new_roads",
+    "next_to_leave_s",
+    "send_next",
+    "staging_s",
+]
 
 
 class Roads(NamedTuple):
@@ -29,12 +39,15 @@ class Roads(NamedTuple):
 
     Attributes:
         traffic: what is under way, by slot of its contribution.
+        star: the same where links are fair and few enough kinds of them lie between workers and
+            one server.
         size_bytes: [C] of each slot's parameters.
         sent: [C] messages of a slot's present fetch or push that have been sent.
         staging_bytes_per_s: rate of the copy to or from a pinned buffer.
     """
 
     traffic: Traffic
+    star: Star
     size_bytes: Any
     sent: Any
     staging_bytes_per_s: float
@@ -45,7 +58,7 @@ def is_networked(cluster: Cluster) -> bool:
     return cluster.network is not None and cluster.network.server is not None
 
 
-def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads | None:
+def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads | None:
     """Nothing under way between the workers and the shards; None where no network joins them.
 
     For None a kernel is compiled without what it does on a network.
@@ -53,10 +66,10 @@ def new_roads(cluster: Cluster, workers: int, slots: int, shards: int) -> Roads 
     if cluster.network is None or cluster.network.server is None:
         return None
     rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
+    slots, own = workers * depth, own_links(cluster, workers)
     return Roads(
-        traffic=new_traffic(
-            wire(cluster.network, workers, shards, own_links(cluster, workers)), slots
-        ),
+        traffic=new_traffic(wire(cluster.network, workers, shards, own), slots),
+        star=new_star(cluster.network, workers, shards if own is None else 0, depth),
         size_bytes=np.zeros(slots),
         sent=np.zeros(slots, np.int64),
         staging_bytes_per_s=rate if pageable and rate is not None else np.inf,
@@ -86,7 +99,29 @@ def send_next(
     source, target = (worker, shard) if up else (shard, worker)
     size = roads.size_bytes[place] / shards
     roads.sent[place] += 1
+    if len(roads.star.channels) > 0:
+        star.join(roads.star, place, worker, up, size, now_s)
+        return now_s, np.inf, np.inf
     if wiring.fair:
-        start(roads.traffic, place, source, target, size, now_s)
+        network.start(roads.traffic, place, source, target, size, now_s)
         return now_s, np.inf, np.inf
     return reserve(roads.traffic, place, source, target, size, now_s)
+
+
+@kernel
+def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
+    """When the next message leaves fair links, infinity if none is under way there."""
+    if roads is None or not roads.traffic.wiring.fair:
+        return np.inf
+    if len(roads.star.channels) > 0:
+        return star.next_departure_s(roads.star)
+    return network.next_departure_s(roads.traffic, now_s)
+
+
+@kernel
+def leave(roads: Roads) -> tuple[int, float]:
+    """Take the next message off fair links: its slot, and its latency."""
+    if len(roads.star.channels) > 0:
+        return star.depart(roads.star), roads.star.latency_s
+    place = network.depart(roads.traffic)
+    return place, roads.traffic.flows[place].latency_s

@@ -163,7 +163,7 @@ def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
         workers=people,
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),
         shards=new_shards(shards, workers, count),
-        roads=new_roads(cluster, workers, count, shards),
+        roads=new_roads(cluster, workers, depth, shards),
     )
 
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from harness.simulator.costs import Costs
 from harness.simulator.jit import kernel
-from harness.simulator.network import depart, next_departure_s
-from harness.simulator.protocols.roads import Roads, send_next, staging_s
+from harness.simulator.protocols.roads import Roads, leave, send_next, staging_s
 from harness.simulator.protocols.slots import (
     ABANDONED,
     ENGAGED,
@@ -27,18 +26,9 @@ __all__ = [
     "dispatch",
     "fetch",
     "leave_network",
-    "next_to_leave_s",
     "place_of",
     "push",
 ]
-
-
-@kernel
-def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
-    """When the next message leaves fair links, infinity if none is under way there."""
-    if roads is None or not roads.traffic.wiring.fair:
-        return np.inf
-    return next_departure_s(roads.traffic, now_s)
 
 
 @kernel
@@ -87,15 +77,14 @@ def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules)
     """A message has left fair links; its last byte arrives a latency later."""
     if roads is None:
         return
-    traffic, now_s = roads.traffic, state.clock[0].now_s
-    place = depart(traffic)
+    now_s = state.clock[0].now_s
+    place, latency_s = leave(roads)
     slot = state.slots[place]
     slot.on_link = 0
     if slot.phase == ABANDONED:
         abandoned(state, place)
     else:
-        arrives_s = now_s + traffic.flows[place].latency_s
-        departed(state, roads, costs, rules, place, now_s, arrives_s)
+        departed(state, roads, costs, rules, place, now_s, now_s + latency_s)
 
 
 @kernel

@@ -46,6 +46,7 @@ FAULTS = (
 )
 ROUNDS = Network((Level(2, 100.0, 0.001), Level(4, 1000.0, 0.01)))
 SERVED = Network((Level(2, 10.0), Level(4, 10.0)), server=Level(1, 20.0))
+STAR = Network((Level(1, 10.0), Level(4, 12.0)), server=Level(1, 20.0))
 
 CASES = {
     **{f"server, {name}": ("parameter_server", {"jitter": law}) for name, law in LAWS.items()},
@@ -59,6 +60,7 @@ CASES = {
     "server, bounded": (ParameterServer(bound=2, queue=2), {"jitter": LOGNORMAL}),
     "server, shards": (ParameterServer(shards=3), {"jitter": LOGNORMAL}),
     "server, network": ("parameter_server", {"jitter": LOGNORMAL, "network": SERVED}),
+    "server, star": ("parameter_server", {"jitter": LOGNORMAL, "network": STAR}),
     "averaging": (Averaging(every=5), {"jitter": LOGNORMAL, "network": ROUNDS}),
     "averaging, overlapped": (
         Averaging(every=5, overlap=True),

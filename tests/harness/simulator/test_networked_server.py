@@ -24,6 +24,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
+from harness.simulator import star as star_module
 from harness.simulator.topology import Level, Network
 from harness.simulator.visits import visits
 
@@ -69,6 +70,13 @@ def sequence(timeline):
     return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
 
 
+@pytest.fixture
+def general(monkeypatch):
+    """Fair messages go the general way, one by one, whatever the network."""
+    monkeypatch.setattr(star_module, "shape_of", lambda network, depth: None)
+
+
+@pytest.mark.usefixtures("general")
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -79,6 +87,18 @@ def test_the_sequence_is_simpys_bit_for_bit(run, name, sharing, shards):
     assert sequence(simulation.advance(folds=400)) == expected
 
 
+@pytest.mark.parametrize("workers", [8, 50])
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "blocking switch"])
+def test_by_clocks_the_order_is_simpys_and_the_times_are_but_for_rounding(run, name, workers):
+    simulation = run(TOPOLOGIES[name], workers)
+    assert len(simulation._state.roads.star.channels) == 2
+    expected = simpy_network.NetworkedModel(simulation.cluster, JOB, workers, 3).run(100)
+    found = sequence(simulation.advance(folds=100))
+    assert [row[1:] for row in found] == [row[1:] for row in expected]
+    assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
+
+
+@pytest.mark.usefixtures("general")
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_the_sequence_of_fifty_workers_is_simpys_too(run, sharing):
     simulation = run(with_sharing(TOPOLOGIES["star"], sharing), 50)
@@ -86,6 +106,7 @@ def test_the_sequence_of_fifty_workers_is_simpys_too(run, sharing):
     assert sequence(simulation.advance(folds=500)) == model.run(500)
 
 
+@pytest.mark.usefixtures("general")
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_pageable_buffers_are_copied_once_more_on_both_sides(run, sharing):
     host = Host(staging="pageable", staging_bytes_per_s=16.0)
