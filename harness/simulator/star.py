@@ -165,7 +165,9 @@ def shape_of(network: Network, depth: int) -> Shape | None:
     }
     between = [level for level in limited if level not in own and _rate(level) < most[level]]
     last = _last(network)
-    uneven = any(level.down_bandwidth_bytes_per_s for level in (*limited, network.server or Level()))
+    uneven = any(
+        level.down_bandwidth_bytes_per_s for level in (*limited, network.server or Level())
+    )
     if last is None or len(between) > 1 or uneven:
         return None
     both, rate = last

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numba
 import numpy as np
 import pytest
 import simpy
 
-from harness.simulator import Cluster, Device, Jitter, Server, Simulation, WorkerGroup, Workload
+from harness.simulator import (
+    Cluster,
+    Device,
+    Fault,
+    Jitter,
+    Server,
+    Simulation,
+    WorkerGroup,
+    Workload,
+)
 from harness.simulator.costs import computation_s, costs_of
+from harness.simulator.protocols.backup_workers import BackupWorkers
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
@@ -128,3 +139,26 @@ def test_how_the_cost_of_a_fold_grows_with_the_workers(benchmark):
         "ns_per_fold": each,
         "per_level_over_1000_workers": {n: per_level[n] / per_level[1000] for n in GROWTH},
     }
+
+
+def test_how_the_cost_of_a_round_with_deaths_grows_with_the_workers(benchmark):
+    """`growth_ratio`: a contribution of backup workers among 4,096 over one among 64."""
+    deaths = (Fault("death", mean_s=100.0, down_s=5.0),)
+    contributions = SIMPY_FOLDS if benchmark.disabled else FOLDS
+    simulations = {
+        n: Simulation(replace(cluster_of(n), faults=deaths), BackupWorkers(2), JOB, spans=False)
+        for n in (64, 4096)
+    }
+    nanoseconds = {n: [] for n in simulations}
+
+    def one_round():
+        for workers, simulation in simulations.items():
+            start = time.process_time()
+            rows = len(simulation.advance(folds=contributions // workers).contributions)
+            assert rows >= contributions // workers * (workers // 2)
+            nanoseconds[workers].append(1e9 * (time.process_time() - start) / rows)
+
+    one_round()
+    benchmark.pedantic(one_round, rounds=1 if benchmark.disabled else 9)
+    each = {n: min(times) for n, times in nanoseconds.items()}
+    benchmark.extra_info |= {"growth_ratio": each[4096] / each[64], "ns_a_contribution": each}

@@ -13,6 +13,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.simulator import faults
 from harness.simulator.cluster import Cluster
+from harness.simulator.events import new_tournament, set_leaf
 from harness.simulator.faults import Faults, away_s, instant_s
 from harness.simulator.jit import kernel
 
@@ -35,7 +36,8 @@ class Absences(NamedTuple):
 
     Attributes:
         begun: [1] whether the processes are scheduled.
-        next_s: [P, N] when each process strikes each worker the next time.
+        strikes: [2PN] tournament of when each process strikes each worker the next time; of
+            one instant the process that the file names first, then the worker of least number.
         occurrences: [P, N] how often it has.
         until_s: [N] until when each worker is away.
         leave_s: [N] how long it will be away after what it is doing; 0 if it need not go.
@@ -45,7 +47,7 @@ class Absences(NamedTuple):
     """
 
     begun: Any
-    next_s: Any
+    strikes: Any
     occurrences: Any
     until_s: Any
     leave_s: Any
@@ -64,7 +66,7 @@ def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
     people = workers if processes else 0
     return Absences(
         begun=np.zeros(min(processes, 1), np.int64),
-        next_s=np.full((processes, people), np.inf),
+        strikes=new_tournament(processes * people),
         occurrences=np.zeros((processes, people), np.int64),
         until_s=np.full(people, -np.inf),
         leave_s=np.zeros(people),
@@ -90,21 +92,40 @@ def begin(absences: Absences, processes: Faults, now_s: float) -> None:
         for who in range(len(absences.until_s)):
             time_s = instant_s(processes, process, who, 0, now_s)
             if processes.kind[process] != faults.LATE:
-                absences.next_s[process, who] = time_s
+                expect(absences, process, who, time_s)
             elif time_s < np.inf:
                 absences.until_s[who] = max(absences.until_s[who], time_s)
 
 
 @kernel
+def expect(absences: Absences, process: int, who: int, time_s: float) -> None:
+    """A process strikes a worker the next time at an instant, infinity if never."""
+    place = process * len(absences.until_s) + who
+    set_leaf(absences.strikes, place, time_s, place)
+
+
+@kernel
 def next_strike_s(absences: Absences) -> float:
     """When the next fault strikes, infinity if none does."""
-    first_s = np.inf
-    for process in range(absences.next_s.shape[0]):
-        for who in range(absences.next_s.shape[1]):
-            first_s = min(first_s, absences.next_s[process, who])
+    first_s = absences.strikes[1].time_s if len(absences.strikes) > 0 else np.inf
     for who in range(len(absences.doom_s)):
         first_s = min(first_s, absences.doom_s[who])
     return first_s
+
+
+@kernel
+def first_of(absences: Absences, now_s: float) -> int:
+    """The first in order of processes and workers of what is due at this instant.
+
+    While all stood still several instants may have passed: then all are gone through.
+    """
+    strikes, leaves = absences.strikes, len(absences.strikes) >> 1
+    place = strikes[1].key
+    if strikes[1].time_s < now_s:
+        place = 0
+        while strikes[leaves + place].time_s > now_s:
+            place += 1
+    return place
 
 
 @kernel
@@ -122,11 +143,8 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
             absences.until_s[doomed] = now_s + absences.leave_s[doomed]
             absences.leave_s[doomed] = 0.0
             return doomed
-    process = who = 0
-    while absences.next_s[process, who] > now_s:
-        who += 1
-        if who == absences.next_s.shape[1]:
-            process, who = process + 1, 0
+    place, people = first_of(absences, now_s), len(absences.until_s)
+    process, who = place // people, place % people
     down_s = away_s(processes, process, who, absences.occurrences[process, who])
     notice_s = processes.notice_s[process]
     dies = processes.kind[process] == faults.DEATH and absences.until_s[who] < now_s
@@ -144,7 +162,7 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
         absences.leave_s[who] = max(absences.leave_s[who], down_s)
     absences.occurrences[process, who] += 1
     times, over_s = absences.occurrences[process, who], now_s + notice_s + down_s
-    absences.next_s[process, who] = instant_s(processes, process, who, times, over_s)
+    expect(absences, process, who, instant_s(processes, process, who, times, over_s))
     return who if dies else NOBODY
 
 

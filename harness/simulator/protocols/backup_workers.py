@@ -68,12 +68,14 @@ RETURN = 1 << 37
 CLOCK = np.dtype(
     [
         *CLOCK_FIELDS,
-        *((name, np.int64) for name in ("standing", "under_way", "taken", "arrived", "ready")),
+        *((name, np.int64) for name in ("standing", "under_way", "taken", "coming")),
+        *((name, np.int64) for name in ("arrived", "ready")),
         *(("server_free_s", np.float64), ("fold_s", np.float64)),
     ]
 )
 """Beside the common fields: events in a row at one instant, folds under way (0 or 1),
-contributions taken for it, workers that wait for it, whether it has all, and its end."""
+contributions taken for it, those of its version that are being made, workers that wait for it,
+whether it has all, and its end."""
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("worker", "phase", "step", "read_version", "first_step", "fold")]
@@ -283,6 +285,7 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     task.push_end_s = task.compute_end_s + costs.copy_s + costs.latency_s
     task.step += 1
     clock.dispatched += 1
+    clock.coming += 1
     clock.under_way = 1
     enter(state.arrivals, who, task.push_end_s, task.first_step)
 
@@ -304,6 +307,7 @@ def arrive(
             read(state, costs, limits, who)
             return
     elif task.read_version < clock.version or clock.ready == 1:
+        clock.coming -= task.read_version == clock.version
         task.phase = LATE
         task.fold_end_s = clock.now_s
         drop(record, task)
@@ -317,6 +321,7 @@ def arrive(
         task.fold_end_s = task.fold_start_s + folding_s(costs, who, task.step - 1)
         clock.server_free_s = task.fold_end_s
         clock.taken += 1
+        clock.coming -= 1
         have_all(state, needed)
     state.order[clock.arrived] = who
     clock.arrived += 1
@@ -332,12 +337,10 @@ def drop(record: Record, task: Any) -> None:
 @kernel
 def have_all(state: State, needed: int) -> None:
     """See whether the fold has all that it needs, or all that there will be."""
-    clock, coming = state.clock[0], 0
-    if len(state.absences.begun) == 0:
-        coming = needed - clock.taken
-    elif clock.taken < needed:
-        for task in state.tasks:
-            coming += task.phase == COMPUTING and task.read_version == clock.version
+    clock = state.clock[0]
+    coming = needed - clock.taken
+    if len(state.absences.begun) > 0:
+        coming = clock.coming if clock.taken < needed else 0
     if coming == 0 and clock.taken > 0 and clock.ready == 0:
         clock.ready = 1
         clock.fold_s = max(clock.server_free_s, clock.now_s)
@@ -372,6 +375,7 @@ def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
     who = strike(state.absences, costs.faults, clock.now_s)
     if who != NOBODY and state.tasks[who].phase == COMPUTING:
         state.tasks[who].fold_end_s = clock.now_s
+        clock.coming -= state.tasks[who].read_version == clock.version
         drop(record, state.tasks[who])
         clock.busy -= 1
         go(state, who)
@@ -391,4 +395,4 @@ def fold(state: State, record: Record) -> None:
             counts[1] += 1
             task.phase = LATE
     clock.version += 1
-    clock.taken = clock.ready = clock.under_way = 0
+    clock.taken = clock.coming = clock.ready = clock.under_way = 0
