@@ -20,6 +20,7 @@ from harness.simulator.protocols.slots import (
     FAULT,
     FREE,
     GATED,
+    HELD,
     PUSHING,
     WORKING,
     Rules,
@@ -91,8 +92,9 @@ def lose(
     record.lost[record.counts[1]] = slot
     record.counts[1] += 1
     phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
-    if phase in (WORKING, GATED):
+    if phase == GATED:
         scratch(state.gate, place)
+    if phase in (WORKING, GATED):
         state.workers[slot.worker].mine -= 1
         clock.under_way -= 1
         clock.busy -= 1
@@ -119,5 +121,8 @@ def fail(
             who = state.slots[place].worker
             lose(state, costs, rules, limits, record, place)
             worker = state.workers[who]
-            if worker.status == ENGAGED and worker.computing == 0:
+            if worker.status == HELD:  # by what it had under way: it may go on now
+                scratch(state.held, who)
+                about_to_read(state, who)
+            elif worker.status == ENGAGED and worker.computing == 0:
                 about_to_read(state, who)

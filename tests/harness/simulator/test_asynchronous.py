@@ -286,3 +286,15 @@ def test_a_fault_without_what_it_needs_is_refused(table, words):
 def test_a_fetch_interval_that_splits_a_contribution_is_refused():
     with pytest.raises(UserError, match="multiple of push_every"):
         ParameterServer(push_every=3, fetch_every=4)
+
+
+def test_whom_the_bound_held_goes_on_when_a_failure_takes_what_it_had_under_way(run):
+    """Otherwise all wait for one another for good: nobody's folds are ever counted."""
+    faults = (
+        Fault("server", at_s=(2.0, 4.0, 8.0), down_s=1.0, checkpoint_s=1.0),
+        Fault("death", workers=(2,), mean_s=60.0, down_s=0.5),
+    )
+    simulation = run(workers=3, faults=faults, bound=0, depth=3)
+    timeline = simulation.advance(seconds=200.0)
+    assert len(timeline.restarts) == 3
+    assert np.diff(timeline.folds.time_s, append=200.0).max() < 10.0
