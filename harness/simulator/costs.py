@@ -138,9 +138,16 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
     base = np.resize(whole, workers)
     if cluster.heterogeneity_cv == 0.0:
         return base
-    key = laws.purpose_key(seed, "speed")
-    speeds = [laws.lognormal(key, w, 0, cluster.heterogeneity_cv) for w in range(workers)]
-    return base / np.array(speeds)
+    speeds = np.empty(workers)
+    draw_speeds(laws.purpose_key(seed, "speed"), cluster.heterogeneity_cv, speeds)
+    return base / speeds
+
+
+@kernel
+def draw_speeds(key: Any, cv: float, speeds: Any) -> None:
+    """Fill in each worker's lasting speed."""
+    for worker in range(len(speeds)):
+        speeds[worker] = laws.lognormal(key, worker, 0, cv)
 
 
 def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:

@@ -123,16 +123,17 @@ class ParameterServer(Spec, TimingProtocol):
         """
         if self.shards > 1 and cluster.faults:
             raise UserError(f"shards: {self.shards} is not allowed with faults; allowed: 1")
-        if self.shards * self.depth * workers > MOST_PIECES:
+        if self.shards > 1 and self.shards * self.depth * workers > MOST_PIECES:
             allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
             raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
         own_links = cluster.link.sharing == "none" and not is_networked(cluster)
         if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        state = slots.start(cluster, workers, self.depth, self.shards)
-        if len(state.events) > 2 * slots.MOST_LEAVES:
-            raise UserError(f"workers: {workers} is too many with faults, sharing or settings")
-        return state
+        if slots.leaves(cluster, workers, self.rules) > slots.MOST_LEAVES:
+            most = slots.MOST_LEAVES // slots.leaves(cluster, 1, self.rules)
+            allowed = f"at most {most} with these faults and depth"
+            raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
+        return slots.start(cluster, workers, self.rules)
 
     def wake(self, state: _State) -> None:
         """Idle workers are about to read, at the present time."""

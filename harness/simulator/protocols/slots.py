@@ -114,8 +114,8 @@ class State(NamedTuple):
         events: tournament of slots, then workers and fault processes by worker, or arrivals.
         folds: slots that the server folds, one after another.
         readers: workers that read at the present instant.
-        held: [2N] tournament of workers held by the bound, by their folds.
-        gate: [2C] tournament of slots that wait for room at the server.
+        held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
+        gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
         channels: the link.
         slots: [C] of `SLOT`, ``depth`` a worker.
         workers: [N] of `WORKER`.
@@ -138,32 +138,42 @@ class State(NamedTuple):
     roads: Roads | None
 
 
-def start(cluster: Cluster, workers: int, depth: int, shards: int = 1) -> State:
-    """All workers idle at time 0, version 0."""
-    count = workers * depth
+def leaves(cluster: Cluster, workers: int, rules: Rules) -> int:
+    """How many may have an event pending at once."""
+    timed, arrivals = _timed(cluster), 0
+    if is_networked(cluster) and rules.shards > 1:
+        arrivals = workers * rules.depth * rules.shards
+    return workers * rules.depth + (workers * (1 + timed) if timed else 0) + arrivals
+
+
+def _timed(cluster: Cluster) -> int:
+    return sum(fault.kind != "message" for fault in cluster.faults)
+
+
+def start(cluster: Cluster, workers: int, rules: Rules) -> State:
+    """All workers idle at time 0, version 0; nobody waits where the rules hold nobody up."""
+    count = workers * rules.depth
     slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
-    slots["worker"] = np.repeat(np.arange(workers), depth)
+    slots["worker"] = np.repeat(np.arange(workers), rules.depth)
     people["since_fetch"] = -1
     clock = np.zeros(1, CLOCK)
     clock["parked"] = clock["at_least"] = workers
-    timed = sum(fault.kind != "message" for fault in cluster.faults)
-    channels, arrivals = link.new_channels(cluster.link, count), 0
+    channels = link.new_channels(cluster.link, count)
     if is_networked(cluster):
         channels = channels._replace(sharing=link.NETWORK)
-        arrivals = count * shards if shards > 1 else 0
     return State(
         clock=clock,
-        events=new_tournament(count + (workers * (1 + timed) if timed else 0) + arrivals),
-        folds=new_queue(count if shards == 1 else 0),
+        events=new_tournament(leaves(cluster, workers, rules)),
+        folds=new_queue(count if rules.shards == 1 else 0),
         readers=new_queue(workers),
-        held=new_tournament(workers),
-        gate=new_tournament(count),
+        held=new_tournament(workers if rules.bound >= 0 else 1),
+        gate=new_tournament(count if rules.queue >= 0 else 1),
         channels=channels,
         slots=slots,
         workers=people,
-        occurrences=np.zeros((timed, workers if timed else 0), np.int64),
-        shards=new_shards(shards, workers, count),
-        roads=new_roads(cluster, workers, depth, shards),
+        occurrences=np.zeros((_timed(cluster), workers if _timed(cluster) else 0), np.int64),
+        shards=new_shards(rules.shards, workers, count),
+        roads=new_roads(cluster, workers, rules.depth, rules.shards),
     )
 
 

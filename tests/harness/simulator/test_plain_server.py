@@ -18,7 +18,7 @@ class General(ParameterServer):
     """The parameter server in its general kernel, whatever the link."""
 
     def start(self, cluster, workers):
-        return slots.start(cluster, workers, 1)
+        return slots.start(cluster, workers, self.rules)
 
 
 def both(cluster, job, workers, seed=3):
