@@ -1,0 +1,121 @@
+"""A parameter server and its workers on one link, as processes of SimPy.
+
+Written from the description of the link, not from its kernel: every worker has one of its own,
+or copies follow one another, or those under way have equal parts of it. The durations that
+are drawn are drawn beforehand where speed is measured, and else by the same laws.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+
+import simpy
+
+from harness.simulator import Cluster
+from harness.simulator.costs import computation_s, costs_of, folding_s
+
+
+class Own:
+    """Nobody waits for anybody."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def carry(self, seconds):
+        yield self.env.timeout(seconds)
+
+
+class InTurn:
+    """Copies follow one another."""
+
+    def __init__(self, env):
+        self.env, self.line = env, simpy.Resource(env)
+
+    def carry(self, seconds):
+        with self.line.request() as turn:
+            yield turn
+            yield self.env.timeout(seconds)
+
+
+class Shared:
+    """Copies under way have equal parts: a clock counts what each has had of the link alone."""
+
+    def __init__(self, env):
+        self.env, self.copies, self.clock, self.at = env, [], 0.0, 0.0
+        self.number, self.wakes = count(), 0
+
+    def carry(self, seconds):
+        if self.copies:
+            self.clock += (self.env.now - self.at) / len(self.copies)
+        self.at, ended = self.env.now, self.env.event()
+        heapq.heappush(self.copies, (self.clock + seconds, next(self.number), ended))
+        self.wake()
+        yield ended
+
+    def wake(self):
+        self.wakes += 1
+        if self.copies:
+            wait_s = max(self.copies[0][0] - self.clock, 0.0) * len(self.copies)
+            ends_s, number = self.at + wait_s, self.wakes
+            wake = self.env.timeout(max(ends_s - self.env.now, 0.0))
+            wake.callbacks.append(lambda _: self.end(number))
+
+    def end(self, number):
+        if number == self.wakes:
+            self.clock, _, ended = heapq.heappop(self.copies)
+            self.at = self.env.now
+            ended.succeed()
+            self.wake()
+
+
+LINKS = {"none": Own, "fifo": InTurn, "fair": Shared}
+
+
+class LinkedModel:
+    """Workers, the link, and one server.
+
+    Args:
+        cluster, job, workers, seed: as for a `Simulation`.
+        drawn: (seconds of computing, seconds of the fold) of a worker's step.
+    """
+
+    def __init__(self, cluster: Cluster, job, workers, seed=0, drawn=None):
+        self.costs, self.env = costs_of(cluster, job, workers, seed), simpy.Environment()
+        self.drawn = drawn or (lambda who, k: (self._computing(who, k), self._folding(who, k)))
+        kind = LINKS[cluster.link.sharing]
+        self.down = kind(self.env)
+        self.up = self.down if cluster.link.duplex == "half" else kind(self.env)
+        self.server, self.record = simpy.Resource(self.env), []
+        for who in range(workers):
+            self.env.process(self.worker(who))
+
+    def _computing(self, who, step):
+        return computation_s(self.costs, who, step)
+
+    def _folding(self, who, step):
+        return folding_s(self.costs, who, step)
+
+    def run(self, folds):
+        """(time, worker, staleness) of that many folds in all."""
+        self.goal, self.finished = folds, self.env.event()
+        self.env.run(self.finished)
+        return self.record
+
+    def worker(self, who):
+        env, copy_s, latency_s, step = self.env, self.costs.copy_s, self.costs.latency_s, 0
+        while True:
+            version = len(self.record)
+            compute_s, fold_s = self.drawn(who, step)
+            step += 1
+            yield from self.down.carry(copy_s)
+            yield env.timeout(latency_s)
+            yield env.timeout(compute_s)
+            yield from self.up.carry(copy_s)
+            yield env.timeout(latency_s)
+            with self.server.request() as turn:
+                yield turn
+                yield env.timeout(fold_s)
+            self.record.append((env.now, who, len(self.record) - version))
+            if len(self.record) == self.goal:
+                self.finished.succeed()
