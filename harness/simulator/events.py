@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.jit import kernel
+from harness.simulator.jit import kernel, part
 
 __all__ = [
     "Heap",
@@ -36,6 +36,7 @@ __all__ = [
     "pop",
     "push",
     "scratch",
+    "soon",
     "take",
     "withdraw",
 ]
@@ -219,6 +220,17 @@ def take(queue: Queue) -> tuple[float, int]:
     queue.counts[FIRST] = place + 1 if place + 1 < room else 0
     queue.counts[WAIT] -= 1
     return queue.events[place].time_s, queue.events[place].who
+
+
+@part
+def soon(queue: Queue, ahead: int) -> int:
+    """Whom the event concerns that is so many behind the first, or the last one; -1 if none."""
+    behind = min(ahead, queue.counts[WAIT] - 1)
+    if behind < 0:
+        return -1
+    place = queue.counts[FIRST] + behind
+    room = len(queue.events)
+    return queue.events[place - room if place >= room else place].who
 
 
 @kernel

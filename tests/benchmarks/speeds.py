@@ -9,7 +9,8 @@ same draws, and says how often they agree:
 - SimPy (`simpy_link`), of which durations are drawn before the clock starts.
 
 Then what ``lagbench simulate FILE --workers N`` takes as a whole: once with kernels to compile
-(cold), and again (warm). Loops that round otherwise go apart after some thousand folds on fair links.
+(cold), and again (warm). On fair links loops that round otherwise go apart after some thousand
+folds.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ import numpy as np
 
 from harness.simulator import link
 from harness.simulator.costs import Costs
-from harness.simulator.events import WAIT, head_s, scratch, take
-from harness.simulator.jit import kernel
+from harness.simulator.events import WAIT, Queue, head_s, scratch, soon, take
+from harness.simulator.jit import kernel, part
+from harness.simulator.prefetch import FAR_LEVELS, levels_below_horizon, prefetch
 from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
 from harness.simulator.protocols.contributing import (
     arrive,
@@ -50,12 +51,16 @@ from harness.simulator.protocols.travelling import (
 
 __all__ = ["run"]
 
+AHEAD = 8
+"""Events of a queue between asking for what one needs and its taking place."""
+
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, room: int) -> int:
     """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
     clock, counts = state.clock[0], record.counts
     networked = state.channels.sharing == link.NETWORK
+    levels = levels_below_horizon(len(state.events) >> 1)
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
@@ -85,12 +90,46 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         elif link_s <= min(fold_s, event_s) and networked:
             leave_network(state, state.roads, costs, rules)
         elif link_s <= min(fold_s, event_s):
+            if levels > 0 and way == link.DOWN:
+                fetch_soon(state, state.channels.fetches, FAR_LEVELS)
+            elif levels > 0:
+                fetch_soon(state, state.channels.pushes, 0)
             leave_link(state, costs, rules, way)
         elif fold_s <= event_s:
+            if levels > 0:
+                fetch_soon(state, state.folds, 0)
             fold(state, costs, rules, limits, record, take(state.folds)[1])
         else:
-            happen(state, costs, rules, limits, record, state.events[1].key)
+            key = state.events[1].key
+            happen(state, costs, rules, limits, record, key)
+            if levels > 0:
+                fetch_next(state, key & LEAF, levels)
     return DONE
+
+
+@part
+def fetch_soon(state: State, queue: Queue, levels: int) -> None:
+    """Begin to fetch what the event needs that is some behind the first of a queue."""
+    place = soon(queue, AHEAD)
+    prefetch(state.workers, place // (len(state.slots) // len(state.workers)))
+    fetch_way(state, place, levels)
+
+
+@part
+def fetch_next(state: State, leaf: int, levels: int) -> None:
+    """The same of the event that has come up to the horizon of the tournament."""
+    first = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
+    fetch_way(state, first, FAR_LEVELS)
+
+
+@part
+def fetch_way(state: State, place: int, levels: int) -> None:
+    """Begin to fetch a slot, and the way of its next event up the tournament."""
+    prefetch(state.slots, place)
+    node = (len(state.events) >> 1) + place
+    for _ in range(levels):
+        prefetch(state.events, node)
+        node >>= 1
 
 
 @kernel

@@ -21,7 +21,7 @@ from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
 from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
 from harness.simulator.jit import kernel, loop, part
 from harness.simulator.laws import CONSTANT
-from harness.simulator.prefetch import prefetch
+from harness.simulator.prefetch import FAR_LEVELS, levels_below_horizon, prefetch
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
 
@@ -33,9 +33,6 @@ FETCH, COMPUTE, PUSH, FOLD = range(4)
 
 AHEAD = 16
 """Rows between asking for one and reading it."""
-CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
-"""With more workers than the first, a fold's memory is fetched ahead: when its worker is among
-so many that are next, with so many levels of the tournament."""
 
 CLOCK = np.dtype(
     [
@@ -255,15 +252,6 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
     return DONE
 
 
-@kernel
-def levels_below_horizon(workers: int) -> int:
-    """Levels of the tournament below the `HORIZON`; 0 where a cache holds everything anyhow."""
-    levels = 0
-    while workers > CACHED and (workers >> levels) > HORIZON:
-        levels += 1
-    return levels
-
-
 @part
 def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> None:
     """Begin to fetch what the worker's fold needs that has just come up to the horizon.
@@ -274,7 +262,6 @@ def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> Non
     arrivals, tasks = state.arrivals, state.tasks
     first = arrivals[(len(tasks) + who) >> levels].key & WHO
     prefetch(tasks, first)
-    prefetch(tasks, first + 1)  # a row lies on two lines
     prefetch(costs.compute_s, first)
     place = len(tasks) + first
     for _ in range(FAR_LEVELS):
