@@ -59,5 +59,6 @@ def _value(action: Any) -> str:
 
 def _meaning(action: Any) -> str:
     """The help text as argparse fills it in, in one cell."""
-    told = str(action.help or "") % vars(action)
+    values: dict[str, object] = vars(action)
+    told = str(action.help or "") % values
     return " ".join(told.split()).replace("|", "\\|")
