@@ -320,3 +320,29 @@ def test_a_network_that_costs_nothing_is_serial(size, sharing, shards):
     assert simulation.now_s == 0.0
     with pytest.raises(UserError, match="no time passes"):
         simulation.advance(seconds=1.0)
+
+
+CARDS = {
+    "a card a GPU": Network((Level(4, 50.0, links=4),), server=Level(1, 60.0)),
+    "two cards a node": Network((Level(1, 90.0), Level(4, 40.0, links=2)), server=Level(1, 60.0)),
+    "links inside": Network(
+        (Level(1, 9.0, 0.5, inside=True), Level(4, 50.0)), server=Level(1, 60.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_by_clocks_cards_and_links_inside_a_node_are_what_they_are_message_by_message(
+    run, name, monkeypatch
+):
+    by_clocks = run(CARDS[name])
+    assert len(by_clocks._state.roads.star.channels) == 2
+    monkeypatch.setattr(star_module, "shape_of", lambda network, depth: None)
+    found, expected = (sequence(each.advance(folds=60)) for each in (by_clocks, run(CARDS[name])))
+    assert [row[1:] for row in found] == [row[1:] for row in expected]
+    assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
+
+
+def test_links_of_two_rates_go_message_by_message(run):
+    slower = Network((Level(1, 40.0, down_bandwidth_bytes_per_s=20.0),), server=Level(1, 60.0))
+    assert len(run(slower)._state.roads.star.channels) == 0
