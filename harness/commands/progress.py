@@ -41,6 +41,11 @@ class Progress:
         self.said_s = -EVERY_S
         self.piece = 0
 
+    def foretell(self, seconds: float) -> None:
+        """What all of it will take at least, said if it is long; before anything is done."""
+        if seconds > LONG_S:
+            self.say(f"this will take some {seconds:.2g} s or more")
+
     def next(self, name: str, unit: str, settled: bool = True) -> Callable[[int, int], None]:
         """A further piece begins; what is returned is told the steps done, and how many there are.
 

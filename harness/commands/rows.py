@@ -17,6 +17,7 @@ from harness.commands.memory import refuse_beyond_memory
 from harness.commands.sweep import Point
 from harness.commands.timing import Timing, throughput_per_s, timing_of, timing_of_long_run
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
+from harness.simulator.effort import effort_of
 from harness.simulator.horizon import history, horizon_of
 from harness.simulator.lockstep import jittered, nothing_varies
 from harness.simulator.steady import LongRun, is_transient, long_run
@@ -142,6 +143,8 @@ class _Asked:
             handing = self.protocol.handing(workers)
             each = workers if handing is not None and handing.rounds else 1
             refuse_beyond_memory(f"{folds} folds of {workers} workers", BYTES * each * folds)
+        needed = effort_of(self.cluster, self.protocol, workers, folds).size
+        refuse_beyond_memory(f"{workers} workers' messages", needed)
         hashed = self.arguments.json is not None
         simulation = self._simulation(workers, spans=folds is not None or hashed)
         watch = self.watch(workers, folds is not None)

@@ -96,6 +96,8 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     asked = [(point, *_job(arguments, point)) for point in found]
     progress = Progress(sum(len(counts) for _, _, counts in asked))
 
+    progress.foretell(sum(_seconds(arguments, *each) for each in asked))
+
     def watch(count: int, settled: bool) -> Watch:
         return progress.next(f"{count:,} workers", "folds" if settled else "contributions", settled)
 
@@ -114,6 +116,20 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     _say(table(timings), out)
     _say([*warnings(timings), *_quick(asked)], sys.stderr)
     write_each(_writers(arguments, timings, last, out))
+
+
+def _seconds(
+    arguments: argparse.Namespace, point: Point, workload: Workload, counts: list[int]
+) -> float:
+    """What the worker counts of a cluster take, roughly and at least."""
+    from harness.simulator.effort import effort_of
+
+    del workload
+    protocol, found = protocols.protocol(arguments), 0.0
+    for count in counts:
+        folds = protocols.folds(arguments, point.cluster, count)
+        found += effort_of(point.cluster, protocol, count, folds).seconds
+    return found
 
 
 def _idle(
