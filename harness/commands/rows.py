@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from harness.commands import protocols
-from harness.commands.memory import refuse_beyond_memory
 from harness.commands.sweep import Point
 from harness.commands.timing import Timing, throughput_per_s, timing_of, timing_of_long_run
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
-from harness.simulator.effort import effort_of
 from harness.simulator.horizon import history, horizon_of
 from harness.simulator.lockstep import jittered, nothing_varies
 from harness.simulator.steady import LongRun, is_transient, long_run
@@ -27,8 +25,6 @@ __all__ = ["ONCE", "Row", "Watch", "rows"]
 
 ONCE = 10_000
 """Folds from the start of a cluster that has no long run."""
-BYTES = 500.0
-"""Of memory that a contribution takes in a timeline that is kept: measured, 200 to 590."""
 ALONE = 20
 """Minibatches for which one worker is timed, at least, where workers fail."""
 FIRST, LAST = 1 << 8, 1 << 16
@@ -139,12 +135,6 @@ class _Asked:
         folds = protocols.folds(self.arguments, self.cluster, workers)
         if folds is None and history(self.cluster):
             folds = ONCE
-        if folds is not None:
-            handing = self.protocol.handing(workers)
-            each = workers if handing is not None and handing.rounds else 1
-            refuse_beyond_memory(f"{folds} folds of {workers} workers", BYTES * each * folds)
-        needed = effort_of(self.cluster, self.protocol, workers, folds).size
-        refuse_beyond_memory(f"{workers} workers' messages", needed)
         hashed = self.arguments.json is not None
         simulation = self._simulation(workers, spans=folds is not None or hashed)
         watch = self.watch(workers, folds is not None)

@@ -121,15 +121,22 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
 def _seconds(
     arguments: argparse.Namespace, point: Point, workload: Workload, counts: list[int]
 ) -> float:
-    """What the worker counts of a cluster take, roughly and at least."""
+    """What the worker counts of a cluster take, roughly and at least.
+
+    Raises:
+        UserError: one of them needs more memory than there is.
+    """
+    from harness.commands.memory import refuse_beyond_memory
     from harness.simulator.effort import effort_of
 
     del workload
-    protocol, found = protocols.protocol(arguments), 0.0
+    protocol, seconds = protocols.protocol(arguments), 0.0
     for count in counts:
         folds = protocols.folds(arguments, point.cluster, count)
-        found += effort_of(point.cluster, protocol, count, folds).seconds
-    return found
+        effort = effort_of(point.cluster, protocol, count, folds)
+        refuse_beyond_memory(f"{count} workers", effort.size)
+        seconds += effort.seconds
+    return seconds
 
 
 def _idle(

@@ -17,12 +17,14 @@ MESSAGE_S, CONTRIBUTION_S = 1.1e-6, 1.0e-6
 of 2023, 0.7 to 1.5 and 0.1 to 5 microseconds."""
 MESSAGE_BYTES = 64.0
 """Memory of a message of a round: measured, about 50."""
+KEPT_BYTES = 500.0
+"""Memory of a contribution in a timeline that is kept: measured, 200 to 590."""
 LEAST_FOLDS = 320
 """Of a long run, which may need many times as many."""
 
 
 class Effort(NamedTuple):
-    """Processor seconds, and bytes of memory beside the timeline's."""
+    """Processor seconds, and bytes of memory: of a timeline that is kept, of a round's messages."""
 
     seconds: float
     size: float
@@ -44,7 +46,8 @@ def effort_of(
     each = workers if handing is not None and handing.rounds else 1
     messages = _messages(cluster, protocol, workers) if isinstance(protocol, Averaging) else 0
     seconds = rounds * (each * CONTRIBUTION_S + messages * MESSAGE_S)
-    return Effort(seconds, messages * MESSAGE_BYTES)
+    kept = 0 if folds is None else folds * each
+    return Effort(seconds, messages * MESSAGE_BYTES + kept * KEPT_BYTES)
 
 
 def _messages(cluster: Cluster, protocol: Averaging, workers: int) -> int:
