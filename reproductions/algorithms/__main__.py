@@ -20,6 +20,7 @@ from harness.signals import ended_by_signals
 from harness.store import Run
 from harness.store.atomic import writable_folder
 from reproductions.algorithms.experiments import (
+    BASELINE,
     CLUSTERS,
     CORPUS,
     METHODS,
@@ -54,12 +55,16 @@ def _main(asked: argparse.Namespace) -> int:
     rungs = climbed(lambda rungs: _errors(cells, rungs, asked), list(cells))
     rates = {name: _rate(cells[name], rung) for name, rung in rungs.items()}
     runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)
+    found = {
+        cell: [runs[name, rates[name], seed] for seed in SEEDS] for name, cell in cells.items()
+    }
     table = {
-        cell: Measured(rates[name], [runs[name, rates[name], seed] for seed in SEEDS])
+        cell: Measured(rates[name], found[cell], found[BASELINE, cell[1]])
         for name, cell in cells.items()
     }
     write(table, asked.out / "table.csv")
-    print(markdown(asked.out / "table.csv"), end="")
+    for cluster in CLUSTERS:
+        print(f"{cluster}\n\n{markdown(asked.out / 'table.csv', cluster)}")
     return EXIT_DONE
 
 

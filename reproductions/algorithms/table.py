@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judge.interval import Interval
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import mean_ci, paired_difference_ci
 from harness.store import Run
-from reproductions.algorithms.experiments import METHODS, TARGET, TIMED_MINIBATCHES
+from reproductions.algorithms.experiments import BASELINE, TARGET, WIDER
 
 ERROR = "dev_frame_error/iterate"
 COLUMNS = (
-    *("method", "cluster", "rate", "reached", "seconds", "seconds_half_width"),
-    *("error", "error_half_width", "runs"),
+    *("method", "cluster", "rate", "reached", "reached_wider", "seconds", "seconds_half_width"),
+    *("error", "error_half_width", "more_error", "more_error_half_width", "runs"),
 )
 Cell = tuple[str, str]
 """A method and a cluster."""
@@ -29,25 +29,30 @@ class Measured:
     Attributes:
         rate: that was found.
         runs: one a seed, finished.
+        baseline: the runs of `BASELINE` on the same cluster.
     """
 
     rate: float
     runs: Sequence[Run]
-
-    @property
-    def reached_s(self) -> list[float]:
-        """When each run that reached the target first read an error that low."""
-        return [s for run in self.runs if math.isfinite(s := seconds_to(run, TARGET))]
+    baseline: Sequence[Run]
 
     def row(self, cell: Cell) -> list[str]:
-        """Of `COLUMNS`; a mean over fewer than all seeds is not given."""
-        reached = self.reached_s
-        whole = len(reached) == len(self.runs)
-        seconds = _told(mean_ci(reached), 4) if whole else ["", ""]
-        error = _told(mean_ci([error_of(run) for run in self.runs]), 4)
-        names = " ".join(run.hash[:12] for run in self.runs)
-        told = f"{len(reached)} of {len(self.runs)}"
-        return [*cell, f"{self.rate:g}", told, *seconds, *error, names]
+        """Of `COLUMNS`; seconds are to the wider target, and given if all seeds reached it."""
+        errors, theirs = ([error_of(run) for run in runs] for runs in (self.runs, self.baseline))
+        seconds = [seconds_to(run, WIDER) for run in self.runs]
+        whole = all(map(math.isfinite, seconds))
+        return [
+            *(*cell, f"{self.rate:g}", self._reached(TARGET), self._reached(WIDER)),
+            *(_told(mean_ci(seconds), 1) if whole else ["", ""]),
+            *_told(100 * mean_ci(errors), 2),
+            *_told(100 * paired_difference_ci(errors, theirs), 2),
+            " ".join(run.hash[:12] for run in self.runs),
+        ]
+
+    def _reached(self, target: float) -> str:
+        """How many seeds did."""
+        reached = sum(math.isfinite(seconds_to(run, target)) for run in self.runs)
+        return f"{reached} of {len(self.runs)}"
 
 
 def error_of(run: Run) -> float:
@@ -70,27 +75,25 @@ def write(table: Mapping[Cell, Measured], path: Path) -> None:
         writer.writerows(measured.row(cell) for cell, measured in table.items())
 
 
-def markdown(path: Path) -> str:
-    """The page's table from the CSV: a row a method, two columns a cluster."""
+def markdown(path: Path, cluster: str) -> str:
+    """A cluster's table for the page, from the CSV: a row a method."""
     with path.open(encoding="utf-8", newline="") as file:
-        rows = {(row["method"], row["cluster"]): row for row in csv.DictReader(file)}
-    heads = [f"{name}: {what}" for name in TIMED_MINIBATCHES for what in ("seconds", "error")]
-    lines = [["algorithm", *heads], ["---"] * (1 + len(heads))]
-    for method in METHODS:
-        cells = (rows[method, cluster] for cluster in TIMED_MINIBATCHES)
-        lines.append([method, *(text for row in cells for text in _cells(row))])
+        rows = [row for row in csv.DictReader(file) if row["cluster"] == cluster]
+    heads = ["algorithm", f"reached {TARGET:.0%}", f"seconds to {WIDER:.0%}", "error, %"]
+    lines = [[*heads, f"more than {BASELINE}"], ["---"] * (1 + len(heads))]
+    for row in rows:
+        means = [_cell(row, name) for name in ("seconds", "error", "more_error")]
+        means[0] = means[0] or row["reached_wider"]
+        lines.append([row["method"], row["reached"], *means])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _cells(row: Mapping[str, str]) -> tuple[str, str]:
-    seconds = (
-        f"{row['seconds']} ± {row['seconds_half_width']}" if row["seconds"] else row["reached"]
-    )
-    percent = (100 * float(row[name]) for name in ("error", "error_half_width"))
-    return seconds, "{:.1f} ± {:.1f}%".format(*percent)
+def _cell(row: Mapping[str, str], name: str) -> str:
+    """A mean with half its interval; nothing where there is none."""
+    return f"{row[name]} ± {row[f'{name}_half_width']}" if row[name] else ""
 
 
-def _told(found: Interval, digits: int) -> list[str]:
+def _told(found: Interval, places: int) -> list[str]:
     """A mean and half its interval's width."""
     half = (found.high - found.low) / 2
-    return [f"{found.estimate:.{digits}g}", f"{half:.{digits - 2}g}"]
+    return [f"{found.estimate:.{places}f}", f"{half:.{places}f}"]

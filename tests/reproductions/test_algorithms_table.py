@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,10 @@ from harness.algorithms.catalogue import Algorithm
 from harness.spec import dataclasses_below
 from reproductions.algorithms.experiments import CLUSTERS, METHODS, SEEDS, workers_of
 from reproductions.algorithms.sweep import climbed
+from reproductions.algorithms.table import markdown
 from reproductions.paper import DEVELOPMENT
 
+ROOT = Path(__file__).parents[2]
 OLDER = {"AveragedSgd"}
 """Compared in paper 1."""
 
@@ -20,6 +23,12 @@ def test_every_algorithm_is_compared():
     own = (kind for kind in dataclasses_below(Algorithm) if kind.__module__.startswith("harness."))
     compared = {type(method.algorithm(4)).__name__ for method in METHODS.values()}
     assert compared | OLDER == {kind.__name__ for kind in own}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_page_has_the_table_that_was_measured(cluster):
+    measured = ROOT / "reports" / "published" / "algorithms" / "table.csv"
+    assert markdown(measured, cluster) in (ROOT / "docs" / "algorithms.md").read_text("utf-8")
 
 
 def test_rates_are_found_on_other_data_than_is_reported():
