@@ -11,6 +11,8 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.clipped_sgd import ClippedSgd
+from harness.algorithms.coders import TopK
+from harness.algorithms.compressed import Compressed
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.delayed_nesterov import DelayedNesterov
 from harness.algorithms.eager_diloco import EagerDiLoCo
@@ -36,6 +38,7 @@ EVERY = {
         *(ClippedSgd(0.5), PartialFolds(), AsyncDescent(INNER), FedBuff(INNER, 3)),
         *(DelayedNesterov(INNER, 3), ElasticDiLoCo(INNER, fragments=2, quorum=2), Easgd(INNER)),
         *(GradientAveraging(INNER), ModelAveraging(INNER, outer=OuterNesterov())),
+        *(Compressed(ModelAveraging(INNER), TopK(0.5)),),
         *(StreamingDiLoCo(INNER, fragments=3, mixing=0.5), EagerDiLoCo(4, INNER)),
     )
 }
