@@ -12,6 +12,7 @@ from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, fsdd_connected, samromur
 from data_synth.storage import load, save
 from harness.errors import UserError, unknown
+from harness.plugins import discovered
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
@@ -66,12 +67,13 @@ def load_corpus(
         raise unknown("--scale", scale, SCALES)
     if name not in CORPORA and Path(name).is_dir():
         return replace(load(Path(name)), name=name)
-    if name not in CORPORA:
-        raise unknown("--corpus", name, [*CORPORA, "the folder of a saved corpus"])
+    known = {**CORPORA, **discovered("corpora")}
+    if name not in known:
+        raise unknown("--corpus", name, [*known, "the folder of a saved corpus"])
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}
-    return CORPORA[name](scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
+    return known[name](scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 
 def make_corpus(

@@ -31,6 +31,10 @@ __all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
+    "check-algorithm": (
+        "harness.commands.check_algorithm",
+        "does an algorithm keep what every algorithm promises?",
+    ),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
     "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
     "replay": ("harness.commands.replay", "a recorded run again, in the order it happened"),

@@ -28,6 +28,7 @@ from harness.network import Minibatch, Network
 from harness.simulator import (
     Averaging,
     Cluster,
+    Fault,
     ParameterServer,
     Simulation,
     Timeline,
@@ -44,6 +45,7 @@ __all__ = [
     "Cluster",
     "Constant",
     "Exponential",
+    "Fault",
     "Halving",
     "Memory",
     "Method",
@@ -60,6 +62,7 @@ __all__ = [
     "Tolerated",
     "UserError",
     "Workload",
+    "cluster_of",
     "compare",
     "load",
     "simulate",

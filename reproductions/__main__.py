@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.kernels import notice
+from harness.plugins import discovered
 from harness.signals import ended_by_signals
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def run(asked: argparse.Namespace) -> int:
         UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
         KeyboardInterrupt: stopped; the same command goes on.
     """
-    if asked.paper not in PAPERS:
-        raise unknown("paper", asked.paper, PAPERS)
+    if asked.paper not in PAPERS and asked.paper not in discovered("papers"):
+        raise unknown("paper", asked.paper, [*PAPERS, *discovered("papers")])
     if asked.scale not in (None, *SCALES):
         raise unknown("--scale", asked.scale, SCALES)
     # Only now: nobody waits for torch to be told of a misspelt word.
@@ -93,7 +94,8 @@ def run(asked: argparse.Namespace) -> int:
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
 
-    paper: Paper = import_module(PAPERS[asked.paper]).PAPER
+    known = PAPERS.get(asked.paper)
+    paper: Paper = import_module(known).PAPER if known else discovered("papers")[asked.paper]
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)

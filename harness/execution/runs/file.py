@@ -22,6 +22,7 @@ from harness.execution.runs import config as frames
 from harness.execution.runs import sequence
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
+from harness.plugins import discovered, imported
 from harness.simulator import Averaging, ParameterServer, load_cluster
 from harness.spec import KIND, build, dataclasses_below, load_toml
 
@@ -29,6 +30,8 @@ Table = dict[str, Any]
 Config = TypeVar("Config", bound=RunConfig | SequenceConfig)
 CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
 FRAMES = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
+IMPORT = "import"
+"""The key that names modules with algorithms or protocols of the user's."""
 FOLLOWS = ("fingerprint", "device", "format")
 """Fields that are no choice of the file's."""
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
@@ -73,6 +76,8 @@ def spec_of(table: Mapping[str, object], where: str) -> type[RunConfig] | type[S
     Raises:
         UserError: it names none.
     """
+    for group in ("algorithms", "protocols"):
+        discovered(group)
     named = table.get(KIND, RunConfig.__name__)
     for spec in KINDS:
         if spec.__name__ == named:
@@ -103,6 +108,7 @@ def load_run(
     """
     reader = KINDS[spec]
     table: Table = {**CORPUS, **reader.usual, **load_toml(path)}
+    _import(path, table.pop(IMPORT, []))
     _refuse(path, [name for name in FOLLOWS if name in table])
     layers = reader.network(path, table).get("hidden")
     corpus = load_corpus(
@@ -119,6 +125,15 @@ def load_run(
         table["seed"] = seed
     table |= {"fingerprint": corpus.fingerprint, "device": device}
     return RunFile(build(spec, reader.complete(table), str(path)), corpus)
+
+
+def _import(path: Path, names: object) -> None:
+    """What the file imports, and what is installed, before its classes are looked up."""
+    if not isinstance(names, list):
+        raise UserError(f"{path}: {IMPORT}: {names!r} is not allowed; allowed: a list of modules")
+    imported(cast(list[object], names), f"{path}: {IMPORT}", path.parent)
+    for group in ("algorithms", "protocols"):
+        discovered(group)
 
 
 # -- training on frames ----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError, unknown
+from harness.plugins import discovered
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.spec import build, dataclasses_below
@@ -76,6 +77,7 @@ def method_of(asked: Asked) -> Method:
 def _named(name: str) -> Algorithm:
     if name in NAMES:
         return NAMES[name]
+    discovered("algorithms")
     classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
     if name not in classes:
         raise unknown("algorithm", name, [*NAMES, *classes])

@@ -1,0 +1,39 @@
+"""`lagbench check-algorithm`: does an algorithm keep what every algorithm promises?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("name", help="its class, or a short name such as async")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that defines it, e.g. of a file in this folder; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask every promise and say which are kept; 3 if one is not."""
+    from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
+    from harness.execution.jobs.contract import answers
+    from harness.execution.runs.methods import method_of
+    from harness.plugins import imported
+
+    imported(arguments.modules, "--import", Path.cwd())
+    algorithm = method_of(arguments.name).algorithm
+    print(f"{type(algorithm).__name__}: {algorithm}")
+    found = list(answers(algorithm))
+    for answer in found:
+        print(f"{'kept  ' if answer.kept else 'BROKEN'}  {answer.promise}")
+        if answer.told:
+            print(f"        {answer.told}")
+    return EXIT_DONE if all(answer.kept for answer in found) else EXIT_RUN_FAILED

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.catalogue import Algorithm
+from harness.execution.jobs.contract import answers
+from harness.execution.runs.methods import NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_with_the_harness_keeps_every_promise(name):
+    broken = [answer for answer in answers(NAMES[name]) if not answer.kept]
+    assert broken == []
+
+
+@dataclass(frozen=True)
+class Counting(AsyncSgd):
+    """Keeps its own count, which no checkpoint sees."""
+
+    seen: list[int] = field(default_factory=list)
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        self.seen.append(1)
+        server.model.sub_(contributions.sum(0), alpha=rate / len(self.seen))
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Guessing(AsyncSgd):
+    """Draws from a generator that nobody names."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        server.model.sub_(contributions.sum(0) * torch.rand(()), alpha=rate)
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Sharing(AsyncSgd):
+    """Trains on what it was given, and makes no versions."""
+
+    def start(self, model):
+        found = super().start(model)
+        found.model = model
+        return found
+
+
+@dataclass(frozen=True)
+class Hurrying(AsyncSgd):
+    """Several folds in a row are not what they are one by one."""
+
+    def fold_turns(self, server, turns, rate):
+        super().fold_turns(server, turns, 2.0 * rate)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "promise"),
+    [
+        (Counting(), "state is the server's"),
+        (Guessing(), "the same folds give the same bytes"),
+        (Sharing(), "every fold makes one version"),
+        (Hurrying(), "folds in a row"),
+        (Hurrying(), "serial method"),
+    ],
+)
+def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
+    broken = [answer.promise for answer in answers(algorithm) if not answer.kept]
+    assert any(promise in each for each in broken), broken
