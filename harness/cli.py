@@ -31,6 +31,10 @@ __all__ = ["COMMANDS", "Parser", "exit_code", "main"]
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
+    "compare-algorithms": (
+        "harness.commands.compare_algorithms",
+        "one run file with several algorithms, numbers of workers and seeds",
+    ),
     "check-algorithm": (
         "harness.commands.check_algorithm",
         "does an algorithm keep what every algorithm promises?",

@@ -44,6 +44,11 @@ def digest_of_code(value: object) -> str:
     return sha.hexdigest()
 
 
+def from_outside(value: object) -> bool:
+    """Whether an object is of a class that no ``FORMAT`` of ours speaks for."""
+    return value is not None and type(value).__module__.partition(".")[0] not in OWN
+
+
 def digest_of_state(module: nn.Module) -> str:
     """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
     sha = hashlib.sha256()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import lagbench
+from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.jobs.rates import TUNING_SEED
 from tests.modules import mlp, points
 
@@ -24,6 +25,10 @@ device = "card"
 [devices.card]
 launch_s = 0.01
 """
+
+
+class Outside(AsyncSgd):
+    """An algorithm that is not of the tree."""
 
 
 @pytest.fixture
@@ -213,3 +218,28 @@ def test_the_break_point_lies_between_what_was_tolerated_and_what_was_not(usual,
     assert (told["tolerated"], told["broken"]) == (found.tolerated, found.broken)
     assert "tolerated up to" in files["report.md"].read_text(encoding="utf-8")
     assert files["tolerance.png"].stat().st_size > 1000
+
+
+def test_the_code_of_an_algorithm_from_outside_is_part_of_the_identity(usual):
+    x, y = points(80)
+
+    def run(algorithm) -> dict:
+        small = {**usual, "passes": 1}
+        found = lagbench.train(
+            mlp, functional.cross_entropy, (x, y), algorithm=algorithm, rate=0.1, seeds=1, **small
+        )
+        return found.runs[0].config
+
+    assert "code" not in run("async")
+    assert run(Outside())["code"].keys() == {"algorithm"}
+
+
+def test_an_optimizer_goes_by_name_and_its_misspelling_in_one_line(usual):
+    x, y = points()
+    loss = functional.cross_entropy
+    found = lagbench.train(
+        mlp, loss, (x, y), algorithm="averaging:4", optimizer="adamw", rate=0.01, seeds=1, **usual
+    )
+    assert found.runs[0].config["algorithm"]["descent"]["is"] == "AdamW"
+    with pytest.raises(lagbench.UserError, match="optimizer: unknown 'adam'"):
+        lagbench.train(mlp, loss, (x, y), optimizer="adam", rate=0.01, **usual)

@@ -73,6 +73,17 @@ class Grid:
             for workers in sorted(set(self.workers))
         ]
 
+    def known(self) -> dict[str, TrainingConfig[Any]]:
+        """Every configuration, by what people call it, where no rate is to be found."""
+        found: dict[str, TrainingConfig[Any]] = {}
+        for method in self.methods:
+            for workers in self.workers:
+                rate = self._given(method)
+                for seed in self.seeds if rate is not None else ():
+                    called = f"{method.label}, {_workers(workers)}, seed {seed}"
+                    found[called] = self.configure(method, workers, rate or 0.0, seed)
+        return found
+
     def cell(self, method: Method, workers: int, obtain: Obtain) -> Compared:
         """One method with one number of workers: its rate, then a run for each seed."""
         rate, sweep = self._rate(method, workers, obtain)
@@ -82,10 +93,8 @@ class Grid:
         return Compared(method.label, workers, rate, tuple(runs), configs[0].judged, sweep)
 
     def _rate(self, method: Method, workers: int, obtain: Obtain) -> tuple[float, Swept | None]:
-        if isinstance(self.rates, Mapping):
-            return self.rates[method.label], None
-        if self.rates is not None:
-            return self.rates, None
+        if (given := self._given(method)) is not None:
+            return given, None
 
         def error_at(rate: float) -> float:
             config = self.configure(method, workers, rate, TUNING_SEED)
@@ -95,6 +104,10 @@ class Grid:
         found = swept(self._guess(method, workers), error_at)
         self._found[method.label, workers] = found
         return found.rate, found
+
+    def _given(self, method: Method) -> float | None:
+        """The rate that was given for a method; None if it is to be found."""
+        return self.rates[method.label] if isinstance(self.rates, Mapping) else self.rates
 
     def _guess(self, method: Method, workers: int) -> float:
         """Linearly scaled from what was found with the nearest fewer workers."""

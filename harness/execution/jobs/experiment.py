@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 
 from torch import nn
 
+from harness.algorithms.local_optimizer import LocalOptimizer
 from harness.algorithms.schedules import Constant, Schedule
 from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of
@@ -25,7 +26,7 @@ from harness.execution.jobs.grid import Report
 from harness.execution.jobs.step_time import StepConfig, counted_flops
 from harness.execution.runs.device import resolve
 from harness.execution.runs.executed import Progress, executed
-from harness.execution.runs.methods import Asked, Method, method_of
+from harness.execution.runs.methods import Asked, Method, method_of, optimised
 from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage, TrainingConfig
@@ -54,6 +55,8 @@ class Settings(TypedDict, total=False):
         seeds: how many, or which: of data order, timing and initial parameters (of a model that
             is made by a function).
         guess: the first rate that is tried.
+        optimizer: what makes a worker's steps of its gradients: ``"momentum"``, ``"adamw"``,
+            ``"muon"`` or a `LocalOptimizer`; its state is the worker's. None for plain gradients.
         schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
         step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
             to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
@@ -71,6 +74,7 @@ class Settings(TypedDict, total=False):
     evaluations: int
     seeds: int | Sequence[int]
     guess: float
+    optimizer: str | LocalOptimizer | None
     schedule: Callable[[float], Schedule]
     step_seconds: float | Literal["measure", "count"]
     target: float | None
@@ -87,6 +91,7 @@ USUAL: Settings = {
     "evaluations": 10,
     "seeds": 3,
     "guess": 0.1,
+    "optimizer": None,
     "schedule": Constant,
     "step_seconds": "measure",
     "target": None,
@@ -155,7 +160,8 @@ class Experiment:
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """What is compared."""
-        named = [method_of(each) for each in methods]
+        optimizer = self.settings.optimizer
+        named = [optimised(method_of(each), optimizer) for each in methods]
         if not (named and workers and self.seeds):
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
         guess = self.settings.guess

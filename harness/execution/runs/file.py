@@ -9,7 +9,7 @@ cluster file, relative to the run file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -93,6 +93,7 @@ def load_run(
     seed: int | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
+    changes: Sequence[tuple[tuple[str, ...], object]] = (),
 ) -> RunFile[Config]:
     """Read a run file and load its corpus.
 
@@ -102,12 +103,15 @@ def load_run(
         seed: in place of the file's; not of the run that a sequence training starts from.
         device: where it is executed.
         progress: told when a corpus is made.
+        changes: values in place of the file's, each with the way to its key.
 
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
     """
     reader = KINDS[spec]
     table: Table = {**CORPUS, **reader.usual, **load_toml(path)}
+    for steps, value in changes:
+        _put(path, table, steps, value)
     _import(path, table.pop(IMPORT, []))
     _refuse(path, [name for name in FOLLOWS if name in table])
     layers = reader.network(path, table).get("hidden")
@@ -125,6 +129,16 @@ def load_run(
         table["seed"] = seed
     table |= {"fingerprint": corpus.fingerprint, "device": device}
     return RunFile(build(spec, reader.complete(table), str(path)), corpus)
+
+
+def _put(path: Path, table: Table, steps: Sequence[str], value: object) -> None:
+    """Set a dotted key; tables on the way are made, and whether it is allowed is seen later."""
+    here: Any = table
+    for step in steps[:-1]:
+        here = here.setdefault(step, {}) if isinstance(here, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(here, dict):
+        raise UserError(f"{path}: {'.'.join(steps)}: no key; allowed: a key of a table")
+    here[steps[-1]] = value
 
 
 def _import(path: Path, names: object) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from harness.algorithms.catalogue import (
+    AdamW,
     Algorithm,
+    AsyncDescent,
     AsyncSgd,
     AveragedSgd,
     GradientAveraging,
+    LocalOptimizer,
     ModelAveraging,
+    Momentum,
+    Muon,
 )
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError, unknown
@@ -27,6 +33,11 @@ NAMES: dict[str, Algorithm] = {
     "diloco": ModelAveraging(outer=OuterNesterov()),
 }
 """What short names stand for; every algorithm's class name stands for its defaults."""
+OPTIMIZERS: dict[str, LocalOptimizer] = {
+    "momentum": Momentum(),
+    "adamw": AdamW(),
+    "muon": Muon(),
+}
 MOST_STEPS = 2**20
 
 
@@ -72,6 +83,35 @@ def method_of(asked: Asked) -> Method:
     name, _, number = asked.partition(":")
     algorithm = _named(name)
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
+
+
+def optimised(method: Method, optimizer: str | LocalOptimizer | None) -> Method:
+    """The same with an optimizer for its workers' steps; their rates are of its directions.
+
+    Args:
+        method: whose algorithm has a ``descent``, or is plain asynchronous SGD.
+        optimizer: a name, or one; None leaves the method as it is.
+
+    Raises:
+        UserError: an unknown name, or an algorithm whose workers take no steps of their own.
+
+    Example:
+        >>> optimised(method_of("async"), "momentum").algorithm
+        AsyncDescent(descent=Momentum(momentum=0.9, nesterov=False))
+    """
+    if optimizer is None:
+        return method
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", optimizer, OPTIMIZERS)
+        optimizer = OPTIMIZERS[optimizer]
+    if type(method.algorithm) is AsyncSgd:
+        return replace(method, algorithm=AsyncDescent(optimizer))
+    own = {entry.name for entry in fields(cast(Any, method.algorithm))}
+    if "descent" not in own or isinstance(method.algorithm, AveragedSgd):
+        told = f"{method.label} takes no steps of an optimizer's"
+        raise UserError(f"optimizer: {told}; allowed: None, or with async, sync, averaging")
+    return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
 
 
 def _named(name: str) -> Algorithm:

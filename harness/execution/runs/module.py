@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import UserError
 from harness.execution.data.arrays import Arrays, DrawingMinibatches
 from harness.execution.data.minibatches import Examples, Minibatches
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import TrainingConfig
+from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import ModuleNetwork
 from harness.simulator import Workload
 
@@ -40,6 +42,12 @@ class ModuleConfig(TrainingConfig[Problem]):
     @property
     def _size(self) -> int:
         return self.stage(0).minibatch
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `TrainingConfig`; of algorithms, protocols and schedules from outside, their code."""
+        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
+        code = {name: digest_of_code(part) for name, part in parts.items() if from_outside(part)}
+        return super().to_dict() | ({"code": code} if code else {})
 
     def network(self, data: Problem) -> ModuleNetwork:
         """What is trained."""

@@ -13,6 +13,7 @@ from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.execution.data.arrays import Arrays
 from harness.execution.evaluation.modules import wrong
+from harness.execution.runs.methods import method_of, optimised
 from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage
@@ -56,11 +57,11 @@ def final(run) -> torch.Tensor:
     return load_file(run.path(MODEL))["model"]
 
 
-def plain_loop(config: ModuleConfig) -> nn.Module:
+def plain_loop(config: ModuleConfig, made=lambda p: torch.optim.SGD(p, RATE)) -> nn.Module:
     """What anybody writes: forward, backward, step, over the same minibatches."""
     problem = config.problem
     model = problem.module(config.seed)
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = made(model.parameters())
     for stage in range(config.passes):
         order = config.order(stage, problem.train)
         for step in range(order.steps):
@@ -140,6 +141,38 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_pat
     again = train_module(config, Store(tmp_path / "killed"), silent)
     for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
         assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+
+
+# Without the transformer under AdamW: the gradient of its keys' bias is rounding alone, which AdamW
+# makes as large as any other.
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("momentum", kind) for kind in KINDS), ("adamw", "perceptron"), ("adamw", "convolutions")],
+)
+def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
+    rate, method = 0.01, optimised(method_of("averaging:5"), name)
+    made = {
+        "momentum": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
+        "adamw": lambda p: torch.optim.AdamW(p, rate, weight_decay=0.0),
+    }
+    config = configured(
+        problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
+    )
+    run = train_module(config, Store(tmp_path), silent)
+    model = plain_loop(config, made[name])
+    places = Parameters.of(model)
+    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.allclose(ours, model.get_parameter(parameter), rtol=0, atol=2e-4), parameter
+
+
+def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
+    method = optimised(method_of("averaging:5"), "muon")
+    config = configured(
+        problem_of("transformer"), method.algorithm, method.protocol, schedule=Constant(0.02)
+    )
+    run = train_module(config, Store(tmp_path), silent)
+    losses = run.curve("dev_loss/iterate")[1]
+    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
