@@ -18,6 +18,8 @@ from harness.algorithms.adamw import AdamW
 from harness.algorithms.async_descent import AsyncDescent
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.clipped_sgd import ClippedSgd
+from harness.algorithms.coders import TopK
+from harness.algorithms.compressed import OWN, RESIDUE, Compressed
 from harness.algorithms.contract import Algorithm
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.delayed_nesterov import DelayedNesterov
@@ -339,6 +341,21 @@ def eager_diloco() -> Figure:
     )
 
 
+def compressed() -> Figure:
+    """Stich, Cordonnier and Jaggi (1809.07599): less the residues, a model has all gradients."""
+    algorithm, rounds, rate = Compressed(GradientAveraging(SGD), TopK(1 / 3)), 30, 0.1
+    timeline = in_rounds(rounds, 4, 1)
+    made, summed = replayed(algorithm, timeline, CURVATURE, START), START.clone()
+    for fold in range(rounds):
+        summed -= rate * CURVATURE * made.server.model
+        made.run(between(timeline, fold, fold + 1), rate)
+    residue = made.memory.tensors[OWN + RESIDUE].mean(0)
+    found = apart(made.server.model - rate * residue, summed)
+    return Figure(
+        "a third sent: model less residue, distance from all gradients", 0.0, found, 1e-14
+    )
+
+
 ORACLES: dict[str, Callable[[], Figure]] = {
     "AsyncSgd": asynchronous_sgd,
     "AsyncDescent": local_optimizer,
@@ -357,6 +374,7 @@ ORACLES: dict[str, Callable[[], Figure]] = {
     "DiLoCo": diloco,
     "StreamingDiLoCo": streaming_diloco,
     "EagerDiLoCo": eager_diloco,
+    "Compressed": compressed,
 }
 """By the name in docs/algorithms.md."""
 
