@@ -1,4 +1,7 @@
-"""Max-min fair links beside another simulator: SimGrid, where it is installed."""
+"""Max-min fair links beside another simulator: SimGrid, where it is installed.
+
+Release 4.1 does not build with pybind11 3, so these have not been run yet.
+"""
 
 from __future__ import annotations
 
