@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from harness import train
 from harness.cli import COMMANDS, Parser
@@ -59,6 +59,6 @@ def _value(action: Any) -> str:
 
 def _meaning(action: Any) -> str:
     """The help text as argparse fills it in, in one cell."""
-    values: dict[str, object] = vars(action)
-    told = str(action.help or "") % values
+    values = cast(dict[str, object], vars(action))
+    told: str = str(action.help or "") % values
     return " ".join(told.split()).replace("|", "\\|")
