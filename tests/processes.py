@@ -90,6 +90,17 @@ def run(words: Sequence[object], **choices: object) -> CompletedProcess[str]:
     return start(words, **choices).ended()
 
 
+def hear_signals() -> None:
+    """Be like a process started from a terminal, whatever ignores or holds signals around it.
+
+    A fork server that began while interrupts were held hands that on to its forks.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _become(
     words: list[str],
     folder: str,
@@ -109,8 +120,7 @@ def _become(
         os.environ[LISTENING] = str(listening.detach())
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
-    # As in a process started from a terminal, whatever ignores Ctrl-C around the tests.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_signals()
     how, *rest = words
     if how == "-m":
         sys.argv = rest

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import hear_signals
+
 COMMAND = textwrap.dedent(
     """
     import sys, time
@@ -49,13 +51,13 @@ PARENT = textwrap.dedent(
 )
 
 
-def begun(program, *arguments, **choices):
+def begun(program, *arguments, preexec_fn=hear_signals):
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **choices,
+        preexec_fn=preexec_fn,
     )
 
 
@@ -81,6 +83,7 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
 
 def test_a_signal_that_is_ignored_from_outside_stays_so():
     def without_hangups():
+        hear_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     with begun(COMMAND, "0", preexec_fn=without_hangups) as process:

@@ -20,7 +20,8 @@ def test_a_replay_tells_the_largest_difference_whichever_way_it_is(
     for name, second in (("stored", 2.0), ("again", 2.0 + moved)):
         (tmp_path / name).mkdir()
         save_file({"model": torch.tensor([1.0, second])}, tmp_path / name / MODEL)
-        runs.append(SimpleNamespace(dir=tmp_path / name, config={}))
+        folder = tmp_path / name
+        runs.append(SimpleNamespace(dir=folder, config={}, path=folder.joinpath))
     save_timeline(Timeline(), tmp_path / "stored" / replaying.TIMELINE)
     monkeypatch.setattr(replaying, "stored_run", lambda folder: runs[0])
     monkeypatch.setattr(replaying, "_again", lambda run, store, say: runs[1])
