@@ -1,7 +1,7 @@
 """Asynchronous SGD with delay compensation: a gradient is corrected for what it has missed.
 
-Zheng et al. (arXiv 1609.08326), equation 10 with a constant lambda (DC-ASGD-c): the gradient at
-the present model by Taylor's formula, its Hessian by ``lambda g * g`` on the diagonal.
+Zheng et al. (arXiv 1609.08326), with a constant lambda (DC-ASGD-c): the gradient at the
+present model by Taylor's formula, its Hessian by ``lambda g * g`` on the diagonal.
 """
 
 from __future__ import annotations

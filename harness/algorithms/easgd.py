@@ -1,6 +1,6 @@
 """Elastic averaging SGD: workers train on their own, tied to a centre by springs.
 
-Zhang, Choromanska and LeCun (arXiv 1412.6651), equations 2.3 and 2.4 and algorithm 1.
+Zhang, Choromanska and LeCun (arXiv 1412.6651), without momentum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FedBuff: asynchronous outer steps, each along the mean of a buffer of differences.
 
-Nguyen et al. (arXiv 2106.06639), algorithm 1, with its section's 1 / sqrt(1 + tau).
+Nguyen et al. (arXiv 2106.06639), a difference weighted by 1 / sqrt(1 + tau).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _only_plain(descent: NaturalGradient) -> None:
         UserError: the descent does.
     """
     if descent != PLAIN:
-        told = "allowed for a module: Momentum, AdamW, Muon, or NGSGD as its optimizer"
+        told = "allowed for a module: Momentum, AdamW, Muon"
         raise UserError(f"descent: natural gradient needs a network of affine layers; {told}")
 
 

@@ -1,7 +1,7 @@
 """Hogwild in parts: of every gradient only some components enter the model, drawn at random.
 
-Niu, Recht, Ré and Wright (arXiv 1106.5730), algorithm 1 and section 4: an update of one component
-drawn from those of a gradient, times their number, is the gradient in the mean.
+Niu, Recht, Ré and Wright (arXiv 1106.5730): an update of one component drawn from those of a
+gradient, times their number, is the gradient in the mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Asynchronous SGD whose steps are the shorter the staler their gradients are.
 
-Zhang, Gupta, Lian and Liu (arXiv 1511.05950), equation 6.
+Zhang, Gupta, Lian and Liu (arXiv 1511.05950): the rate is divided by the staleness.
 """
 
 from __future__ import annotations
