@@ -1,9 +1,10 @@
 """What a module, a function and data are, as text that can be hashed: for a run's identity.
 
 Code is known by its source, without comments and layout, and so is all it refers to: base
-classes, the functions and classes it names, what a closure holds, plain values among its globals.
-What is installed as a package counts by its name and version instead. Not seen is what code finds
-only as it runs: files it reads, attributes it looks up by name, the environment.
+classes, the functions and classes it names (in modules of the user's too), what a closure holds,
+plain values among its globals, hooks of a module. What is installed as a package counts by its name
+and version instead. Not seen is what code finds only as it runs: files it reads, attributes it
+looks up by name, the environment.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ INSTALLED = tuple(
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """What a configuration's ``FORMAT`` speaks for."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""What changes a module's outputs or gradients without being of its class."""
 
 Seen = dict[int, tuple[int, object]]
 """What has been told, by its id, which is nobody else's as long as the object is held here."""
@@ -57,6 +60,14 @@ def digest_of_state(module: nn.Module) -> str:
             sha.update(f"{name} {getattr(tensor, 'requires_grad', False)}".encode())
             sha.update(digest_of_tensor(tensor).encode())
     return sha.hexdigest()
+
+
+def digest_of_part(value: object) -> str:
+    """`digest_of_code`, and with it the state of a module that has one: of a loss with weights."""
+    code = digest_of_code(value)
+    if not isinstance(value, nn.Module) or not value.state_dict():
+        return code
+    return hashlib.sha256(f"{code} {digest_of_state(value)}".encode()).hexdigest()
 
 
 def digest_of_tensor(tensor: Tensor) -> str:
@@ -117,19 +128,36 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
 
 
 def _object(value: object, seen: Seen) -> Iterator[str]:
-    """An object by its class and its attributes; the tensors of a module are its state."""
+    """An object by its class and its attributes."""
     yield "object"
     yield from _told(type(value), seen)
     held: dict[str, Any] = dict(getattr(value, "__dict__", {}))
     if isinstance(value, nn.Module):
-        children, hidden = held.pop("_modules"), {"_parameters", "_buffers"}
-        held = {
-            name: each
-            for name, each in held.items()
-            if name not in hidden and not (name.startswith("_") and "hook" in name)
-        }
-        yield from _several("children", [part for pair in children.items() for part in pair], seen)
+        yield from _module(held, seen)
+        held = {name: each for name, each in held.items() if not _of_pytorch(name)}
     yield from _told(held, seen)
+
+
+def _of_pytorch(name: str) -> bool:
+    """Whether an attribute of a module is where PyTorch keeps its parts and hooks."""
+    kept = name in ("_modules", "_parameters", "_buffers")
+    return kept or (name.startswith("_") and "hook" in name)
+
+
+def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+    """A module's children and hooks; and its tensors, unless all is told of a module.
+
+    Those of a module that is itself asked about are its state (`digest_of_state`).
+    """
+    children = held["_modules"]
+    yield from _several("children", [part for pair in children.items() for part in pair], seen)
+    for name in HOOKS:
+        if held.get(name):
+            yield from _several(name, list(held[name].values()), seen)
+    _, first = next(iter(seen.values()))
+    tensors = {**held["_parameters"], **held["_buffers"]}
+    if not isinstance(first, nn.Module) and any(each is not None for each in tensors.values()):
+        yield from _told(tensors, seen)
 
 
 def _class(kind: type, seen: Seen) -> Iterator[str]:
@@ -173,6 +201,17 @@ def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
         if name in function.__globals__:
             yield f"global {name}"
             yield from _told(function.__globals__[name], seen)
+            yield from _members(function.__globals__[name], _attributes(function.__code__), seen)
+
+
+def _members(value: object, names: set[str], seen: Seen) -> Iterator[str]:
+    """What a function may take of a module of the user's: the members that it has a name of."""
+    if not isinstance(value, types.ModuleType) or _installed(value.__name__):
+        return
+    for name in sorted(names & vars(value).keys()):
+        yield f"member {name}"
+        yield from _told(vars(value)[name], seen)
+        yield from _members(vars(value)[name], names - {name}, seen)
 
 
 def _content(cell: types.CellType) -> object:
@@ -189,6 +228,12 @@ def _global_names(code: types.CodeType) -> set[str]:
         if isinstance(constant, types.CodeType):
             found |= _global_names(constant)
     return found
+
+
+def _attributes(code: types.CodeType) -> set[str]:
+    """The names of attributes and globals in a function and those within it."""
+    within = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_attributes, within))
 
 
 def _source(value: Callable[..., object] | type) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness.errors import UserError
 from harness.execution.data.arrays import Arrays
 from harness.execution.runs.training import Identified
-from harness.modules.digests import digest_of_code, digest_of_state
+from harness.modules.digests import digest_of_code, digest_of_part, digest_of_state
 from harness.modules.draws import generators_kept, seed_generators
 from harness.modules.inspection import Inspected, inspected
 from harness.modules.network import Loss, ModuleNetwork
@@ -98,8 +98,8 @@ class Problem(Identified):
         data = {"train": self.train, "dev": self.dev, "test": self.test}
         return {
             "model": model,
-            "loss": digest_of_code(self.loss),
-            "metrics": [[name, digest_of_code(metric)] for name, metric in self.metrics.items()],
+            "loss": digest_of_part(self.loss),
+            "metrics": [[name, digest_of_part(metric)] for name, metric in self.metrics.items()],
             "data": {name: part and part.sha256 for name, part in data.items()},
         }
 

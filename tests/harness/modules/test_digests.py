@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import types
 from importlib import util
 from pathlib import Path
 
@@ -11,7 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.modules.digests import digest_of_code, digest_of_state, digest_of_tensor
+from harness.modules.digests import (
+    digest_of_code,
+    digest_of_part,
+    digest_of_state,
+    digest_of_tensor,
+)
 
 SOURCE = """
 import torch
@@ -130,3 +136,50 @@ def test_the_bytes_of_parameters_and_data_count():
     assert digest_of_tensor(x) == digest_of_tensor(x.clone())
     assert digest_of_tensor(x) != digest_of_tensor(x.view(2, 3))
     assert digest_of_tensor(x) != digest_of_tensor(x.double())
+
+
+def test_the_weights_of_a_loss_count():
+    def weighted(*weights):
+        return nn.CrossEntropyLoss(weight=torch.tensor(weights))
+
+    assert digest_of_part(weighted(1.0, 2.0)) == digest_of_part(weighted(1.0, 2.0))
+    assert digest_of_part(weighted(1.0, 2.0)) != digest_of_part(weighted(1.0, 3.0))
+    assert digest_of_part(nn.MSELoss()) == digest_of_code(nn.MSELoss())
+
+
+def test_the_parameters_of_a_module_that_a_function_holds_count():
+    def maker(fill):
+        held = nn.Linear(2, 2)
+        nn.init.constant_(held.weight, fill)
+        nn.init.zeros_(held.bias)
+        return lambda: held
+
+    assert digest_of_code(maker(1.0)) == digest_of_code(maker(1.0))
+    assert digest_of_code(maker(1.0)) != digest_of_code(maker(2.0))
+
+
+def test_hooks_of_a_module_count():
+    plain, doubled, halved = nn.ReLU(), nn.ReLU(), nn.ReLU()
+    doubled.register_forward_hook(lambda module, x, y: y * 2)
+    halved.register_forward_hook(lambda module, x, y: y / 2)
+    assert len({digest_of_code(each) for each in (plain, doubled, halved)}) == 3
+
+
+def test_members_of_a_module_of_ones_own_count(user, tmp_path):
+    def seen(source):
+        helper = types.ModuleType("helper")
+        (tmp_path / "helper.py").write_text(source, encoding="utf-8")
+        helper.__file__ = str(tmp_path / "helper.py")
+        exec(source, helper.__dict__)
+        sys.modules["helper"] = helper
+        made = user(
+            "import helper\ndef loss(outputs, targets):\n    return helper.scaled(outputs)\n"
+        )
+        return digest_of_code(made.loss)
+
+    scaled = "SCALE = {}\nOTHER = {}\ndef scaled(x):\n    return x * SCALE\n"
+    try:
+        first, other, scale = (seen(scaled.format(*pair)) for pair in ((1, 1), (1, 2), (2, 1)))
+    finally:
+        sys.modules.pop("helper", None)
+    assert first == other != scale
