@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import UserError
 from harness.execution.jobs.experiment import Experiment
-from harness.execution.jobs.tolerance import Knob, bracketed
+from harness.execution.jobs.tolerance import Knob, bracketed, check_ends
 from harness.execution.runs.methods import Asked
 from harness.judge.tolerance import Point, Tolerance, errors_of, point
 from lagbench.result import Tolerated, cell_of
@@ -41,6 +41,9 @@ def tolerated(experiment: Experiment, algorithm: Asked, search: Search) -> Toler
         UserError: training diverged where the search begins, or a value is not allowed.
     """
     knob, (low, high) = search.knob, search.between
+    check_ends(knob, low, high)
+    if not 0.0 <= search.margin < math.inf:
+        raise UserError(f"margin: {search.margin}; allowed: a number from 0, relative")
 
     def cell(value: float):
         there = experiment.on(knob.turned(experiment.machine, value))

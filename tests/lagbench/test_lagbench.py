@@ -181,6 +181,16 @@ def test_timing_alone_needs_no_model():
         ({"step_seconds": "mesure"}, "step_seconds: 'mesure'"),
         ({"workers": 500, "algorithm": "averaging:4"}, "workers: 500 leave one of them"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "running statistics"),
+        ({"model": "mlp"}, "model: str; allowed"),
+        ({"passes": 0}, "passes: 0; allowed"),
+        ({"workers": 1.5}, "workers: .1.5.; allowed"),
+        ({"rate": -1.0}, "rate: -1.0; allowed"),
+        ({"rate": math.nan}, "rate: nan; allowed"),
+        ({"rate": None, "seeds": [100]}, "seeds: 100 is what rates are chosen with"),
+        ({"seeds": [1, 1]}, "seeds: .1, 1.; allowed"),
+        ({"optimizer": torch.optim.SGD}, "optimizer: .*allowed: 'momentum'"),
+        ({"schedule": 0.1}, "schedule: 0.1; allowed"),
+        ({"target": "low"}, "target: 'low'; allowed"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_trained(given, told, usual):
@@ -243,3 +253,34 @@ def test_an_optimizer_goes_by_name_and_its_misspelling_in_one_line(usual):
     assert found.runs[0].config["algorithm"]["descent"]["is"] == "AdamW"
     with pytest.raises(lagbench.UserError, match="optimizer: unknown 'adam'"):
         lagbench.train(mlp, loss, (x, y), optimizer="adam", rate=0.01, **usual)
+
+
+def test_lists_and_rates_of_a_comparison_are_looked_at_first(usual):
+    asked = (mlp, functional.cross_entropy, points())
+    for given, told in [
+        ({"algorithms": "async"}, "algorithms: 'async'; allowed: a list"),
+        ({"workers": 4}, "workers: 4; allowed: a list"),
+        ({"algorithms": ["async", "sync"], "rates": {"sync": 0.1}}, "rates: none for async"),
+        ({"algorithms": ["sync", "sync"]}, "algorithms: 'sync' more than once"),
+    ]:
+        with pytest.raises(lagbench.UserError, match=told):
+            lagbench.compare(*asked, **{"workers": [1], **given, **usual})
+
+
+@pytest.mark.parametrize("between", [(4, 1), (1.5, 8), (1, math.inf)])
+def test_the_ends_of_a_search_are_looked_at_before_anything_is_trained(between, usual):
+    with pytest.raises(lagbench.UserError, match="tolerate: from"):
+        lagbench.tolerate(mlp, functional.cross_entropy, points(), between=between, **usual)
+    assert not list(usual["store"].glob("*"))
+
+
+def test_a_metric_never_spreads_outputs_and_targets_over_each_other(usual):
+    x, y = points()
+    one = nn.Linear(x.shape[1], 1)
+
+    def loss(outputs, targets):
+        return (outputs.squeeze(1) - targets).square().mean()
+
+    for target, metric in ((y, None), (y.float(), "mse"), (y.float(), "mae")):
+        with pytest.raises(lagbench.UserError, match=r"metric: .*outputs .* for targets"):
+            lagbench.train(one, loss, (x, target), metric=metric, rate=0.1, seeds=1, **usual)

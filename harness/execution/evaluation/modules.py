@@ -77,19 +77,41 @@ class ModuleEvaluator:
 
 
 def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of targets that are not the class with the largest output."""
+    """The share of targets that are not the class with the largest output.
+
+    Raises:
+        UserError: there are no several classes, of which one output could be the largest.
+    """
+    shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
+    if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
+        told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
+        raise UserError(
+            f"metric: error: {told}; allowed: an output for each class, or another metric"
+        )
     classes = -1 if outputs.shape[:-1] == targets.shape else 1
     return (outputs.argmax(classes) != targets).double().mean()
 
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean squared error."""
-    return (outputs - targets).double().square().mean()
+    return _apart(outputs, targets).square().mean()
 
 
 def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean absolute error."""
-    return (outputs - targets).double().abs().mean()
+    return _apart(outputs, targets).abs().mean()
+
+
+def _apart(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs less targets; other shapes would be spread over each other without a word.
+
+    Raises:
+        UserError: their shapes differ.
+    """
+    if outputs.shape != targets.shape:
+        told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
+        raise UserError(f"metric: {told}; allowed: the same shape, or a function of one's own")
+    return (outputs - targets).double()
 
 
 METRICS: dict[str, Metric] = {"error": wrong, "mse": squared, "mae": absolute}

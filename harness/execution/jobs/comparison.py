@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.errors import UserError
 from harness.execution.jobs.rates import (
     TUNING_SEED,
     Swept,
@@ -55,6 +56,9 @@ class Grid:
         methods, workers, seeds: what is varied.
         guess: the first rate that is tried with the fewest workers.
         rates: see `Rates`.
+
+    Raises:
+        UserError: two methods have one label, under which a table would show either.
     """
 
     configure: Configure
@@ -64,6 +68,13 @@ class Grid:
     guess: float
     rates: Rates = None
     _found: dict[tuple[str, int], Swept] = field(default_factory=dict[tuple[str, int], Swept])
+
+    def __post_init__(self) -> None:
+        labels = [method.label for method in self.methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                told = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
+                raise UserError(f"algorithms: {label!r} more than once; {told}")
 
     def run(self, obtain: Obtain) -> list[Compared]:
         """Every cell, methods in their order and workers from the fewest up."""

@@ -20,6 +20,7 @@ from harness.algorithms.schedules import Constant, Schedule
 from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of
 from harness.execution.evaluation.modules import metrics_of
+from harness.execution.jobs.allowed import check_lists, check_rates, check_settings
 from harness.execution.jobs.comparison import Compared, Grid, Rates
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
@@ -128,6 +129,7 @@ class Experiment:
             if name not in USUAL:
                 raise unknown("lagbench", name, USUAL)
         self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
+        check_settings(self.model, self.loss, self.settings)
         self.device = resolve(self.settings.device)
         self.machine = cluster_of(self.cluster)
         self._folder = writable_folder(Path(self.settings.store), "store")
@@ -160,10 +162,12 @@ class Experiment:
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """What is compared."""
+        check_lists(methods, workers)
         optimizer = self.settings.optimizer
         named = [optimised(method_of(each), optimizer) for each in methods]
         if not (named and workers and self.seeds):
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
+        check_rates(rates, [method.label for method in named], self.seeds)
         guess = self.settings.guess
         return Grid(self.configured, named, workers, self.seeds, guess, rates)
 

@@ -77,6 +77,18 @@ def knob_of(name: str) -> Knob:
     return KNOBS[name]
 
 
+def check_ends(knob: Knob, low: float, high: float) -> None:
+    """Refuse what no search can go on between.
+
+    Raises:
+        UserError: ``low`` is not below ``high``, or one of them is no whole number of workers.
+    """
+    if not 0.0 <= low < high < math.inf:
+        raise UserError(f"tolerate: from {low:g} to {high:g}; allowed: from less to more, from 0")
+    if knob.whole and not (float(low).is_integer() and float(high).is_integer()):
+        raise UserError(f"tolerate: from {low:g} to {high:g} {knob.name}; allowed: whole numbers")
+
+
 def bracketed(
     knob: Knob, low: float, high: float, halvings: int, breaks: Callable[[float], bool]
 ) -> tuple[float, float]:
@@ -95,14 +107,13 @@ def bracketed(
         The two; infinity for the second if even ``high`` is tolerated.
 
     Raises:
-        UserError: ``low`` is not below ``high``.
+        UserError: see `check_ends`.
 
     Example:
         >>> bracketed(KNOBS["workers"], 1, 64, 10, lambda value: value > 11)
         (11, 12)
     """
-    if not 0.0 <= low < high:
-        raise UserError(f"tolerate: from {low:g} to {high:g}; allowed: from less to more, from 0")
+    check_ends(knob, low, high)
     if not breaks(high):
         return high, math.inf
     for _ in range(halvings):
