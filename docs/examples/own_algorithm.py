@@ -44,5 +44,6 @@ if __name__ == "__main__":
             workers=[16],
             rates=0.05,
             seeds=2,
+            passes=2,
         )
     )

@@ -15,7 +15,7 @@ def perceptron() -> nn.Module:
 
 
 result = lagbench.compare(
-    *(perceptron, nn.functional.cross_entropy, pictures(2000, seed=0)),
+    *(perceptron, nn.functional.cross_entropy, pictures(1500, seed=0)),
     test=pictures(500, seed=1),
     cluster="k20m-server",
     algorithms=["async", "averaging:10", "sync"],

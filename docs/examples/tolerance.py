@@ -9,7 +9,7 @@ from torch import nn
 import lagbench
 
 found = lagbench.tolerate(
-    *(lambda: nn.Linear(64, 10), nn.functional.cross_entropy, pictures(1000, 0)),
+    *(lambda: nn.Linear(64, 10), nn.functional.cross_entropy, pictures(600, 0)),
     cluster="k20m-server",
     what="workers",
     between=(1, 64),
