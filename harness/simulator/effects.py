@@ -188,15 +188,32 @@ def _parallel(cluster: Cluster, protocol: TimingProtocol) -> Found:
 
 
 def _fault(fault: Fault, key: str, workers: int) -> Found:
+    away = ("down_s", "down_law", "down_cv")
     of_kind: dict[str, tuple[str, ...]] = {
         "message": ("probability", "retry_s"),
-        "server": ("mean_s", "at_s", "down_s", "checkpoint_s"),
+        "server": ("mean_s", "at_s", "checkpoint_s", *away),
+        "late": ("workers", "at_s"),
     }
-    taken = of_kind.get(fault.kind, ("workers", "mean_s", "at_s", "down_s"))
+    taken = of_kind.get(fault.kind, ("workers", "mean_s", "at_s", "notice_s", *away))
     names: list[Any] = [entry.name for entry in fields(fault) if entry.name != "kind"]
     for name in _told(fault, *(name for name in names if name not in taken)):
         yield f"{key}.{name}", f"{key}.kind is {fault.kind!r}"
+    if "down_law" in taken:
+        yield from _down(fault, key)
     if fault.kind == "message" and fault.probability == 0.0:
         yield key, "its probability is 0"
     if "workers" in taken and fault.workers and min(fault.workers) >= workers:
         yield key, f"it happens to none of the first {workers:,} workers"
+
+
+def _down(fault: Fault, key: str) -> Found:
+    """How the time away varies, where there is one and it does."""
+    if not fault.down_s:
+        why = "workers go for good" if fault.down_s is None else "nobody is away"
+        for name in _told(fault, "down_law", "down_cv"):
+            yield f"{key}.{name}", why
+    elif fault.down_law == "constant":
+        for name in _told(fault, "down_cv"):
+            yield f"{key}.{name}", f"{key}.down_law is 'constant'"
+    elif fault.down_cv == 0.0:
+        yield f"{key}.down_law", f"{key}.down_cv is 0"

@@ -78,6 +78,39 @@ SERVER = """
 bandwidth_bytes_per_s = 35.0
 latency_s = 0.015
 """
+FAULTS = """
+[[faults]]
+kind = "death"
+mean_s = 5.0
+down_s = 2.0
+down_law = "lognormal"
+down_cv = 0.5
+%s
+[[faults]]
+kind = "late"
+workers = [1]
+at_s = [3.0]
+down_s = 2.0
+[[faults]]
+kind = "preemption"
+workers = [2, 3]
+mean_s = 7.0
+down_s = 1.0
+down_cv = 0.5
+"""
+OF_SERVER = """
+[[faults]]
+kind = "server"
+mean_s = 6.0
+checkpoint_s = 2.0
+down_s = 0.5
+down_law = "gamma"
+down_cv = 0.5
+[[faults]]
+kind = "message"
+probability = 0.3
+retry_s = 0.5
+"""
 FILES = {"link": EVERYTHING, "network": EVERYTHING + NETWORK}
 FILES |= {"server": EVERYTHING + NETWORK + SERVER}
 PROTOCOLS = (ParameterServer(), Averaging(2), Averaging(2, buckets=(4.0, 6.0)), BackupWorkers(1))
@@ -123,14 +156,37 @@ def test_a_number_is_named_if_and_only_if_moving_it_changes_nothing(file, protoc
         known = timeline(table, protocol)
     except UserError:
         pytest.skip("this protocol refuses such a file")
+    assert not wrongly_named(table, protocol, known, numbers(table))
+
+
+def wrongly_named(table, protocol, known, keys):
+    """The keys that are named and move the timeline, or neither."""
     cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
     named = [key for key, _ in without_effect(cluster, protocol, cluster.workload, 9)]
     wrong = []
-    for key in numbers(table):
+    for key in keys:
         moves = any(timeline(changed, protocol) != known for changed in moved(table, key))
         if moves == any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in named):
             wrong.append(f"{key}: {'moves' if moves else 'moves nothing'}")
-    assert not wrong
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("protocol", "faults"),
+    [
+        (ParameterServer(), FAULTS % "" + OF_SERVER),
+        (BackupWorkers(1), FAULTS % ""),
+        (Averaging(2), FAULTS % "notice_s = 0.7"),
+        (ClientSampling(sampled=3, needed=2), FAULTS % "notice_s = 0.7"),
+    ],
+    ids=("parameter_server", "backup_workers", "averaging", "client_sampling"),
+)
+def test_a_number_of_a_fault_is_named_if_and_only_if_moving_it_changes_nothing(protocol, faults):
+    table = tomllib.loads(EVERYTHING + faults)
+    table["link"]["duplex"] = "full"
+    del table["compression"]
+    keys = [key for key in numbers(table) if key.startswith("faults") and not key.endswith("]")]
+    assert not wrongly_named(table, protocol, timeline(table, protocol), keys)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +211,7 @@ def test_a_number_is_named_if_and_only_if_moving_it_changes_nothing(file, protoc
         ('faults = [{kind = "message", retry_s = 1}]', "faults[0]"),
         ('faults = [{kind = "death", mean_s = 1, down_s = 1, retry_s = 2}]', "faults[0].retry_s"),
         ('faults = [{kind = "death", mean_s = 1, down_s = 1, workers = [7]}]', "faults[0]"),
+        ('faults = [{kind = "death", mean_s = 1e9, down_law = "gamma"}]', "faults[0].down_law"),
     ],
 )
 def test_a_key_without_effect_is_named_on_a_line(tmp_path, capsys, text, key):
