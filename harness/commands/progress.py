@@ -46,20 +46,23 @@ class Progress:
         if seconds > LONG_S:
             self.say(f"this will take some {seconds:.2g} s or more")
 
-    def next(self, name: str, unit: str, settled: bool = True) -> Callable[[int, int], None]:
-        """A further piece begins; what is returned is told the steps done, and how many there are.
+    def begin(
+        self, piece: int, name: str, unit: str, settled: bool = True
+    ) -> Callable[[int, int], None]:
+        """Work on a piece begins; what is returned is told the steps done, and how many there are.
 
         Args:
-            name: of the piece, as ``"8 workers"``.
+            piece: which, from 1; one piece may take several such works.
+            name: of the work, as ``"8 workers"``.
             unit: what a step is, as ``"folds"``.
             settled: whether the number of steps is known, and not only the most there may be.
         """
-        self.piece += 1
+        self.piece = piece
         self.piece_s = self.clock()
 
         def watch(done: int, steps: int) -> None:
             spent_s = self.clock() - self.piece_s
-            if spent_s < ENOUGH_S or done == 0:
+            if spent_s < ENOUGH_S or done == 0 or (settled and done >= steps):
                 return
             left_s = spent_s * max(steps - done, 0) / done
             most = "" if settled else "at most "

@@ -95,13 +95,14 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
     progress = Progress(sum(len(counts) for _, _, counts in asked))
-
-    progress.foretell(sum(_seconds(arguments, *each) for each in asked))
-
-    def watch(count: int, settled: bool) -> Watch:
-        return progress.next(f"{count:,} workers", "folds" if settled else "contributions", settled)
+    progress.foretell(sum(_seconds(arguments, point, counts) for point, _, counts in asked))
 
     timings: list[Timing] = []
+
+    def watch(count: int, settled: bool) -> Watch:
+        name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
+        return progress.begin(len(timings) + 1, name, unit, settled)
+
     last: Row | None = None
     for point, workload, counts in asked:
         for row in rows(arguments, point, workload, counts, watch):
@@ -118,9 +119,7 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     write_each(_writers(arguments, timings, last, out))
 
 
-def _seconds(
-    arguments: argparse.Namespace, point: Point, workload: Workload, counts: list[int]
-) -> float:
+def _seconds(arguments: argparse.Namespace, point: Point, counts: list[int]) -> float:
     """What the worker counts of a cluster take, roughly and at least.
 
     Raises:
@@ -129,7 +128,6 @@ def _seconds(
     from harness.commands.memory import refuse_beyond_memory
     from harness.simulator.effort import effort_of
 
-    del workload
     protocol, seconds = protocols.protocol(arguments), 0.0
     for count in counts:
         folds = protocols.folds(arguments, point.cluster, count)

@@ -14,7 +14,7 @@ class Clock:
 def test_a_long_piece_says_how_far_it_is_and_what_is_left():
     clock, said = Clock(), []
     progress = Progress(2, clock, said.append)
-    watch = progress.next("4 workers", "folds")
+    watch = progress.begin(1, "4 workers", "folds")
     for second in range(31):
         clock.now_s = float(second)
         watch(100 * second, 3000)
@@ -25,7 +25,7 @@ def test_a_long_piece_says_how_far_it_is_and_what_is_left():
 
 def test_a_short_command_says_nothing():
     clock, said = Clock(), []
-    watch = Progress(1, clock, said.append).next("4 workers", "folds")
+    watch = Progress(1, clock, said.append).begin(1, "4 workers", "folds")
     for second in range(9):
         clock.now_s = float(second)
         watch(100 * second, 900)
@@ -34,8 +34,27 @@ def test_a_short_command_says_nothing():
 
 def test_where_only_the_most_is_known_nothing_is_said_before_it_has_taken_long():
     clock, said = Clock(), []
-    watch = Progress(1, clock, said.append).next("4 workers", "folds", settled=False)
+    watch = Progress(1, clock, said.append).begin(1, "4 workers", "folds", settled=False)
     for second in range(13):
         clock.now_s = float(second)
         watch(100 * second, 10_000)
     assert said == ["4 workers: 1,100 of at most 10,000 folds, at most 89 s left"]
+
+
+def test_work_beside_a_row_counts_as_that_row():
+    clock, said = Clock(), []
+    progress = Progress(6, clock, said.append)
+    for name in ("128 workers", "1 worker"):
+        watch = progress.begin(2, name, "folds")
+        for second in range(6):
+            clock.now_s += 1.0
+            watch(10 * second, 3000)
+    assert [line.split(":")[0] for line in said] == ["128 workers (2 of 6)", "1 worker (2 of 6)"]
+
+
+def test_what_is_done_says_nothing_of_what_is_left():
+    clock, said = Clock(), []
+    watch = Progress(1, clock, said.append).begin(1, "4 workers", "folds")
+    clock.now_s = 30.0
+    watch(100, 100)
+    assert said == []
