@@ -37,6 +37,8 @@ Ints = npt.NDArray[np.int64]
 MOST_LANES = 12
 MOST_ARROWS = 30
 BARS = 40
+ONE_VALUE = 1e-6
+"""Lags that differ relatively by less are one, but for rounding: one bar in the middle."""
 PAGE_IN = (10.4, 6.9)
 MOSAIC = "ggg;slu"  # Gantt, staleness, lag, speed-up
 
@@ -164,9 +166,12 @@ def _edges(values: Floats | Ints, whole: bool) -> Floats:
         spare = 2.5 if high - low < 4.0 else 0.5  # a single value is a bar and not a wall
         low, high = max(np.floor(low) - spare, -0.5), np.ceil(high) + spare
         width = np.ceil((high - low) / BARS)
+    elif high - low <= ONE_VALUE * abs(high):
+        width = 0.01 * abs(high) or 1.0
+        low, high = low - 2.5 * width, low + 2.5 * width
     else:
-        width = max((high - low) / BARS, 1e-3 * abs(high) / BARS, 1e-300)
-    bars = int(np.ceil((high - low) / width - 1e-9)) + (high == low)
+        width = (high - low) / BARS
+    bars = int(np.ceil((high - low) / width - 1e-9))
     return np.asarray(low + width * np.arange(bars + 1), np.float64)
 
 

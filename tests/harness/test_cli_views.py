@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -284,3 +286,19 @@ def test_what_theory_does_not_describe_is_not_checked_against_it(capsys, tmp_pat
         assert (code, out) == (2, "")
         assert "--check" in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 0.2256, 1e-7, 3e5])
+def test_equal_lags_are_one_bar_of_which_nothing_lies_outside(lag_s):
+    from harness.commands.plot import page
+
+    rounded = lag_s * (1.0 + 1e-15 * np.arange(-200, 200))
+    cluster = load_cluster(K20M)
+    simulation = Simulation(cluster, "parameter_server", cluster.workload, 4)
+    timeline = simulation.advance(folds=100)
+    timing = timing_of(simulation, timeline, 7.0, 9.0)
+    found = SimpleNamespace(single=(np.zeros(400, np.int64), rounded))
+    axes = page("title", [replace(timing, long_run=found)], timeline).axes[2]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert sorted(heights)[-1] == sum(heights) == 1.0
+    assert "outside" not in axes.get_xlabel()
