@@ -53,6 +53,25 @@ def protocol_named(name: str) -> TimingProtocol:
     return PROTOCOLS[name]()
 
 
+def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
+    """Refuse a cluster with what the protocol is not simulated with, naming those that are."""
+    asked = {
+        "faults": ("endures_faults", bool(cluster.faults)),
+        "network.server": ("meets_on_network", is_networked(cluster)),
+        "compression": ("compresses", cluster.compression is not None),
+        "notice_s": ("heeds_notice", any(fault.notice_s for fault in cluster.faults)),
+        "checkpoints": ("saves", cluster.checkpoints is not None),
+        "jobs": ("has_neighbours", bool(cluster.jobs)),
+    }
+    for key, (ability, wanted) in asked.items():
+        if wanted and not getattr(protocol, ability, False):
+            able = [name for name, kind in PROTOCOLS.items() if getattr(kind, ability, False)]
+            raise UserError(
+                f"{key}: not simulated in protocol {protocol.name!r}; allowed: a cluster file"
+                f" without it, or protocol {' or '.join(able)}"
+            )
+
+
 class Simulation:
     """Workers of a cluster training under a protocol, in virtual time.
 
@@ -99,22 +118,7 @@ class Simulation:
         if not 1 <= self.workers <= MOST_WORKERS:
             allowed = f"a whole number from 1 to {MOST_WORKERS}"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
-        if cluster.faults and not getattr(self.protocol, "endures_faults", False):
-            raise UserError(f"protocol {self.protocol.name!r}: faults are not simulated in it")
-        if is_networked(cluster) and not getattr(self.protocol, "meets_on_network", False):
-            raise UserError(
-                f"network.server: protocol {self.protocol.name!r} is simulated on a [link] only;"
-                " allowed: a cluster file without that table"
-            )
-        asked = {
-            "compression": ("compresses", cluster.compression is not None),
-            "notice_s": ("heeds_notice", any(fault.notice_s for fault in cluster.faults)),
-            "checkpoints": ("saves", cluster.checkpoints is not None),
-            "jobs": ("has_neighbours", bool(cluster.jobs)),
-        }
-        for key, (ability, wanted) in asked.items():
-            if wanted and not getattr(self.protocol, ability, False):
-                raise UserError(f"{key}: not simulated in protocol {self.protocol.name!r}")
+        _check_abilities(cluster, self.protocol)
         self._state = self.protocol.start(cluster, self.workers)
         self.change(workload)
 

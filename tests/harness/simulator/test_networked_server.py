@@ -294,7 +294,7 @@ def test_the_bounds_of_a_saturated_server_link_are_tight(run):
 @pytest.mark.parametrize("protocol", ["backup_workers", "sequence"])
 def test_protocols_that_know_only_a_link_refuse_a_server_on_a_network(cluster, protocol):
     """Their copies would cost nothing where the file has no link."""
-    with pytest.raises(UserError, match=f"network.server: protocol '{protocol}' is simulated on"):
+    with pytest.raises(UserError, match=f"network.server: not simulated in protocol '{protocol}'"):
         Simulation(cluster(4, network=star(1.0, 1.0)), protocol, JOB)
 
 
