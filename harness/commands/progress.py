@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from harness.units import format_seconds
+
 __all__ = ["Progress"]
 
 LONG_S = 10.0
@@ -44,7 +46,8 @@ class Progress:
     def foretell(self, seconds: float) -> None:
         """What all of it will take at least, said if it is long; before anything is done."""
         if seconds > LONG_S:
-            self.say(f"this will take some {seconds:.2g} s or more")
+            value, unit = format_seconds(seconds).split()
+            self.say(f"this will take some {float(value):.2g} {unit} or more")
 
     def begin(
         self, piece: int, name: str, unit: str, settled: bool = True

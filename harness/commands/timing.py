@@ -212,8 +212,9 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
                 f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
             )
         if row.transient:
+            folds = "1 fold is" if row.folds == 1 else f"{row.folds:,} folds are"
             yield (
-                f"warning: {name}: {row.folds:,} folds are a transient, not the long run;"
+                f"warning: {name}: {folds} a transient, not the long run;"
                 " without --folds that is simulated"
             )
 

@@ -58,3 +58,10 @@ def test_what_is_done_says_nothing_of_what_is_left():
     clock.now_s = 30.0
     watch(100, 100)
     assert said == []
+
+
+def test_what_all_will_take_is_foretold_in_a_unit_that_suits_it():
+    said = []
+    for seconds in (9.0, 14.4, 43_960.0):
+        Progress(1, Clock(), said.append).foretell(seconds)
+    assert said == ["this will take some 14 s or more", "this will take some 12 h or more"]
