@@ -11,8 +11,8 @@ until three things hold, or its cost is spent:
   half as long is what the mean over folded ones lacks. It widens the interval of staleness.
 
 The run doubles until they hold twice in a row: a short run may look settled by chance. It is
-kept as sums over some `BATCHES` of equally many folds, which are merged in pairs as it doubles: a
-long run takes no more memory than a short one.
+kept as sums over some `BATCHES` of equally many folds (`batches`), which are merged in pairs as it
+doubles: a long run takes no more memory than a short one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
+from harness.simulator.batches import Batches, Floats, Samples, Stretch, nothing
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
 
@@ -33,15 +34,12 @@ __all__ = [
     "PRECISION",
     "Estimate",
     "LongRun",
-    "Samples",
     "is_transient",
     "long_run",
     "ratio",
     "settled",
     "warm_up",
 ]
-
-Floats = NDArray[np.float64]
 
 PRECISION = 0.01
 """Half of an interval over its middle, at which a figure is known well enough."""
@@ -54,7 +52,6 @@ FEW = 8
 """Batches that intervals are made of, at least, so that they are long."""
 MOST_FOLLOWING = 0.9
 """Correlation of one batch with the next, of which no interval is worth more."""
-MOST_SAMPLES = 1 << 20
 FEW_FOLDS = 0.01
 """An error of mean staleness that never matters: it may be 0."""
 EQUAL, ROUNDING = 1e-9, 1e-6
@@ -80,70 +77,6 @@ class Estimate(NamedTuple):
     def widened(self, more: float) -> Estimate:
         """With so much more on both sides."""
         return Estimate(self.value, self.low - more, self.high + more)
-
-
-class Batches(NamedTuple):
-    """[B] sums over equally many folds each.
-
-    Attributes:
-        seconds: that they took.
-        minibatches: in the model since; those that a restart of the server undid are not.
-        contributions: that were folded.
-        staleness, lag_s: of these.
-    """
-
-    seconds: Floats
-    minibatches: Floats
-    contributions: Floats
-    staleness: Floats
-    lag_s: Floats
-
-    def after(self, first: int) -> Batches:
-        """Without the first ones."""
-        return Batches(*(column[first:] for column in self))
-
-    def merged(self, count: int) -> Batches:
-        """Each ``count`` neighbours as one; what is left over at the start is dropped."""
-        spare = len(self.seconds) % count
-        return Batches(*(column[spare:].reshape(-1, count).sum(axis=1) for column in self))
-
-    def then(self, later: Batches) -> Batches:
-        """With those of the next stretch."""
-        return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
-
-
-class Samples:
-    """Staleness and lag of single contributions: of all, or of every 2nd, 4th … of many.
-
-    Attributes:
-        stride: of so many contributions one is kept.
-        staleness, lag_s: [S] of those kept.
-        seen: contributions so far.
-        largest: staleness and lag, of all.
-    """
-
-    def __init__(self) -> None:
-        self.stride, self.seen = 1, 0
-        self.staleness, self.lag_s = np.zeros(0, np.int64), np.zeros(0)
-        self.largest = (0.0, 0.0)
-
-    def add(self, staleness: NDArray[Any], lag_s: Floats) -> None:
-        """The next contributions."""
-        kept = slice(-self.seen % self.stride, None, self.stride)
-        self.staleness = np.concatenate([self.staleness, staleness[kept]])
-        self.lag_s = np.concatenate([self.lag_s, lag_s[kept]])
-        self.seen += len(staleness)
-        if len(staleness):
-            found = float(staleness.max()), float(lag_s.max())
-            self.largest = max(self.largest[0], found[0]), max(self.largest[1], found[1])
-        while len(self.staleness) > MOST_SAMPLES:
-            self.staleness, self.lag_s = self.staleness[::2], self.lag_s[::2]
-            self.stride *= 2
-
-    def after(self, contributions: int) -> tuple[NDArray[Any], Floats]:
-        """Staleness and lag of those kept, without the first so many contributions."""
-        first = -(-contributions // self.stride)
-        return self.staleness[first:], self.lag_s[first:]
 
 
 @dataclass(frozen=True)
@@ -199,9 +132,9 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, twice = _none(), Samples(), 0.0, False
+    batches, samples, aged, twice = nothing(), Samples(), 0.0, False
     while True:
-        stretch = _Stretch(simulation.version, simulation.now_s, size, count)
+        stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
             stretch.add(part)
             samples.add(part.staleness(), part.lag_s())
@@ -238,7 +171,7 @@ def is_transient(timeline: Timeline) -> bool:
     another by more than `TELLS`, or where staleness lacks more than that for what is under way.
     """
     size = max(1, len(timeline.folds) // BATCHES)
-    stretch = _Stretch(0, 0.0, size, len(timeline.folds) // size)
+    stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
     stretch.add(timeline)
     all_of = stretch.batches
     start = _start(all_of)
@@ -260,7 +193,7 @@ def settled(timeline: Timeline) -> tuple[int, Estimate]:
     if len(timeline.folds) < 2:
         raise ValueError("a rate needs two folds")
     size = max(1, len(timeline.folds) // BATCHES)
-    stretch = _Stretch(0, 0.0, size, len(timeline.folds) // size)
+    stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
     stretch.add(timeline)
     start = _start(stretch.batches)
     rest = stretch.batches.after(start)
@@ -315,52 +248,6 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     half = float(cast(Any, stats.t).ppf(0.5 + CONFIDENCE / 2.0, count - 1)) * error
     half += ROUNDING * abs(value)
     return Estimate(value, value - half, value + half)
-
-
-class _Stretch:
-    """Sums over the batches of one stretch of a simulation, filled part by part.
-
-    Attributes:
-        batches: the sums.
-        aged: folds since their reads of all contributions under way at the end, together.
-    """
-
-    def __init__(self, first: int, start_s: float, size: int, count: int) -> None:
-        self.first, self.last_s, self.size, self.count = first, start_s, size, count
-        self.batches = Batches(*np.zeros((5, count)))
-        self.aged = 0.0
-
-    @property
-    def folded(self) -> float:
-        """Contributions folded, at least 1."""
-        return max(float(self.batches.contributions.sum()), 1.0)
-
-    def add(self, part: Timeline) -> None:
-        """What was folded in a part, and what is under way after the last."""
-        rows, folds = part.folded(), part.folds
-        times_s = np.diff(folds.time_s, prepend=self.last_s)
-        self._sum(self.batches.seconds, folds.fold, times_s)
-        self._sum(self.batches.minibatches, rows.fold, rows.steps)
-        self._sum(self.batches.contributions, rows.fold, np.ones(len(rows)))
-        self._sum(self.batches.staleness, rows.fold, part.staleness())
-        self._sum(self.batches.lag_s, rows.fold, part.lag_s())
-        if len(folds):
-            self.last_s = float(folds.time_s[-1])
-        each = float(rows.steps.mean()) if len(rows) else 0.0
-        undone = part.restarts.version - part.restarts.restored_version
-        self._sum(self.batches.minibatches, part.restarts.version - 1, -each * undone)
-        end = self.first + self.size * self.count
-        self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
-
-    def _sum(self, into: Floats, folds: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Add what belongs to folds to their batches."""
-        place = (folds - self.first) // self.size
-        inside = (place >= 0) & (place < self.count)
-        into += np.bincount(place[inside], values[inside], self.count)
-
-
-def _none() -> Batches:
-    return Batches(*np.zeros((5, 0)))
 
 
 def _found(batches: Batches, size: int, samples: Samples, older: float, least_s: float) -> LongRun:
