@@ -35,6 +35,10 @@ COMMANDS = {
         "harness.commands.compare_algorithms",
         "one run file with several algorithms, numbers of workers and seeds",
     ),
+    "tolerate": (
+        "harness.commands.tolerate",
+        "how many workers, how much staleness, delay or loss does a run file stand?",
+    ),
     "check-algorithm": (
         "harness.commands.check_algorithm",
         "does an algorithm keep what every algorithm promises?",

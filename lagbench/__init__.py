@@ -22,7 +22,9 @@ from harness.errors import UserError
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
 from harness.execution.jobs.tolerance import knob_of
-from harness.execution.runs.methods import Asked, Method
+from harness.execution.runs.methods import Asked, Method, method_of
+from harness.judge.break_point import Search, tolerance
+from harness.judge.comparison import tabulated
 from harness.modules.network import Loss
 from harness.network import Minibatch, Network
 from harness.simulator import (
@@ -35,9 +37,8 @@ from harness.simulator import (
     Workload,
 )
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.store import Run, Store
+from harness.store import Cell, Run, Store
 from lagbench.result import Result, Tolerated
-from lagbench.searching import Search, tolerated
 
 __all__ = [
     "Algorithm",
@@ -134,7 +135,7 @@ def train(
     """
     experiment = Experiment(model, loss, data, cluster, settings)
     found = experiment.run([algorithm], [workers], rate)
-    return Result.of(found, experiment.settings.target)
+    return Result(tabulated(found, experiment.settings.target))
 
 
 def compare(
@@ -170,7 +171,8 @@ def compare(
             raise UserError(f"rates: {rates!r}; allowed: 'sweep', a number, or one by algorithm")
         rates = None
     experiment = Experiment(model, loss, data, cluster, settings)
-    return Result.of(experiment.run(algorithms, workers, rates), experiment.settings.target)
+    found = experiment.run(algorithms, workers, rates)
+    return Result(tabulated(found, experiment.settings.target))
 
 
 def tolerate(
@@ -181,7 +183,7 @@ def tolerate(
     cluster: Cluster | str | Path,
     algorithm: Asked = "async",
     what: str = "workers",
-    between: tuple[float, float] = (1, 64),
+    between: tuple[float, float] | None = None,
     workers: int = 4,
     margin: float = 0.01,
     halvings: int = 6,
@@ -196,9 +198,10 @@ def tolerate(
         data: see `train`.
         cluster: see `train`.
         algorithm: see `train`.
-        what: ``"workers"``, ``"delay"`` (further seconds of the link's latency) or ``"loss"`` (the
-            share of messages lost).
-        between: the value that quality is compared with, and the largest that is tried.
+        what: ``"workers"``, ``"staleness"`` (exactly so many folds, of equal workers), ``"delay"``
+            (further seconds of the link's latency) or ``"loss"`` (the share of messages lost).
+        between: the value that quality is compared with, and the largest that is tried; None for
+            (1, 64) workers, (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
         workers: how many, where they are not what is turned up.
         margin: relative; an error above that of the first value by more counts as broken.
         halvings: of the distance between the logarithms.
@@ -209,9 +212,16 @@ def tolerate(
         UserError: a mistake, in one line that says what is allowed; or training diverged at the
             first value.
     """
+    knob, method = knob_of(what), method_of(algorithm)
+    search = Search(knob.name, knob.axis, knob.whole, between or knob.usual, margin, halvings)
+    knob.check(method.algorithm)
     experiment = Experiment(model, loss, data, cluster, settings)
-    search = Search(knob_of(what), between, workers, margin, halvings, rate)
-    return tolerated(experiment, algorithm, search)
+
+    def cell(value: float) -> Cell:
+        machine, count = knob.at(experiment.machine, workers, value)
+        return experiment.on(machine).run([method], [count], rate)[0]
+
+    return Tolerated(tolerance(search, cell))
 
 
 def load(run: str | Path) -> Run:

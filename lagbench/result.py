@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.execution.jobs.comparison import Compared
 from harness.judge import provenance
-from harness.judge.comparison import Cell, Row, Table, tabulated
+from harness.judge.comparison import Row, Table
 from harness.judge.tolerance import Tolerance
-from harness.store import Run
+from harness.store import Cell, Run
 from reports import comparison, tolerance
 
 
@@ -24,16 +23,6 @@ class Result:
     """
 
     table: Table
-
-    @classmethod
-    def of(cls, compared: Sequence[Compared], target: float | None = None) -> Result:
-        """From finished runs.
-
-        Args:
-            compared: the cells.
-            target: the error whose time is reported; None for 5% above the best one's.
-        """
-        return cls(tabulated([cell_of(each) for each in compared], target))
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -95,13 +84,6 @@ class Tolerated:
 
     def __str__(self) -> str:
         return "\n".join(tolerance.lines(self.found))
-
-
-def cell_of(compared: Compared) -> Cell:
-    """Finished runs as they are judged."""
-    runs, sweep = compared.runs, compared.sweep
-    edge = sweep is not None and not sweep.inside
-    return Cell(compared.method, compared.workers, compared.rate, runs, compared.judged, edge)
 
 
 def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:

@@ -150,7 +150,8 @@ def figure(found: Tolerance) -> Figure:
     _curve(times, found, [(p.value, found.seconds(p)) for p in ordered])
     label = found.points[0].cell.judged.replace("_", " ")
     errors.axhline(found.target, color=MUTED, linewidth=0.8, linestyle=":", label="margin")
-    errors.set_ylim(bottom=0.0)
+    ends = [error for p in ordered for error in p.errors if math.isfinite(error)]
+    errors.set_ylim(0.0, 1.6 * max([*ends, found.target]))  # room for the legend
     errors.set_ylabel(f"{label} at the end")
     times.set_ylim(bottom=0.0)
     times.set_ylabel(f"simulated time to {found.target:.3g} (s)")

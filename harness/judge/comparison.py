@@ -11,32 +11,11 @@ import numpy as np
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
 from harness.simulator.timeline_file import load_timeline
-from harness.store import Run
+from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
 
 MARGIN = 0.05
 """Above the error of the reference, relative: the target where none is given."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method with one number of workers, as it was run.
-
-    Attributes:
-        method: its label.
-        workers: how many.
-        rate: of all its runs.
-        runs: one for each seed.
-        judged: the metric it is judged by, e.g. ``"dev_error"``.
-        edge: whether its rate is the best of a sweep that tried none beyond it.
-    """
-
-    method: str
-    workers: int
-    rate: float
-    runs: Sequence[Run]
-    judged: str
-    edge: bool = False
 
 
 @dataclass(frozen=True)

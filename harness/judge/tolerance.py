@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judge.comparison import Cell, last, time_to
+from harness.judge.comparison import last, time_to
 from harness.judge.interval import Interval
 from harness.judge.statistics import ratio_ci
+from harness.store import Cell
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
+from harness.store.cell import Cell
 from harness.store.read import Run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
-__all__ = ["AlreadyFinished", "Run", "RunWriter", "Store", "verified"]
+__all__ = ["AlreadyFinished", "Cell", "Run", "RunWriter", "Store", "verified"]

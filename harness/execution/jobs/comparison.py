@@ -16,7 +16,7 @@ from harness.execution.jobs.rates import (
 )
 from harness.execution.runs.methods import Method
 from harness.execution.runs.training import TrainingConfig
-from harness.store import Run
+from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
 """The configuration of a method with so many workers, at a rate, with a seed."""
@@ -24,27 +24,6 @@ Obtain = Callable[[TrainingConfig[Any], str], Run]
 """The finished run of a configuration, which people call something."""
 Rates = float | Mapping[str, float] | None
 """One for all, one for each method, or None: to be found."""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One method with one number of workers.
-
-    Attributes:
-        method: its label.
-        workers: how many.
-        rate: of all its runs.
-        runs: one for each seed.
-        judged: the metric it is judged by, e.g. ``"dev_error"``.
-        sweep: what was tried to find the rate; None where it was given.
-    """
-
-    method: str
-    workers: int
-    rate: float
-    runs: tuple[Run, ...]
-    judged: str
-    sweep: Swept | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,7 @@ class Grid:
                 told = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
                 raise UserError(f"algorithms: {label!r} more than once; {told}")
 
-    def run(self, obtain: Obtain) -> list[Compared]:
+    def run(self, obtain: Obtain) -> list[Cell]:
         """Every cell, methods in their order and workers from the fewest up."""
         return [
             self.cell(method, workers, obtain)
@@ -95,17 +74,18 @@ class Grid:
                     found[called] = self.configure(method, workers, rate or 0.0, seed)
         return found
 
-    def cell(self, method: Method, workers: int, obtain: Obtain) -> Compared:
+    def cell(self, method: Method, workers: int, obtain: Obtain) -> Cell:
         """One method with one number of workers: its rate, then a run for each seed."""
-        rate, sweep = self._rate(method, workers, obtain)
+        rate, edge = self._rate(method, workers, obtain)
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
         called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}"
         runs = [obtain(config, f"{called}, seed {config.seed}") for config in configs]
-        return Compared(method.label, workers, rate, tuple(runs), configs[0].judged, sweep)
+        return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, edge)
 
-    def _rate(self, method: Method, workers: int, obtain: Obtain) -> tuple[float, Swept | None]:
+    def _rate(self, method: Method, workers: int, obtain: Obtain) -> tuple[float, bool]:
+        """The rate, and whether it is at the edge of what was tried."""
         if (given := self._given(method)) is not None:
-            return given, None
+            return given, False
 
         def error_at(rate: float) -> float:
             config = self.configure(method, workers, rate, TUNING_SEED)
@@ -114,7 +94,7 @@ class Grid:
 
         found = swept(self._guess(method, workers), error_at)
         self._found[method.label, workers] = found
-        return found.rate, found
+        return found.rate, not found.inside
 
     def _given(self, method: Method) -> float | None:
         """The rate that was given for a method; None if it is to be found."""

@@ -21,7 +21,7 @@ from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of
 from harness.execution.evaluation.modules import metrics_of
 from harness.execution.jobs.allowed import check_lists, check_rates, check_settings
-from harness.execution.jobs.comparison import Compared, Grid, Rates
+from harness.execution.jobs.comparison import Grid, Rates
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
 from harness.execution.jobs.step_time import StepConfig, counted_flops
@@ -35,7 +35,7 @@ from harness.execution.training import modules as _registered  # noqa: F401  # p
 from harness.identity import identity
 from harness.modules.network import Loss
 from harness.simulator import Cluster, Device, Workload, load_cluster
-from harness.store import Run, Store
+from harness.store import Cell, Run, Store
 from harness.store.atomic import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -140,7 +140,7 @@ class Experiment:
         asked = self.settings.seeds
         return list(range(asked)) if isinstance(asked, int) else list(asked)
 
-    def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Compared]:
+    def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Cell]:
         """Every method with every number of workers; what is stored is not trained again.
 
         Raises:

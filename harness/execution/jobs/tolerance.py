@@ -1,16 +1,18 @@
-"""How much of something training stands: where quality breaks, found by bisection."""
+"""What can be turned up until training breaks, and the cluster and workers it makes of others."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from harness.algorithms.catalogue import Algorithm
 from harness.errors import UserError, unknown
-from harness.simulator import Cluster, Fault
+from harness.simulator import Cluster, Fault, Server, WorkerGroup
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
 """A lost message is sent again after so many latencies of the link."""
+FOLD_S = 1e-6
+"""Of equal workers: folds at one instant would be followed by reads of one version."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +22,34 @@ class Knob:
     Attributes:
         name: on the command line.
         axis: in a picture, with its unit.
+        turned: the cluster at a value.
+        usual: the value that quality is compared with, and the largest, where none are given.
         whole: whether its values are whole numbers.
-        turned: the cluster at a value, where it is the cluster that changes.
+        workers: how many there are at a value; None for as many as are asked for.
+        one_by_one: whether it has a meaning only where contributions are folded one by one.
     """
 
     name: str
     axis: str
-    whole: bool
     turned: Callable[[Cluster, float], Cluster]
+    usual: tuple[float, float]
+    whole: bool = False
+    workers: Callable[[float], int] | None = None
+    one_by_one: bool = False
 
-    def between(self, low: float, high: float) -> float | None:
-        """The value to try next, in the middle on a logarithmic scale; None if there is none."""
-        middle = math.sqrt(low * high) if low > 0.0 else high / 2.0
-        if not self.whole:
-            return middle
-        inside = round(middle)
-        return inside if low < inside < high else None
+    def at(self, cluster: Cluster, workers: int, value: float) -> tuple[Cluster, int]:
+        """The cluster and the number of workers at a value."""
+        return self.turned(cluster, value), self.workers(value) if self.workers else workers
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Refuse an algorithm for which its values mean nothing.
+
+        Raises:
+            UserError: it is one.
+        """
+        if self.one_by_one and algorithm.rounds:
+            told = f"{type(algorithm).__name__} folds in rounds, which nothing comes between"
+            raise UserError(f"tolerate: {self.name}: {told}; allowed: asynchronous algorithms")
 
 
 def _same(cluster: Cluster, value: float) -> Cluster:
@@ -43,9 +57,23 @@ def _same(cluster: Cluster, value: float) -> Cluster:
     return cluster
 
 
+def _stale(cluster: Cluster, value: float) -> Cluster:
+    """So many equal workers, whose turns nothing changes, that each misses the others' folds."""
+    group = cluster.workers[0]
+    device = {group.device: cluster.devices[group.device]}
+    equal = WorkerGroup(int(value) + 1, group.device, group.speed)
+    return Cluster(f"staleness {value:g}", device, (equal,), server=Server(FOLD_S, 0.0))
+
+
 def _delayed(cluster: Cluster, value: float) -> Cluster:
+    """Of the link, and of the highest level of the network, which some protocols use instead."""
     link = replace(cluster.link, latency_s=cluster.link.latency_s + value)
-    return replace(cluster, link=link)
+    if cluster.network is None or not cluster.network.levels:
+        return replace(cluster, link=link)
+    *below, highest = cluster.network.levels
+    highest = replace(highest, latency_s=highest.latency_s + value)
+    network = replace(cluster.network, levels=(*below, highest))
+    return replace(cluster, link=link, network=network)
 
 
 def _lossy(cluster: Cluster, value: float) -> Cluster:
@@ -59,9 +87,10 @@ def _lossy(cluster: Cluster, value: float) -> Cluster:
 KNOBS = {
     knob.name: knob
     for knob in (
-        Knob("workers", "workers", True, _same),
-        Knob("delay", "further latency of the link (s)", False, _delayed),
-        Knob("loss", "share of messages lost", False, _lossy),
+        Knob("workers", "workers", _same, (1, 64), whole=True, workers=int),
+        Knob("staleness", "staleness (folds)", _stale, (0, 64), True, lambda v: int(v) + 1, True),
+        Knob("delay", "further latency of the link (s)", _delayed, (0.0, 1.0)),
+        Knob("loss", "share of messages lost", _lossy, (0.0, 0.5)),
     )
 }
 
@@ -75,50 +104,3 @@ def knob_of(name: str) -> Knob:
     if name not in KNOBS:
         raise unknown("tolerate", name, KNOBS)
     return KNOBS[name]
-
-
-def check_ends(knob: Knob, low: float, high: float) -> None:
-    """Refuse what no search can go on between.
-
-    Raises:
-        UserError: ``low`` is not below ``high``, or one of them is no whole number of workers.
-    """
-    if not 0.0 <= low < high < math.inf:
-        raise UserError(f"tolerate: from {low:g} to {high:g}; allowed: from less to more, from 0")
-    if knob.whole and not (float(low).is_integer() and float(high).is_integer()):
-        raise UserError(f"tolerate: from {low:g} to {high:g} {knob.name}; allowed: whole numbers")
-
-
-def bracketed(
-    knob: Knob, low: float, high: float, halvings: int, breaks: Callable[[float], bool]
-) -> tuple[float, float]:
-    """The largest value that was tolerated and the smallest that was not.
-
-    What breaks at a value is taken to break at all larger ones.
-
-    Args:
-        knob: whose values.
-        low: tolerated, by definition: quality is compared with what it is there.
-        high: tried first.
-        halvings: how often to halve the distance of the logarithms, at most.
-        breaks: asked once for each value that is tried.
-
-    Returns:
-        The two; infinity for the second if even ``high`` is tolerated.
-
-    Raises:
-        UserError: see `check_ends`.
-
-    Example:
-        >>> bracketed(KNOBS["workers"], 1, 64, 10, lambda value: value > 11)
-        (11, 12)
-    """
-    check_ends(knob, low, high)
-    if not breaks(high):
-        return high, math.inf
-    for _ in range(halvings):
-        middle = knob.between(low, high)
-        if middle is None:
-            break
-        low, high = (low, middle) if breaks(middle) else (middle, high)
-    return low, high

@@ -1,0 +1,88 @@
+"""`lagbench tolerate`: how many workers, how much delay or loss does a run file stand?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.commands import varied
+
+if TYPE_CHECKING:
+    from harness.judge.tolerance import Point
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", type=Path, help="the run, as a TOML file")
+    parser.add_argument(
+        "--what",
+        default="workers",
+        help="workers (default); staleness, in folds; delay, further seconds of the link's latency;"
+        " loss, the share of messages lost",
+    )
+    parser.add_argument(
+        "--from", dest="low", type=float, help="what quality is compared with (1 worker; else 0)"
+    )
+    parser.add_argument(
+        "--to", dest="high", type=float, help="tried first (64; 1 s of delay, a loss of 0.5)"
+    )
+    parser.add_argument(
+        "--margin", type=float, default=0.01, help="of the error, relative: beyond it is broken"
+    )
+    parser.add_argument(
+        "--halvings", type=int, default=6, help="of the distance of the logarithms (6)"
+    )
+    parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
+    varied.add_changes(parser, seeds=3)
+    varied.add_rates(parser)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Try values between both ends, print where quality breaks, and write it with its curve."""
+    from dataclasses import replace
+
+    from harness.errors import EXIT_DONE
+    from harness.execution.jobs.tolerance import knob_of
+    from harness.execution.runs.methods import method_of
+    from harness.judge import provenance
+    from harness.judge.break_point import Search, tolerance
+    from harness.store import Cell
+    from harness.store.atomic import writable_folder
+    from reports import tolerance as pages
+
+    knob = knob_of(arguments.what)
+    ends = zip((arguments.low, arguments.high), knob.usual, strict=True)
+    low, high = (usual if asked is None else asked for asked, usual in ends)
+    limits = (low, high), arguments.margin, arguments.halvings
+    search = Search(knob.name, knob.axis, knob.whole, *limits)
+    base, method = varied.base_of(arguments)
+    method = method_of(arguments.algorithm) if arguments.algorithm else method
+    knob.check(method.algorithm)
+    store = writable_folder(arguments.out, "--out") / "runs"
+
+    def cell(value: float) -> Cell:
+        machine, workers = knob.at(base.cluster, base.workers, value)
+        there = replace(base, cluster=machine, workers=workers)
+        return varied.cells_of(varied.grid_of(arguments, there, [method]), store, arguments.jobs)[0]
+
+    found = tolerance(search, cell, lambda point: _say(knob.name, point))
+    hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
+    pages.write(found, arguments.out, {**provenance.of_program("lagbench"), "runs": hashes})
+    for line in pages.lines(found):
+        print(line)
+    print(f"{arguments.out / 'report.md'}")
+    return EXIT_DONE
+
+
+def _say(what: str, point: Point) -> None:
+    """How far the search is."""
+    state = "broken" if point.broken else "tolerated"
+    print(f"{what} {point.value:g}: {state}", file=sys.stderr, flush=True)

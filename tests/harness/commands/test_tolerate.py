@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from harness import cli
+from tests.run_files import ASYNCHRONOUS, written
+
+RUN = ASYNCHRONOUS.replace("Halving", "Constant").replace("evaluations = 4", "evaluations = 2")
+FEW = ["--seeds", "2", "--rates", "file", "--algorithm", "async", "--halvings", "1"]
+
+
+def test_the_break_point_of_a_run_file_is_bracketed_and_found_again_without_training(
+    tmp_path, capsys, monkeypatch
+):
+    path, out = written(tmp_path, RUN, launch_s=0.01), tmp_path / "out"
+    words = ["tolerate", str(path), *FEW, "--to", "16", "--margin", "0.03", "--out", str(out)]
+    assert cli.main(words) == 0
+    first = capsys.readouterr()
+    rows = list(csv.DictReader((out / "tolerance.csv").open(encoding="utf-8")))
+    told = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    broken = {float(row["value"]): row["broken"] == "True" for row in rows}
+    assert list(broken) == [1.0, 4.0, 16.0]
+    assert not broken[told["tolerated"]]
+    assert broken[told["broken"]]
+    assert told["points"][0]["ratio"] == 1.0
+    assert told["points"][2]["ratio_low"] < told["points"][2]["ratio"]
+    assert (out / "tolerance.svg").stat().st_size > 1000
+    assert "workers 16: broken" in first.err
+    assert "tolerated up to 4" in first.out
+    monkeypatch.setattr("harness.execution.jobs.grid.executed", None)
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == first.out
+
+
+def test_staleness_delay_and_losses_change_the_cluster_of_the_runs(tmp_path, capsys):
+    path = written(tmp_path, RUN, launch_s=0.01)
+    for what, high in {"staleness": "4", "delay": "0.1", "loss": "0.4"}.items():
+        out = tmp_path / what
+        words = ["--what", what, "--to", high, "--margin", "9", "--out", str(out)]
+        assert cli.main(["tolerate", str(path), *FEW, *words]) == 0
+        assert f"{what}: an error 9 (relative) above that of 0 is" in capsys.readouterr().out
+        hashes = json.loads((out / "results.json").read_text())["provenance"]["runs"]
+        (last,) = (runs for name, runs in hashes.items() if name == f"{what} {float(high):g}")
+        config = json.loads((out / "runs" / last[0] / "config.json").read_text())
+        cluster = config["cluster"]
+        assert (config["workers"], cluster["link"]["latency_s"], len(cluster["faults"])) == {
+            "staleness": (5, 0.0, 0),
+            "delay": (2, 0.1, 0),
+            "loss": (2, 0.0, 1),
+        }[what]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--what", "dealy"], "tolerate: unknown 'dealy' (did you mean 'delay'"),
+        (["--from", "8", "--to", "4"], "from 8 to 4; allowed: from less to more"),
+        (["--margin", "-1"], "margin: -1.0; allowed"),
+        (["--seeds", "0"], "--seeds: 0; allowed: from 1"),
+        (["--what", "staleness", "--algorithm", "sync"], "GradientAveraging folds in rounds"),
+        (["--rates", "mine"], "allowed: sweep, file"),
+    ],
+)
+def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
+    path = written(tmp_path, RUN)
+    assert cli.main(["tolerate", str(path), "--out", str(tmp_path / "out"), *words]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert told in line
