@@ -1,10 +1,19 @@
-"""`lagbench train`: one run from a file, executed in the order its cluster would have."""
+"""`lagbench train`: the runs of a file, executed in the order its cluster would have."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.commands import varied
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+
+if TYPE_CHECKING:
+    from harness.execution.runs.config import RunConfig
+    from harness.execution.runs.sequence import SequenceConfig
+    from harness.store import Run
 
 __all__ = ["configure", "run"]
 
@@ -13,7 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=Path, help="the run, as a TOML file")
     parser.add_argument("--seed", type=int, help="in place of the file's")
+    varied.add_workers(parser)
+    varied.add_changes(parser, seeds=1)
     parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
@@ -21,28 +33,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train to the end, or go on where it stopped, and print what was measured."""
-    from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
     from harness.execution.jobs.named import execute_named
-    from harness.execution.runs.device import resolve
-    from harness.execution.runs.file import kind_of, load_run
     from harness.store.atomic import writable_folder
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    configs = _configs(arguments)
+    writable_folder(arguments.out, "--out")
+    found = execute_named(configs, str, arguments.out, jobs=max(1, arguments.jobs))
+    for name, each in found.items():
+        if len(found) > 1:
+            print(f"{name.partition(', ')[2]}:")
+        _print(each)
+    lost = {name: each for name, each in found.items() if each.status != "done"}
+    for name, each in lost.items():
+        _say(each.ending(name))
+    return EXIT_RUN_FAILED if lost else EXIT_DONE
+
+
+def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceConfig]:
+    """Every number of workers with every seed, by what people call it."""
+    from dataclasses import replace
+
+    from harness.execution.runs.device import resolve
+    from harness.execution.runs.file import KINDS, kind_of, load_run
 
     if arguments.seed is not None and arguments.seed < 0:
         raise UserError(f"--seed {arguments.seed}: allowed: a whole number from 0")
-    device = resolve(arguments.device)
-    kind = kind_of(arguments.file)
-    asked = load_run(arguments.file, kind, seed=arguments.seed, device=device, progress=say)
-    writable_folder(arguments.out, "--out")
-    name = arguments.file.stem
-    found = execute_named({name: asked.config}, str, arguments.out, jobs=1)[name]
+    path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
+    device, changes = resolve(arguments.device), varied.changes(arguments.changes)
+    base = load_run(path, kind, seed=seed, device=device, progress=_say, changes=changes).config
+    seeds = varied.seeds_from(base.seed, arguments.seeds)
+    counts, key = varied.numbers(arguments.workers), KINDS[kind].workers
+    if not counts:
+        return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
+    return {
+        f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
+            base, **{key: count, "seed": seed}
+        )
+        for count in counts
+        for seed in seeds
+    }
+
+
+def _print(found: Run) -> None:
     for key, value in sorted(found.summary.items()):
         print(f"{key:32} {value:.6g}" if isinstance(value, float) else f"{key:32} {value}")
     print(f"{'status':32} {found.status}")
     print(f"{'run':32} {found.dir}")
-    if found.status == "done":
-        return EXIT_DONE
-    say(found.ending(f"{name}, seed {asked.config.seed}"))
-    return EXIT_RUN_FAILED
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

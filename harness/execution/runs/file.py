@@ -54,11 +54,13 @@ class Reader:
         usual: what a file may leave out, besides what has a default.
         network: the table that has the network's layers; checks what it needs of it.
         complete: fills in what follows from the rest.
+        workers: the key that says how many there are.
     """
 
     usual: Table
     network: Callable[[Path, Table], Mapping[str, Any]]
     complete: Callable[[Table], Table]
+    workers: str = "workers"
 
 
 def kind_of(path: Path) -> type[RunConfig] | type[SequenceConfig]:
@@ -202,7 +204,7 @@ def _complete_sequence(table: Table) -> Table:
 
 KINDS: dict[type[RunConfig] | type[SequenceConfig], Reader] = {
     RunConfig: Reader(FRAMES, _of_frames, _complete_frames),
-    SequenceConfig: Reader({"criterion": {}}, _of_sequence, _complete_sequence),
+    SequenceConfig: Reader({"criterion": {}}, _of_sequence, _complete_sequence, "replicas"),
 }
 """What a run file can ask for."""
 

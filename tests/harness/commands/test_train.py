@@ -1,11 +1,14 @@
-"""`lagbench train`: what is printed when a run does not end well."""
+"""`lagbench train`: many runs of a file, and what is said when one does not end well."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.cli import main
 from harness.store import Store
+from tests.run_files import ASYNCHRONOUS, written
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs"
 
@@ -20,3 +23,32 @@ def test_a_run_that_diverged_is_told_with_its_stage_its_last_loss_and_its_rate(t
     assert last.startswith(f"wild, seed 5 ({run.hash[:12]}) diverged in AveragedSgd at fold ")
     assert " nats a frame at fold 0" in last
     assert last.endswith("rate 1e+38")
+
+
+def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
+    path, out = written(tmp_path, ASYNCHRONOUS.replace("Halving", "Constant")), tmp_path / "runs"
+    words = ["train", str(path), "--workers", "1,2", "--seeds", "2", "--out", str(out)]
+    assert main([*words, "--set", "schedule.rate=0.005", "--set", "evaluations=1"]) == 0
+    configs = [run.config for run in Store(out).runs()]
+    asked = {(config["workers"], config["seed"]) for config in configs}
+    assert asked == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert {config["schedule"]["rate"] for config in configs} == {0.005}
+    said = capsys.readouterr().out
+    for told in ("1 worker, seed 0:", "2 workers, seed 1:"):
+        assert said.count(told) == 1
+    assert said.count("dev_frame_error/iterate") == said.count("status") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--workers", "0"], "--workers: '0'; allowed: whole numbers from 1"),
+        (["--seeds", "0"], "--seeds: 0; allowed: from 1"),
+        (["--set", "workers"], "--set: 'workers' is not allowed"),
+        (["--seed", "-1"], "--seed -1: allowed"),
+    ],
+)
+def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
+    path = written(tmp_path, ASYNCHRONOUS)
+    assert main(["train", str(path), "--out", str(tmp_path / "runs"), *words]) == 2
+    assert told in capsys.readouterr().err
