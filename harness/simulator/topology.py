@@ -170,12 +170,12 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
     up, down, rates = _numbered(levels, counts)
     if own is not None:
         for first, theirs in ((up[0], own[0]), (down[0], own[1])):
-            for who in np.flatnonzero(np.isfinite(theirs)).tolist():
-                rates[first + who] = float(theirs[who])
+            usual = rates[first : first + workers]
+            rates[first : first + workers] = np.where(np.isfinite(theirs), theirs, usual)
     core = NO_LINK
     if network.core_bandwidth_bytes_per_s is not None:
         core = len(rates)
-        rates.append(network.core_bandwidth_bytes_per_s)
+        rates = np.append(rates, network.core_bandwidth_bytes_per_s)
     return Wiring(
         workers=workers,
         fair=network.sharing == "fair",
@@ -185,7 +185,7 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
         down=np.array(down, np.int64),
         latency_s=np.array([level.latency_s for level in levels]),
         core=core,
-        rate=np.array(rates, np.float64),
+        rate=rates,
         links=np.array([x.links for x in below if any(y.links > 1 for y in below)], np.int64),
         inside=np.array([x.inside for x in below if any(y.inside for y in below)], np.bool_),
         rails=network.rails,
@@ -194,19 +194,21 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
 
 def _numbered(
     levels: Sequence[Level], counts: Sequence[int]
-) -> tuple[list[int], list[int], list[float]]:
-    """First link of each level upwards and downwards, and every link's rate."""
+) -> tuple[list[int], list[int], Any]:
+    """First link of each level upwards and downwards, and [E] every link's rate."""
     up: list[int] = []
     down: list[int] = []
-    rates: list[float] = []
+    runs: list[tuple[float, int]] = []
+    links = 0
     for level, count in zip(levels, counts, strict=True):
         speed = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
-        towards = level.down_bandwidth_bytes_per_s
-        up.append(len(rates))
-        rates += [speed] * count
-        down.append(up[-1] if level.duplex == "half" else len(rates))
-        rates += [towards or speed] * (count if level.duplex == "full" else 0)
-    return up, down, rates
+        back = count if level.duplex == "full" else 0
+        up.append(links)
+        down.append(links + count if back else links)
+        runs += [(speed, count), (level.down_bandwidth_bytes_per_s or speed, back)]
+        links += count + back
+    speeds, counted = zip(*runs, strict=True)
+    return up, down, np.repeat(np.array(speeds, np.float64), counted)
 
 
 @kernel

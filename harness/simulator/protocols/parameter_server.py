@@ -155,7 +155,8 @@ class ParameterServer(Spec, TimingProtocol):
         first = int(state.clock[0]["version"])
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
         count = len(state.slots)
-        record = recording.space(room, count, len(state.shards.queues), spans)
+        losses = len(state.occurrences) > 0
+        record = recording.space(room, count, len(state.shards.queues), spans, losses)
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
         if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
@@ -167,7 +168,7 @@ class ParameterServer(Spec, TimingProtocol):
             return plain_server.in_flight(state)
         phase = state.slots["phase"]
         under_way = (phase != slots.FREE) & (phase != slots.ABANDONED)
-        return recording.rows_in_flight(state.slots[under_way], self.push_every)
+        return recording.rows_in_flight(state.slots, under_way, self.push_every)
 
 
 PLAIN = ParameterServer().rules

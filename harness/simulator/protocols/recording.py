@@ -51,20 +51,21 @@ class Record(NamedTuple):
     pieces: Any
 
 
-def space(folds: int, under_way: int, shards: int, spans: bool) -> Record:
+def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) -> Record:
     """Room for so many folds, and behind them for what is under way at the end.
 
     Args:
-        folds: and as many losses and restarts.
+        folds: and as many restarts.
         under_way: contributions that may be.
         shards: parts of the server that record pieces; 0 if there is one.
         spans: whether spans are wanted.
+        losses: whether contributions may be lost.
     """
     kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
     return Record(
         *(np.empty(folds + under_way, kind) for kind in kinds),
         instants=np.empty(folds if spans else 0, SPANNED),
-        lost=np.empty(folds + under_way, SLOT),
+        lost=np.empty(folds + under_way if losses else 0, SLOT),
         restarts=np.empty(folds, RESTART),
         counts=np.zeros(3, np.int64),
         pieces=np.empty((folds, shards), PIECE),
@@ -98,16 +99,18 @@ def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline
     struck = record.restarts[:restarts]
     return Timeline(
         folds=Folds(numbers, record.fold_end_s[:done]),
-        contributions=_followed(rows, _rows(record.lost[:lost], LOST, steps)),
+        contributions=_followed(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
         spans=_spans(record, pieces) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
         pieces=_pieces(numbers, pieces),
     )
 
 
-def rows_in_flight(slots: Any, steps: int) -> Contributions:
-    """Slots that are under way, by first step."""
-    return _rows(slots[np.argsort(slots["first_step"])], IN_FLIGHT, steps)
+def rows_in_flight(slots: Any, under_way: Any, steps: int) -> Contributions:
+    """The slots that are ``under_way`` [C], by first step."""
+    places = np.flatnonzero(under_way)
+    places = places[np.argsort(slots["first_step"][places])]
+    return _rows(slots, places, IN_FLIGHT, steps)
 
 
 def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
@@ -130,14 +133,15 @@ def _followed(rows: Contributions, lost: Contributions) -> Contributions:
     return Contributions(**joined)
 
 
-def _rows(slots: Any, fate: int, steps: int) -> Contributions:
+def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
+    """Column by column: of many workers the slots themselves are most of the memory."""
     return Contributions(
-        fold=np.full(len(slots), fate, np.int64),
-        worker=slots["worker"].astype(np.int32),
-        read_version=slots["read_version"].copy(),
-        read_time_s=slots["read_at_s"].copy(),
-        first_step=slots["first_step"].copy(),
-        steps=np.full(len(slots), steps, np.int32),
+        fold=np.full(len(places), fate, np.int64),
+        worker=slots["worker"][places].astype(np.int32),
+        read_version=slots["read_version"][places],
+        read_time_s=slots["read_at_s"][places],
+        first_step=slots["first_step"][places],
+        steps=np.full(len(places), steps, np.int32),
     )
 
 
