@@ -41,7 +41,8 @@ def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
     names = sorted(allowed)
-    near = get_close_matches(value, names, n=1)
+    begun = [name for name in names if value and name.startswith(value)]
+    near = get_close_matches(value, names, n=1) or begun
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     shown = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
     return UserError(f"{what}: unknown {shown}{hint}; allowed: {', '.join(names)}")

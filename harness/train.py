@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
+from harness.bundled import listed, run_file
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_RUN_FAILED, UserError
 from harness.execution.processes.telling import GOES_ON, say
@@ -30,7 +31,7 @@ NEEDED = "harness.execution.processes.command"
 def parser() -> Parser:
     """The command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
-    p.add_argument("file", type=Path, help="the run, as a TOML file")
+    p.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
     p.add_argument("--seed", type=int, help="in place of the file's")
     p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
     p.add_argument(

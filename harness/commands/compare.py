@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from harness.bundled import cluster_file
+
 __all__ = ["configure", "run"]
 
 
@@ -13,7 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", type=Path, help="the run's folder, as lagbench runs names it")
     parser.add_argument(
-        "--cluster", type=Path, help="the cluster that predicts; the run's own if not given"
+        "--cluster",
+        type=cluster_file,
+        help="the cluster that predicts, by name or file; the run's own if not given",
     )
 
 

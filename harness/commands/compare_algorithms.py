@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.bundled import listed, run_file
 from harness.commands import varied
 
 __all__ = ["configure", "run"]
@@ -12,7 +13,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=Path, help="the run, as a TOML file")
+    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
     parser.add_argument(
         "--algorithms", default="", help="async,averaging:10,… or classes; without it the file's"
     )

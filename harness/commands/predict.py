@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from harness.bundled import cluster_file, listed, run_file
+
 if TYPE_CHECKING:
     from harness.simulator.outer_loops import Cell
 
@@ -22,9 +24,11 @@ COLUMNS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=Path, help="the run, or outer loops, as a TOML file")
+    parser.add_argument("file", type=run_file, help=f"the run, or outer loops: {listed('run')}")
     parser.add_argument("--out", type=Path, metavar="CSV", help="of outer loops, as a file too")
-    parser.add_argument("--cluster", type=Path, help="in place of the run file's")
+    parser.add_argument(
+        "--cluster", type=cluster_file, help="in place of the run file's, by name or file"
+    )
     parser.add_argument("--workers", type=int, help="in place of the run file's")
     parser.add_argument(
         "--target", type=Path, help="a finished run of the same settings: when its folds are done"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+from harness.bundled import cluster_file, listed
 from harness.commands import protocols
 from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
@@ -34,7 +35,7 @@ DRAWN, CHECKED = 4, 25
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path)
+    parser.add_argument("cluster", metavar="CLUSTER", type=cluster_file, help=listed("cluster"))
     protocols.configure(parser)
     parser.add_argument("--workers", metavar="1,2,4", help="default: 1, 2, 4 … all of the file's")
     parser.add_argument(

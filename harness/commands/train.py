@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from harness.execution.runs.sequence import SequenceConfig
     from harness.store import Run
 
+from harness.bundled import listed, run_file
+
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=Path, help="the run, as a TOML file")
+    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
     parser.add_argument("--seed", type=int, help="in place of the file's")
     varied.add_workers(parser)
     varied.add_changes(parser, seeds=1)

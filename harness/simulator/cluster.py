@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.errors import UserError
 from harness.simulator.devices import Device, unknown_device, with_catalogue
 from harness.simulator.durations import with_durations
 from harness.simulator.faults import Fault
@@ -352,6 +353,9 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     Raises:
         UserError: any setting in it is wrong.
     """
+    if isinstance(table.get("cluster"), str):
+        told = f"lagbench train {path}, or the cluster that it names, {table['cluster']!r}"
+        raise UserError(f"{path}: a run file and no cluster file; allowed: {told}")
     with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))

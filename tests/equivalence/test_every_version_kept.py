@@ -32,7 +32,7 @@ from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 
-RUNS = Path(__file__).parents[2] / "docs" / "runs"
+RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 NAMES = (
     *("bounded-staleness", "two-under-way", "backup-workers", "averaging-with-deaths"),
     "elastic-diloco",

@@ -3,7 +3,7 @@
 Three kinds of values, each a digest by name:
 
 - ``identities``: of every experiment of every paper at every scale, with a stand-in for the corpus;
-- ``runs``: timeline, model and word errors of every run file in ``docs/runs``;
+- ``runs``: timeline, model and word errors of every run file in ``reproductions/runs``;
 - ``reports``: `results.json` of the three papers at smoke scale, without its provenance.
 
 Identities and timelines are equal on every machine and committed (``identities.json``, tested).
@@ -68,12 +68,12 @@ def identities() -> dict[str, str]:
 
 
 def runs() -> dict[str, str]:
-    """Digests of what the run files in ``docs/runs`` leave in the store."""
+    """Digests of what the run files in ``reproductions/runs`` leave in the store."""
     from harness.cli import main as lagbench
     from harness.store import Store
 
     found: dict[str, str] = {}
-    for path in sorted((ROOT / "docs/runs").glob("*.toml")):
+    for path in sorted((ROOT / "reproductions/runs").glob("*.toml")):
         with TemporaryDirectory() as folder:
             if lagbench(["train", str(path), "--out", folder]) != 0:
                 raise SystemExit(f"{path} did not train")

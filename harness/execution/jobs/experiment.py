@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypedDict
@@ -17,6 +16,7 @@ from torch import nn
 
 from harness.algorithms.local_optimizer import LocalOptimizer
 from harness.algorithms.schedules import Constant, Schedule
+from harness.bundled import cluster_file
 from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of
 from harness.execution.evaluation.modules import metrics_of
@@ -258,14 +258,7 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
     """
     if isinstance(asked, Cluster):
         return asked
-    known = bundled()
-    return load_cluster(known[str(asked)] if str(asked) in known else Path(asked))
-
-
-def bundled() -> Mapping[str, Path]:
-    """The cluster files that come along, by name."""
-    folder = Path(str(files("reproductions"))) / "clusters"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return load_cluster(cluster_file(asked))
 
 
 def _unseen(progress: Progress) -> None:

@@ -3,8 +3,8 @@
 The key ``is`` names the kind of run, `RunConfig` where it is absent; the keys are the fields of
 that class, and what is one of several classes says which with an ``is`` of its own. A file leaves
 out what follows from the rest: the corpus's fingerprint and the device, and in the table ``start``
-of a sequence training also the corpus, the cluster and the timed layers. ``cluster`` names a
-cluster file, relative to the run file.
+of a sequence training also the corpus, the cluster and the timed layers. ``cluster`` is a cluster
+that comes along, by name, or a file, relative to the run file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.algorithms.catalogue import Algorithm
+from harness.bundled import cluster_file
 from harness.errors import UserError
 from harness.execution.runs import config as frames
 from harness.execution.runs import sequence
@@ -69,7 +70,7 @@ def kind_of(path: Path) -> type[RunConfig] | type[SequenceConfig]:
     Raises:
         UserError: it cannot be read, or names none.
     """
-    return spec_of(load_toml(path), str(path))
+    return spec_of(_table(path), str(path))
 
 
 def spec_of(table: Mapping[str, object], where: str) -> type[RunConfig] | type[SequenceConfig]:
@@ -111,7 +112,7 @@ def load_run(
         UserError: a mistake in the file, its cluster file or its corpus.
     """
     reader = KINDS[spec]
-    table: Table = {**CORPUS, **reader.usual, **load_toml(path)}
+    table: Table = {**CORPUS, **reader.usual, **_table(path)}
     for steps, value in changes:
         _put(path, table, steps, value)
     _import(path, table.pop(IMPORT, []))
@@ -123,7 +124,7 @@ def load_run(
         seed=_whole(path, table, "corpus_seed"),
         progress=progress,
     )
-    table["cluster"] = load_cluster(path.parent / _word(path, table, "cluster"))
+    table["cluster"] = load_cluster(_cluster_of(path, table))
     # What is no list of whole numbers is refused below, with the rest of the table.
     sizes = corpus.layers(cast(list[int], layers) if isinstance(layers, list) else ())
     table.setdefault("timed_layers", list(sizes))
@@ -131,6 +132,27 @@ def load_run(
         table["seed"] = seed
     table |= {"fingerprint": corpus.fingerprint, "device": device}
     return RunFile(build(spec, reader.complete(table), str(path)), corpus)
+
+
+def _table(path: Path) -> Table:
+    """What the file holds, if it is no cluster's.
+
+    Raises:
+        UserError: it is, or cannot be read.
+    """
+    table = load_toml(path)
+    if "cluster" not in table and isinstance(table.get("workers"), list):
+        told = f"lagbench simulate {path}, or a run file in which cluster = {str(path)!r}"
+        raise UserError(f"{path}: a cluster file and no run file; allowed: {told}")
+    return table
+
+
+def _cluster_of(path: Path, table: Table) -> Path:
+    """The cluster file of a run."""
+    try:
+        return cluster_file(_word(path, table, "cluster"), path.parent)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _put(path: Path, table: Table, steps: Sequence[str], value: object) -> None:

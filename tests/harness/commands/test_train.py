@@ -10,7 +10,7 @@ from harness.cli import main
 from harness.store import Store
 from tests.run_files import ASYNCHRONOUS, written
 
-DOCS = Path(__file__).parents[3] / "docs" / "runs"
+DOCS = Path(__file__).parents[3] / "reproductions" / "runs"
 
 
 def test_a_run_that_diverged_is_told_with_its_stage_its_last_loss_and_its_rate(tmp_path, capsys):

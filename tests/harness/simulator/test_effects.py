@@ -230,7 +230,7 @@ def test_what_is_not_among_the_workers_asked_for_is_named(capsys):
         main(
             [
                 "simulate",
-                "docs/runs/clusters/unequal.toml",
+                "reproductions/runs/clusters/unequal.toml",
                 "--workers",
                 "2",
                 "--network",
@@ -245,7 +245,7 @@ def test_what_is_not_among_the_workers_asked_for_is_named(capsys):
 
 
 def test_what_happens_at_the_start_is_named_in_the_long_run_only(tmp_path, capsys):
-    cluster = "docs/runs/clusters/failing.toml"
+    cluster = "reproductions/runs/clusters/failing.toml"
     text = Path(cluster).read_text(encoding="utf-8")
     path = tmp_path / "late.toml"
     path.write_text(text[: text.index("[[faults]]")] + text[text.rindex("[[faults]]") :])

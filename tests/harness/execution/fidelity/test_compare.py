@@ -21,7 +21,7 @@ from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent
 
-RUNS = Path(__file__).parents[4] / "docs" / "runs"
+RUNS = Path(__file__).parents[4] / "reproductions" / "runs"
 INNER = {"inner": inner_lag}
 
 

@@ -17,7 +17,7 @@ from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import train, train_sequence
 from harness.store import Store
 
-RUNS = Path(__file__).parents[4] / "docs" / "runs"
+RUNS = Path(__file__).parents[4] / "reproductions" / "runs"
 FRAMES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is RunConfig)
 SEQUENCES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is SequenceConfig)
 

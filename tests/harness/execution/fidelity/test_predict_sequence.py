@@ -20,7 +20,7 @@ from harness.identity import identity
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run
 
-RUNS = Path(__file__).parents[4] / "docs" / "runs"
+RUNS = Path(__file__).parents[4] / "reproductions" / "runs"
 COMPUTE_S, FOLD_S = 0.020, 0.002
 
 

@@ -26,7 +26,7 @@ from harness.simulator.protocols.contract import Handing
 from harness.spec import build
 from tests.run_files import written
 
-EXAMPLES = Path(__file__).parents[4] / "docs" / "runs"
+EXAMPLES = Path(__file__).parents[4] / "reproductions" / "runs"
 CLUSTERS = Path(__file__).parents[4] / "reproductions" / "clusters"
 RUN = f"""
 corpus = "parametric"

@@ -11,7 +11,7 @@ from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
 from tests.run_files import written
 
-RUNS = Path(__file__).parents[4] / "docs" / "runs"
+RUNS = Path(__file__).parents[4] / "reproductions" / "runs"
 RUN = (RUNS / "sequence.toml").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,63 @@
+"""Files that come along, by name: clusters to simulate and runs to train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import UserError, unknown
+
+__all__ = ["bundled", "cluster_file", "listed", "run_file"]
+
+Kind = Literal["cluster", "run"]
+COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
+
+
+@cache
+def bundled(kind: Kind) -> Mapping[str, Path]:
+    """The files of a kind that come along, by name."""
+    folder = Path(str(files("reproductions"))) / f"{kind}s"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def listed(kind: Kind) -> str:
+    """What an option for such a file takes, for ``--help``."""
+    return f"a TOML file, or one that comes along: {', '.join(bundled(kind))}"
+
+
+def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
+    """The cluster file that is asked for by its name or path.
+
+    Args:
+        asked: of one that comes along the name, of others the path.
+        folder: what paths are relative to.
+
+    Raises:
+        UserError: a name that none has; whether a path can be read is seen when it is.
+    """
+    return _file("cluster", asked, folder)
+
+
+def run_file(asked: str | Path) -> Path:
+    """The run file that is asked for by its name or path.
+
+    Raises:
+        UserError: as `cluster_file`.
+    """
+    return _file("run", asked, Path())
+
+
+def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
+    name, path = str(asked), Path(asked)
+    if name in bundled(kind):
+        return bundled(kind)[name]
+    if path.suffix or len(path.parts) > 1 or os.path.exists(folder / path):  # noqa: PTH110 (a name too long is no file)
+        return folder / path
+    other: Kind = "run" if kind == "cluster" else "cluster"
+    if name in bundled(other):
+        raise UserError(f"{kind}: {name!r} is a {other}; allowed: lagbench {COMMAND[other]} {name}")
+    raise UserError(f"{unknown(kind, name, bundled(kind))}; or a TOML file")
