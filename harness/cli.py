@@ -53,7 +53,7 @@ COMMANDS = {
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "bench": ("harness.commands.bench", "is this machine, or this change, slower than it was?"),
     "device": ("harness.commands.device", "what this device does, in one archive"),
-    "reproduce": ("reproductions.__main__", "a paper's exhibits and claims, as a PDF"),
+    "reproduce": ("reproductions.command", "a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
 }
 """Module and one-line description of every subcommand."""

@@ -209,4 +209,6 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _end(main())
+    from lagbench_start import begin
+
+    _end(begin("harness.train"))

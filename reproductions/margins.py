@@ -29,7 +29,7 @@ from harness.identity import identity
 from harness.kernels import notice
 from harness.signals import ended_by_signals
 from harness.store import Run
-from reproductions.__main__ import PAPERS
+from reproductions.command import PAPERS
 from reproductions.paper import DEVELOPMENT, Paper, Subject
 
 SEEDS = (DEVELOPMENT, DEVELOPMENT + 1)

@@ -23,7 +23,7 @@ def test_judge_store_and_reports_leave_torch_unloaded():
 
 
 def test_asking_a_command_for_help_loads_nothing_heavy():
-    for main in ("reproductions.__main__", "harness.cli"):
+    for main in ("reproductions.command", "harness.cli"):
         ask = f"import contextlib, {main} as m\n"
         ask += "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(None): "
         loaded = loaded_after(ask + "m.main(['--help'])")

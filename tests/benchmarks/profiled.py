@@ -24,7 +24,7 @@ import torch
 from data_synth import load_corpus
 from harness.acoustics.dnn import Dnn
 from harness.execution.jobs import grid
-from reproductions.__main__ import PAPERS
+from reproductions.command import PAPERS
 from reproductions.paper import Subject
 
 SIZE, COPIED = 1024, 64_000_000

@@ -28,7 +28,7 @@ import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
 from harness.identity import identity
-from reproductions.__main__ import PAPERS, main
+from reproductions.command import PAPERS, main
 from reproductions.paper import Paper, Subject
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE, WORD_ERRORS
-from reproductions.__main__ import PAPERS
+from reproductions.command import PAPERS
 from reproductions.paper import Paper
 
 UTTERANCES, SEEDS, PASSES = 40, 3, 3

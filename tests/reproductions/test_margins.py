@@ -9,7 +9,7 @@ import pytest
 from data_synth import load_corpus
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
-from reproductions.__main__ import PAPERS
+from reproductions.command import PAPERS
 from reproductions.margins import default_runs, faster, main
 from reproductions.paper import Subject
 

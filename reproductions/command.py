@@ -1,0 +1,217 @@
+"""``python -m reproductions paper1 …``: what ``tox -e reproduce-paper1`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import Parser, exit_code
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness.kernels import notice
+from harness.plugins import discovered
+from harness.signals import ended_by_signals
+
+if TYPE_CHECKING:
+    from data_synth.corpus import Corpus
+    from harness.judge.results import Results
+    from reproductions.paper import Paper
+    from reproductions.reproduce import Request
+
+PAPERS = {
+    "paper1": "reproductions.paper1_async_asgd",
+    "paper2": "reproductions.paper2_ng_averaging",
+    "paper3": "reproductions.paper3_async_mmi",
+}
+"""The module that declares each paper as its ``PAPER``."""
+
+
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
+GOES_ON = "interrupted; the same command goes on from the last checkpoint"
+
+
+def parser() -> Parser:
+    """The command line."""
+    p = Parser(prog="reproductions", description="Reproduce a paper, exhibit by exhibit.")
+    configure(p)
+    return p
+
+
+def configure(p: argparse.ArgumentParser) -> None:
+    """Declare the options, of this program and of `lagbench reproduce`."""
+    p.add_argument("paper", help=f"one of: {', '.join(PAPERS)}")
+    p.add_argument(
+        "--scale", help="smoke, laptop (default without CUDA), overnight, gpu (with it) or paper"
+    )
+    p.add_argument(
+        "--corpus",
+        help="parametric, fsdd … (lagbench corpus --help); the paper's own kind if not given",
+    )
+    p.add_argument(
+        "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
+    )
+    p.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
+    p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
+    p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
+    p.add_argument(
+        "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
+    )
+    p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
+    p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    if arguments is None:
+        notice.announce()
+    told = ended_by_signals()(lambda: run(parser().parse_args(arguments)))
+    return exit_code(told, GOES_ON)
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Reproduce what was asked for; returns the exit code.
+
+    Raises:
+        UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
+        KeyboardInterrupt: stopped; the same command goes on.
+    """
+    if asked.paper not in PAPERS and asked.paper not in discovered("papers"):
+        raise unknown("paper", asked.paper, [*PAPERS, *discovered("papers")])
+    if asked.scale not in (None, *SCALES):
+        raise unknown("--scale", asked.scale, SCALES)
+    # Only now: nobody waits for torch to be told of a misspelt word.
+    from data_synth import SYNTHETIC
+    from harness.execution.jobs.grid import ProcessDied
+    from harness.execution.runs.device import resolve
+    from harness.store.atomic import writable_folder
+    from reproductions.paper import Subject
+    from reproductions.reproduce import execute_share, reproduce
+
+    known = PAPERS.get(asked.paper)
+    paper: Paper = import_module(known).PAPER if known else discovered("papers")[asked.paper]
+    device = resolve(asked.device)
+    scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
+    request = _request(asked, paper, scale, device)
+    writable_folder(request.out, "--out")
+    name, seed = asked.corpus or paper.corpus, request.seeds[0]
+    made = partial(_corpus, name, scale, request.out)
+    subject = Subject(scale, made(seed), seed, device, made if name in SYNTHETIC else None)
+    try:
+        if request.share is not None:
+            count = execute_share(paper, subject, request)
+            plural = "" if count == 1 else "s"
+            _say(
+                f"{count} run{plural} of share {asked.shard[0]}/{asked.shard[1]} are done; without "
+                "--shard the same command judges all"
+            )
+            return EXIT_DONE
+        results = reproduce(paper, subject, request)
+    except ProcessDied:
+        _say("error: a process was killed from outside; the same command goes on")
+        return EXIT_RUN_FAILED
+    return _told(results, request.out)
+
+
+def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
+    """What was asked for, if it can be had.
+
+    Raises:
+        UserError: an unknown scale, exhibit or batch system.
+    """
+    from harness.execution.jobs.submitted import check
+    from reproductions.reproduce import Request
+
+    if scale not in paper.seeds:
+        raise unknown("--scale", scale, paper.seeds)
+    if asked.submit is not None:
+        check(asked.submit)
+    only = tuple(name for name in asked.only.split(",") if name)
+    paper.chosen(only, scale)
+    return Request(
+        seeds=paper.seeds_of(scale, asked.seeds),
+        only=only,
+        jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
+        budget_s=None if asked.budget is None else 60.0 * asked.budget,
+        out=asked.out or Path("reports/out") / asked.paper / scale,
+        submit=asked.submit,
+        share=asked.shard,
+    )
+
+
+def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
+    """The corpus; where it cannot be had, an output folder made for it is taken away again.
+
+    Raises:
+        UserError: there is no such corpus, or it cannot be made.
+    """
+    from data_synth import CAN_SKIP, SYNTHETIC, load_corpus
+
+    of_seed = f"seed {seed}: " if name in SYNTHETIC else ""
+
+    def say(line: str) -> None:
+        _say(of_seed + line)
+
+    try:
+        return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=say)
+    except UserError:
+        with suppress(OSError):  # not empty: it was there before
+            out.rmdir()
+        raise
+
+
+def _told(results: Results, out: Path) -> int:
+    """Print the verdicts and what failed; returns the exit code."""
+    from harness.judge.makers import failures
+    from harness.store import Store
+
+    if results.scale == "smoke":
+        print("at smoke scale, which says that all works and nothing about the paper:")
+    for claim in results.claims:
+        print(f"{claim.verdict:>12}  {claim.id}")
+    print(f"report: {out / 'report.pdf'}")
+    failed = failures(Store(out / "runs"), results)
+    for line in failed:
+        _say(line)
+    return EXIT_RUN_FAILED if failed else EXIT_DONE
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("'' is not allowed; allowed: the name of a folder")
+    return Path(text)
+
+
+def _share(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+        told = "allowed: I/N with I from 1 to N, N at most 10000, e.g. 2/8"
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {told}")
+    return int(part), int(parts)
+
+
+def _number(kind: Callable[[str], float], what: str, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: {what}")
+        return value
+
+    return parse
+
+
+_whole = _number(int, "a whole number from 1 to 1000", 1000)
+_minutes = _number(float, "a positive number of minutes", 1e6)
