@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.bundled import listed, run_file
 from harness.commands import varied
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=Path, help="the run, as a TOML file")
+    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
     parser.add_argument(
         "--what",
         default="workers",
