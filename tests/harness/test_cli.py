@@ -102,7 +102,7 @@ BAD = [
     ([K20M, "--json", "/"], "--json"),
     ([K20M, "--workres", "1"], "--workres"),
     (["missing.toml"], "missing.toml"),
-    ([], "CLUSTER.toml"),
+    ([], "CLUSTER"),
 ]
 
 
