@@ -87,7 +87,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """One rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one."""
+    """One rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one.
+
+    Args:
+        rate: of every fold.
+    """
 
     rate: float = setting(above=0.0)
 

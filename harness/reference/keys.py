@@ -15,6 +15,8 @@ from harness.units import format_quantity
 
 __all__ = ["Key", "device_table", "keys_of", "markdown", "meanings"]
 
+ENTRY = r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)"
+"""Of a docstring: names, and what is said of them."""
 ANY_NAME, ANY_PLACE = "NAME", "[]"
 
 
@@ -93,14 +95,18 @@ def _inner(kind: Any, path: tuple[str, ...]) -> tuple[type[Spec], tuple[str, ...
 
 
 def meanings(documented: type) -> dict[str, str]:
-    """The entries under ``Attributes:`` of a class's docstring, each on one line."""
-    _, _, section = (inspect.getdoc(documented) or "").partition("Attributes:\n")
-    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
-    return {
-        name.strip(): re.sub(r"\s+", " ", text).replace("``", "`")
-        for names, text in entries
-        for name in names.split(",")
-    }
+    """What docstrings say of a class's entries, each on one line; those of its bases count too."""
+    found: dict[str, str] = {}
+    for each in reversed(documented.__mro__):
+        text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
+        _, *section = re.split(r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE)
+        entries = re.findall(ENTRY, "".join(section), flags=re.MULTILINE)
+        found |= {
+            name.strip(): re.sub(r"\s+", " ", told).replace("``", "`")
+            for names, told in entries
+            for name in names.split(",")
+        }
+    return found
 
 
 def markdown(spec: type[Spec]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from harness.reference.commands import commands
 from harness.reference.keys import device_table, markdown
 from harness.reference.results_schema import results_schema
+from harness.reference.run_files import run_file_keys
 from harness.simulator.cluster import Cluster
 from harness.simulator.devices import catalogue
 
@@ -33,8 +34,14 @@ def command_page(page: str) -> str:
     return rewritten(page, {"commands": commands()})
 
 
+def run_file_page(page: str) -> str:
+    """``docs/run-files.md`` as it should be."""
+    return rewritten(page, {"keys": run_file_keys()})
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/clusters.md": cluster_page,
+    "docs/run-files.md": run_file_page,
     "docs/cli.md": command_page,
     "docs/results.schema.json": lambda page: results_schema(),
 }

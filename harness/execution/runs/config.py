@@ -28,7 +28,10 @@ class RunConfig(TrainingConfig[Corpus]):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
-        corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
+        corpus: which, by name, or the folder of one (docs/corpora.md).
+        scale: how much of it.
+        corpus_seed: what it is made with, if it is made.
+        fingerprint: the SHA-256 of its content.
         hidden: units of each hidden layer; inputs and targets follow from the corpus.
         activation: nonlinearity of the hidden layers.
         initial: the machines that pretrain the network, or `WideRandom`; None for narrower

@@ -63,10 +63,14 @@ class SequenceConfig:
     """One asynchronous sequence training on a simulated cluster.
 
     Args:
-        corpus, scale, corpus_seed, fingerprint: which corpus, and the SHA-256 of its content.
+        corpus: which, by name, or the folder of one (docs/corpora.md).
+        scale: how much of it.
+        corpus_seed: what it is made with, if it is made.
+        fingerprint: the SHA-256 of its content.
         start: the training whose final model this one starts from.
         criterion: what an utterance's outer gradient is the gradient of.
-        cluster, timed_layers: the machine, and the network it is charged for.
+        cluster: the machine.
+        timed_layers: sizes of the network it is charged for (units a level).
         seed: of timing and of the data's order; ``start`` has one of its own.
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
         replicas: workers, each with a decoder, a trainer and a part of the utterances.

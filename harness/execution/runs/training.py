@@ -78,21 +78,25 @@ class TrainingConfig(ABC, Generic[Data]):
     """One training on a simulated cluster; what derives from it says what is trained on what.
 
     Args:
-        algorithm, schedule: how contributions are made and folded, at which rates.
-        stages, passes: the data: stage by stage, at most ``passes`` of them.
+        algorithm: how contributions are made and folded.
+        schedule: at which rates.
+        stages: how the data are cut, a pass each; the last one repeats.
+        passes: over the data, at most.
         chunk: what a search chooses a rate for, as a share of the training set.
         evaluations: how often in a pass the development set is scored.
-        cluster, workers: what the timing simulates.
+        cluster: whose timing is simulated.
+        workers: how many train.
         seed: of initialisation, data order and timing.
         device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
         protocol: who waits for whom: averaging in rounds, in which each worker has its own
             part of the data; backup workers, whose slowest contributions are dropped; the
             asynchronous parameter server with settings of its own; or whatever else derives
-            from `TimingProtocol` and hands out data. None is the plain server.
+            from `TimingProtocol` and hands out data. None is the plain server. In a file the
+            class follows from the algorithm, unless it is named.
         tested: when the test sets are scored: decoding takes long, and a search for settings on
             development data never needs it.
-        tested_models: whether the test sets are scored with all candidates (average and iterate),
-            or the one that would be deployed.
+        tested_models: whether the test sets are scored with all candidates (average and
+            iterate), or the one that would be deployed.
         shards: equal parts of the model, each with a server of its own; then workers wait for
             each other at every evaluation.
         shuffling: of frames, as `Order` has it; all workers share the slots.
