@@ -28,7 +28,7 @@ class Outers:
     Attributes:
         value: float64 [B].
         gradient: float64 [B, T, K], on the device; zero behind an utterance's end.
-        kept: bool [B, T], on the device.
+        kept: bool [B, T].
         rejected, cancelled: int64 [B].
         trouble: one an utterance.
         lengths: int64 [B].
@@ -36,7 +36,7 @@ class Outers:
 
     value: np.ndarray
     gradient: Tensor
-    kept: Tensor
+    kept: np.ndarray
     rejected: np.ndarray
     cancelled: np.ndarray
     trouble: list[Trouble | None]
@@ -48,7 +48,7 @@ class Outers:
     def __getitem__(self, i: int) -> Outer:
         """One utterance's, on the CPU."""
         n = int(self.lengths[i])
-        gradient, kept = self.gradient[i, :n].cpu().numpy(), self.kept[i, :n].cpu().numpy()
+        gradient, kept = self.gradient[i, :n].cpu().numpy(), self.kept[i, :n]
         counts = int(self.rejected[i]), int(self.cancelled[i])
         return Outer(float(self.value[i]), gradient, kept, *counts, self.trouble[i])
 
@@ -91,9 +91,7 @@ class BatchedCriterion:
         out = _empty(log_posteriors, np.array(lengths, np.int64))
         together = self._together(log_posteriors, out.lengths, words, given)
         if len(together):
-            at = torch.as_tensor(together, device=self.device)
-            most = int(out.lengths[together].max())
-            self._fill(out, at, log_posteriors[at, :most], [words[i] for i in together])
+            self._fill(out, together, log_posteriors, [words[i] for i in together])
         done = {i for i in together.tolist() if not math.isnan(out.value[i])}
         for i in range(len(out)):
             if i not in done:
@@ -118,24 +116,30 @@ class BatchedCriterion:
         usable &= np.array([not self.single.references.unsayable(w) for w in words])
         return np.flatnonzero(usable)
 
-    def _fill(self, out: Outers, at: Tensor, log_posteriors: Tensor, words: list[Words]) -> None:
-        """Do the utterances ``at`` [b] together; those it cannot do keep their NaN."""
-        chosen, frames = at.cpu().numpy(), log_posteriors.shape[1]
+    def _fill(
+        self, out: Outers, chosen: np.ndarray, log_posteriors: Tensor, words: list[Words]
+    ) -> None:
+        """Do the utterances ``chosen`` [b] together; those it cannot do keep their NaN.
+
+        The host waits for their values and for what became of their frames, whatever their number.
+        """
+        at, frames = torch.as_tensor(chosen, device=self.device), int(out.lengths[chosen].max())
         lengths = torch.as_tensor(out.lengths[chosen], device=self.device)
         inside = torch.arange(frames, device=self.device) < lengths[:, None]
-        scores = self.single.criterion.kappa * (log_posteriors.double() - self._prior)
+        some = log_posteriors[at, :frames]
+        scores = self.single.criterion.kappa * (some.double() - self._prior)
         batch = _Batch(torch.where(inside[:, :, None], scores, 0.0), lengths, inside)
         found = self._found(batch, self._said(batch, words))
         kept = found.alive & ~found.rejected & found.exact[:, None]
         gradient = torch.where(kept[:, :, None], found.direction, 0.0)
         out.gradient[at, :frames] = self.single.criterion.kappa * gradient
-        out.kept[at, :frames] = kept
-        out.value[chosen] = torch.where(found.exact, found.value, math.nan).cpu().numpy()
-        out.rejected[chosen] = found.rejected.sum(1).cpu().numpy()
         cancelled = inside & ~found.alive & ~found.rejected
-        out.cancelled[chosen] = cancelled.sum(1).cpu().numpy()
-        for i, any_kept in zip(chosen.tolist(), kept.any(1), strict=True):
-            out.trouble[i] = None if bool(any_kept) else "nothing kept"
+        fates = torch.stack([kept, found.rejected, cancelled]).cpu().numpy()
+        out.value[chosen] = torch.where(found.exact, found.value, math.nan).cpu().numpy()
+        out.kept[chosen, :frames] = fates[0]
+        out.rejected[chosen], out.cancelled[chosen] = fates[1:].sum(2)
+        for i, any_kept in zip(chosen.tolist(), fates[0].any(1), strict=True):
+            out.trouble[i] = None if any_kept else "nothing kept"
 
     def _said(self, batch: _Batch, words: list[Words]) -> _Said:
         rules = self.single.criterion
@@ -210,7 +214,7 @@ def _empty(like: Tensor, lengths: np.ndarray) -> Outers:
     return Outers(
         np.full(batch, math.nan),
         torch.zeros(like.shape, dtype=torch.float64, device=like.device),
-        torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device),
+        np.zeros(like.shape[:2], np.bool_),
         np.zeros(batch, np.int64),
         np.zeros(batch, np.int64),
         [None] * batch,
@@ -222,4 +226,4 @@ def _put(out: Outers, i: int, one: Outer) -> None:
     out.value[i], out.trouble[i] = one.value, one.trouble
     out.rejected[i], out.cancelled[i] = one.rejected, one.cancelled
     out.gradient[i, : one.frames] = torch.as_tensor(one.gradient, device=out.gradient.device)
-    out.kept[i, : one.frames] = torch.as_tensor(one.kept, device=out.kept.device)
+    out.kept[i, : one.frames] = one.kept

@@ -26,6 +26,9 @@ from harness.network import Minibatch, Network
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
 """A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and
 its contributions ``[W]``."""
+GOT, WEIGHT = "got", "weight"
+"""For each parameter the contributions of its fragment that wait, and their minibatches. Whether
+they are enough is decided where they lie: the host would have to wait for the answer."""
 
 
 class Fragmented(Algorithm):
@@ -57,9 +60,8 @@ class Fragmented(Algorithm):
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and has got nothing of any fragment."""
-        momenta = {name: torch.zeros_like(model) for name in (MOMENTUM, PENDING)}
-        counts = {f"{what}/{k}": 0.0 for what in ("got", "weight") for k in range(self.fragments)}
-        return Server(model.clone(), momenta=momenta, numbers=counts)
+        names = (MOMENTUM, PENDING, GOT, WEIGHT)
+        return Server(model.clone(), momenta={name: torch.zeros_like(model) for name in names})
 
     def contribute(
         self,
@@ -75,10 +77,11 @@ class Fragmented(Algorithm):
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         anchor, count = memory.tensors[ANCHOR], memory.tensors[COUNT]
         out.zero_()
-        for worker in range(len(out)):
-            own = slice(*self._edges(out.shape[1])[int(count[worker].item()) % self.fragments])
-            torch.sub(anchor[worker, own], local[worker, own], out=out[worker, own])
-            anchor[worker, own] = local[worker, own]
+        for k, own in enumerate(self._slices(out.shape[1])):
+            theirs = (count % self.fragments == k).unsqueeze(1)
+            mine, kept = local[:, own], anchor[:, own]
+            out[:, own] = torch.where(theirs, kept - mine, 0.0)
+            anchor[:, own] = torch.where(theirs, mine, kept)
         count.add_(1.0)
         return losses
 
@@ -106,27 +109,29 @@ class Fragmented(Algorithm):
     ) -> None:
         """Add up what ``contributions [W, P]`` have of each fragment; a step where it is enough."""
         del staleness, rate, workers
-        weighed = contributions.new_tensor(weights or [1.0] * len(contributions))
-        for k, edge in enumerate(self._edges(contributions.shape[1])):
-            part = contributions[:, slice(*edge)]
+        given = weights or [1.0] * len(contributions)
+        weighed = torch.tensor(given, dtype=contributions.dtype, device=contributions.device)
+        for own in self._slices(contributions.shape[1]):
+            part, momenta = contributions[:, own], server.momenta
             there = part.ne(0.0).any(1)
-            if not there.any():
-                continue
-            server.momenta[PENDING][slice(*edge)] += (weighed * there) @ part
-            server.numbers[f"got/{k}"] += float(there.sum())
-            server.numbers[f"weight/{k}"] += float((weighed * there).sum())
-            if server.numbers[f"got/{k}"] >= self.needed:
-                self._step(server, k, slice(*edge))
+            momenta[PENDING][own] += (weighed * there) @ part
+            momenta[GOT][own] += there.sum()
+            momenta[WEIGHT][own] += (weighed * there).sum()
+            self._step(server, own)
         server.version += 1
 
-    def _step(self, server: Server, k: int, own: slice) -> None:
-        """``OuterOpt(theta_p, sum w D / sum w)``, and nothing waits any more."""
-        pending = server.momenta[PENDING][own]
-        slope = pending / server.numbers[f"weight/{k}"]
-        self.outer.descend_(server.model[own], server.momenta[MOMENTUM][own], slope)
-        pending.zero_()
-        server.numbers |= {f"got/{k}": 0.0, f"weight/{k}": 0.0}
+    def _step(self, server: Server, own: slice) -> None:
+        """``OuterOpt(theta_p, sum w D / sum w)`` where enough waits, and then nothing does."""
+        model, parts = server.model[own], {n: v[own] for n, v in server.momenta.items()}
+        enough = parts[GOT] >= self.needed
+        moved, speed = model.clone(), parts[MOMENTUM].clone()
+        self.outer.descend_(moved, speed, parts[PENDING] / parts[WEIGHT])
+        model.copy_(torch.where(enough, moved, model))
+        parts[MOMENTUM].copy_(torch.where(enough, speed, parts[MOMENTUM]))
+        for name in (PENDING, GOT, WEIGHT):
+            parts[name].masked_fill_(enough, 0.0)
 
-    def _edges(self, size: int) -> list[tuple[int, int]]:
+    def _slices(self, size: int) -> list[slice]:
+        """Each fragment's place among so many parameters."""
         cuts = [size * k // self.fragments for k in range(self.fragments + 1)]
-        return list(pairwise(cuts))
+        return [slice(*edges) for edges in pairwise(cuts)]

@@ -10,7 +10,9 @@ D columns of a row (m, or m + 1 where a one is appended), k the rank of an estim
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
@@ -101,6 +103,22 @@ class Moment:
 
     TENSORS: ClassVar = ("basis", "energy", "floor", "shrink")
 
+    @cached_property
+    def change(self) -> Tensor:
+        """``e - 2``: how much a square along each direction of R counts more, ``[R, k, 1]``."""
+        return (self.shrink - 2.0).unsqueeze(2)
+
+    @cached_property
+    def least(self) -> Tensor:
+        """The least square of an eigenvalue of ``I - WᵀW``, ``[R, 1]``."""
+        return (1.0 - self.shrink[:, :1]).square_()  # d descends, and so does e
+
+    def called(self) -> Moment:
+        """The same after one more call, with what it has worked out."""
+        after = copy(self)
+        object.__setattr__(after, "calls", self.calls + 1)
+        return after
+
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, for a checkpoint."""
         named = {name: getattr(self, name) for name in self.TENSORS}
@@ -150,17 +168,24 @@ class Rows:
 
     def squares(self) -> tuple[Tensor, bool]:
         """The rows' squared lengths ``[R, N]``, float64, whether float32 surely holds them."""
-        lengths = cast(Tensor, torch.linalg.vector_norm(self.x, dim=2))
-        # Squares of float32 leave its range beyond about 1e±19; float64 squares of float32
-        # do not, but cost seven times as much.
-        ordinary = (
-            asking_is_free(lengths) and lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18
-        )
-        if not ordinary:
+        lengths = self._ordinary_lengths()
+        ordinary = lengths is not None
+        if lengths is None:
             x = self.x
             lengths = cast(Tensor, torch.linalg.vector_norm(x, dim=2, dtype=torch.float64))
         squares = lengths.double().square_()
         return (squares.add_(1.0) if self.appended else squares), ordinary
+
+    def _ordinary_lengths(self) -> Tensor | None:
+        """The rows' lengths without the appended one, where their squares fit into float32.
+
+        Squares of float32 leave its range beyond about 1e±19; float64 squares of float32 do
+        not, but cost a processor seven times as much.
+        """
+        if not asking_is_free(self.x):
+            return None
+        lengths = cast(Tensor, torch.linalg.vector_norm(self.x, dim=2))
+        return lengths if lengths.numel() > 0 and 1e-15 < float(lengths.amax()) < 1e18 else None
 
 
 def asking_is_free(tensor: Tensor) -> bool:

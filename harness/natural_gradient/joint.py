@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.natural_gradient.change import PerComponent, PerSample, Rate, per_sample_share
-from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
+from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, asking_is_free
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.precondition import Factor, formed, precondition
 from harness.natural_gradient.product import forming_is_cheaper
@@ -59,12 +59,14 @@ def may_join(
         sizes: units of each level, input first.
         replicas: R.
         frames: N.
-        device: a graphics processor has room for more rows before copying them costs.
+        device: on a graphics processor calls always cost more than copying the rows.
     """
     inputs, outputs = descent.inputs, descent.outputs
     if inputs is None or outputs is None or isinstance(descent.max_change, PerComponent):
         return False
-    few = device.type != "cpu" or replicas * frames * max(sizes) <= FEW
+    if device.type != "cpu":
+        return min(sizes) > 1
+    few = replicas * frames * max(sizes) <= FEW
     ranks = ((m, n, min(inputs.rank, m), min(outputs.rank, n - 1)) for m, n in pairwise(sizes))
     return few and min(sizes) > 1 and all(forming_is_cheaper(frames, *each) for each in ranks)
 
@@ -113,13 +115,12 @@ def step_(
     losses = network.backward(stack, minibatch.x, minibatch.targets, visit)
     assert descent.inputs is not None
     assert descent.outputs is not None
-    inputs, fi = _sides(joint.inputs, xs, descent.inputs, appended=True)
-    outputs, fo = _sides(joint.outputs, deltas, descent.outputs)
-    scale = _scales(descent, fi, fo, rate).to(stack.dtype)
-    for i, (weight, bias) in enumerate(network.layout.views(stack)):
-        back = (fo[i].hat * scale[i]).mT
-        weight.baddbmm_(back, fi[i].hat)
-        bias.unsqueeze(2).baddbmm_(back, fi[i].ones)
+    inputs, x = _sides(joint.inputs, xs, descent.inputs, appended=True)
+    outputs, d = _sides(joint.outputs, deltas, descent.outputs)
+    scale = _scales(descent, x, d, len(stack), rate).to(stack.dtype)
+    layers = network.layout.views(stack)
+    for run in _alike([weight for weight, _ in layers]):
+        _add_products_([layers[i] for i in run], x.of(run), d.of(run), scale[run[0] : run[-1] + 1])
     return losses, Joint(inputs, outputs)
 
 
@@ -174,14 +175,45 @@ def _moments(moment: Moment, sides: int) -> list[Moment]:
     ]
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One layer's preconditioned side without γ: ``hat [R, N, D]``, and the ones appended to it."""
+class _Hat(NamedTuple):
+    """The same side of layers of one width, preconditioned, without γ.
 
-    hat: Tensor
+    Args:
+        layers: which.
+        rows: ``X - H W``, ``[G R, N, D]``, without the ones appended to them.
+        ones: what became of those, ``[G R, N, 1]``; of rows without any, nothing that is used.
+        squares: squared lengths of the rows, ``[G R, N]``.
+        gain: γ, ``[G R]``.
+    """
+
+    layers: tuple[int, ...]
+    rows: Tensor
     ones: Tensor
     squares: Tensor
     gain: Tensor
+
+
+class _Hats(NamedTuple):
+    """One side of all layers."""
+
+    groups: Sequence[_Hat]
+
+    def of(self, run: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Rows and ones of layers that follow each other and are as wide as each other."""
+        group = next(each for each in self.groups if run[0] in each.layers)
+        replicas = len(group.gain) // len(group.layers)
+        first = group.layers.index(run[0]) * replicas
+        whose = slice(first, first + len(run) * replicas)
+        return group.rows[whose], group.ones[whose]
+
+    def by_layer(self, tensors: Sequence[Tensor], replicas: int) -> Tensor:
+        """What each group has, ``[G R, ...]``, in the order of all layers, ``[L, R, ...]``."""
+        parts = dict[int, Tensor]()
+        for group, t in zip(self.groups, tensors, strict=True):
+            parts |= dict(zip(group.layers, t.chunk(len(group.layers)), strict=True))
+        ordered = [parts[i] for i in range(len(parts))]
+        whole = tensors[0] if len(tensors) == 1 else torch.cat(ordered)
+        return whole.view(len(ordered), replicas, *whole.shape[1:])
 
 
 def _sides(
@@ -189,35 +221,86 @@ def _sides(
     seen: dict[int, Tensor],
     options: Preconditioner,
     appended: bool = False,
-) -> tuple[tuple[Group, ...], list[_Side]]:
+) -> tuple[tuple[Group, ...], _Hats]:
     """The next estimates of one side of all layers, and what this minibatch's rows became."""
-    after, sides = list[Group](), dict[int, _Side]()
+    after, hats = list[Group](), list[_Hat]()
     for group in groups:
         rows = Rows(_joined([seen[i] for i in group.layers]), appended)
         moment, factor = precondition(group.moment, rows, options)
         after.append(Group(group.layers, moment))
-        sides |= dict(zip(group.layers, _split(rows, factor, len(group.layers)), strict=True))
-    return tuple(after), [sides[i] for i in range(len(sides))]
-
-
-def _split(rows: Rows, factor: Factor, layers: int) -> list[_Side]:
-    hat, ones = formed(rows, factor), factor.squares
-    if rows.appended:
-        ones = 1.0 - torch.bmm(factor.along, factor.basis[:, :, -1:])
-    parts = (t.chunk(layers) for t in (hat, ones, factor.squares, factor.gain))
-    return [_Side(*each) for each in zip(*parts, strict=True)]
+        ones = factor.squares
+        if appended:
+            ones = 1.0 - torch.bmm(factor.along, factor.basis[:, :, -1:])
+        hats.append(_Hat(group.layers, formed(rows, factor), ones, factor.squares, factor.gain))
+    return tuple(after), _Hats(hats)
 
 
 def _scales(
-    descent: NaturalGradient, inputs: Sequence[_Side], outputs: Sequence[_Side], rate: Rate
+    descent: NaturalGradient, inputs: _Hats, outputs: _Hats, replicas: int, rate: Rate
 ) -> Tensor:
-    """``-rate s γᵢ γₒ`` of every layer, ``[L, R, 1, 1]``, float64."""
-    gain = torch.stack([i.gain * o.gain for i, o in zip(inputs, outputs, strict=True)])
+    """``-rate s γᵢ γₒ`` of every layer, ``[L, R]``, float64."""
+    i, o = (
+        side.by_layer([each.gain for each in side.groups], replicas) for side in (inputs, outputs)
+    )
+    gain = i * o
     scale = gain * -rate
     if isinstance(descent.max_change, PerSample):
-        x, d = (torch.stack([side.squares for side in sides]) for sides in (inputs, outputs))
+        x, d = (
+            side.by_layer([each.squares for each in side.groups], replicas)
+            for side in (inputs, outputs)
+        )
         scale *= per_sample_share(descent.max_change, x, d, gain, rate)
-    return scale[:, :, None, None]
+    return scale
+
+
+def _alike(weights: Sequence[Tensor]) -> list[range]:
+    """Runs of layers of equal shape, each right behind the biases of the one before."""
+    lengths = [w.shape[1] * (w.shape[2] + 1) for w in weights]
+    offsets = [w.storage_offset() for w in weights]
+    starts = [
+        i
+        for i in range(len(weights))
+        if not i
+        or weights[i].shape != weights[i - 1].shape
+        or offsets[i] != offsets[i - 1] + lengths[i - 1]
+    ]
+    return [range(a, b) for a, b in pairwise([*starts, len(weights)])]
+
+
+def _add_products_(
+    layers: Sequence[tuple[Tensor, Tensor]],
+    inputs: tuple[Tensor, Tensor],
+    outputs: tuple[Tensor, Tensor],
+    scale: Tensor,
+) -> None:
+    """``[weight, bias] ← [weight, bias] + scale D̂ᵀ X̂`` of a run of layers.
+
+    A processor adds to each layer as it multiplies. On a device a launch costs more than writing
+    the products and adding them, all layers at once.
+
+    Args:
+        layers: weights and biases of each, ``[R, n, m]`` and ``[R, n]``.
+        inputs: ``X̂`` of all and the ones appended to it, ``[G R, N, m]`` and ``[G R, N, 1]``.
+        outputs: ``D̂``, ``[G R, N, n]``.
+        scale: ``[G, R]``.
+    """
+    back = (outputs[0] * scale.reshape(-1, 1, 1)).mT
+    if asking_is_free(back) or len(layers) == 1:
+        parts = (t.chunk(len(layers)) for t in (back, *inputs))
+        for (weight, bias), end, x, ones in zip(layers, *parts, strict=True):
+            weight.baddbmm_(end, x)
+            bias.unsqueeze(2).baddbmm_(end, ones)
+        return
+    weights, biases = (_united(each) for each in zip(*layers, strict=True))
+    weights.add_(torch.bmm(back, inputs[0]).view_as(weights))
+    biases.add_(torch.bmm(back, inputs[1]).view_as(biases))
+
+
+def _united(parts: Sequence[Tensor]) -> Tensor:
+    """Alike views of one stack at equal distances, ``[G, ...]``."""
+    first = parts[0]
+    apart = parts[1].storage_offset() - first.storage_offset()
+    return first.as_strided((len(parts), *first.shape), (apart, *first.stride()))
 
 
 def _groups(moments: Sequence[Moment | None]) -> tuple[Group, ...]:

@@ -13,7 +13,6 @@ columns of a row (m, or m + 1 where a one is appended), k the rank of an estimat
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -66,19 +65,18 @@ def precondition(
     """
     squares, ordinary = rows.squares()
     if not moment.basis.shape[1]:
-        return replace(moment, calls=moment.calls + 1), untouched(rows, squares)
+        return moment.called(), untouched(rows, squares)
     total = squares.sum(1)
-    size = total * scale**2
     if not moment.calls:
         for _ in range(WARMING_PASSES):
             along = rows.along(moment.basis)
-            moment = updated(moment, rows, along, size, options, scale)
+            moment = updated(moment, rows, along, total, options, scale)
     along = rows.along(moment.basis)
-    shrunk = _shrunk(squares, along if ordinary else along.double(), moment.shrink)
+    shrunk = _shrunk(squares, along if ordinary else along.double(), moment)
     factor = Factor(moment.basis, along, shrunk, _gain(total, shrunk))
     if options.updates_at(moment.calls):
-        moment = updated(moment, rows, along, size, options, scale)
-    return replace(moment, calls=moment.calls + 1), factor
+        moment = updated(moment, rows, along, total, options, scale)
+    return moment.called(), factor
 
 
 def untouched(rows: Rows, squares: Tensor | None = None) -> Factor:
@@ -100,16 +98,14 @@ def formed(rows: Rows, factor: Factor) -> Tensor:
     return torch.baddbmm(rows.x, factor.along, factor.basis[:, :, : rows.x.shape[2]], alpha=-1)
 
 
-def _shrunk(squares: Tensor, along: Tensor, shrink: Tensor) -> Tensor:
+def _shrunk(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
     """Squared lengths of the rows of ``X - HW``: ``|x|² + Σ (e - 2) h²``, as ``WWᵀ = diag(e)``.
 
     Rounding may not take them beyond ``|x|²`` times a squared eigenvalue of ``I - WᵀW``: so
     γ is at least 1 and never infinite.
     """
-    weights = (shrink - 2.0).to(along.dtype).unsqueeze(2)
-    change = torch.bmm(along.square(), weights).squeeze(2).double()
-    least = (1.0 - shrink.amax(1, keepdim=True)).square_()
-    return change.add_(squares).clamp_(squares * least, squares)
+    change = torch.bmm(along.square(), moment.change.to(along.dtype)).squeeze(2).double()
+    return change.add_(squares).clamp_(squares * moment.least, squares)
 
 
 def _gain(total: Tensor, shrunk: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from harness.natural_gradient.estimate import (
 
 
 def updated(
-    moment: Moment, rows: Rows, along: Tensor, size: Tensor, options: Preconditioner, scale: float
+    moment: Moment, rows: Rows, along: Tensor, total: Tensor, options: Preconditioner, scale: float
 ) -> Moment:
     """The estimate after ``T = η XᵀX / N + (1 - η) F``, by one step of subspace iteration.
 
@@ -38,11 +38,11 @@ def updated(
         moment: F.
         rows: X before ``scale``.
         along: ``H = X Wᵀ``, likewise.
-        size: ``tr(X Xᵀ)`` after ``scale``, ``[R]``.
+        total: ``tr(X Xᵀ)``, likewise, ``[R]``.
         options: the preconditioner.
         scale: see `precondition`.
     """
-    count, width = along.shape[1], rows.width
+    count, width, size = along.shape[1], rows.width, total * scale**2
     eta = min(0.9, 1.0 - exp(-count / options.history))
     keep, c = 1.0 - eta, eta / count
     square = torch.maximum(size / count, moment.energy.amax(1) + moment.floor)

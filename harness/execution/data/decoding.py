@@ -200,7 +200,7 @@ class Decoder:
         x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
         posteriors = log_posteriors(self.halves.net, model, x)
         found = self.criterion.outer(posteriors, self.train.words[utterance])
-        entering = self._entering(torch.as_tensor(found.kept))
+        entering = torch.as_tensor(self._entering(found.kept))
         outer = torch.as_tensor(found.gradient).to(model.dtype)
         return Decoded(x[entering], outer[entering], Seen.of(utterance, found))
 
@@ -217,7 +217,7 @@ class Decoder:
         found = self._batched.outers(posteriors, lengths.tolist(), words)
         decoded: list[Decoded] = []
         for i, length in enumerate(lengths.tolist()):
-            entering = self._entering(found.kept[i, :length])
+            entering = torch.as_tensor(self._entering(found.kept[i, :length])).to(x.device)
             outer = found.gradient[i, :length][entering].to(stack.dtype)
             decoded.append(
                 Decoded(x[i, :length][entering], outer, Seen.within(int(utterances[i]), found, i))
@@ -228,11 +228,11 @@ class Decoder:
     def _batched(self) -> BatchedCriterion:
         return BatchedCriterion(self.criterion, self.device)
 
-    def _entering(self, kept: Tensor) -> Tensor:
+    def _entering(self, kept: np.ndarray) -> np.ndarray:
         """Numbers of the frames that enter minibatches, of those ``kept [T]``."""
         if self.every_frame and kept.any():
-            return torch.arange(len(kept), device=kept.device)
-        return kept.nonzero()[:, 0]
+            return np.arange(len(kept))
+        return np.flatnonzero(kept)
 
 
 def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:

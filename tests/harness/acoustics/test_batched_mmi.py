@@ -12,6 +12,7 @@ from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
 from harness.seeds import stream
+from tests.logical_device import DEVICE, LogicalDevice
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device"))]  # fmt: skip
@@ -107,3 +108,17 @@ def test_the_same_batch_gives_the_same_bits(references, device):
     once, again = (batched.outers(x, lengths, said) for _ in range(2))
     assert torch.equal(once.gradient, again.gradient)
     assert once.value.tolist() == again.value.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [2, 9])
+def test_the_host_waits_thrice_for_a_batch_on_a_device_however_many_utterances(
+    references, kind, count
+):
+    log_posteriors, lengths, said = utterances(references, count)
+    with LogicalDevice() as device:
+        _, batched = both(references, Criterion(kind, 0.6), str(DEVICE))
+        found = batched.outers(device.holds(torch.from_numpy(log_posteriors)), lengths, said)
+    assert device.has(found.gradient)
+    assert device.counts.round_trips.total() == 3
+    assert not device.counts.mixes

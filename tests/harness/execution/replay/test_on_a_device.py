@@ -12,16 +12,43 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Machine, step_
 from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms import catalogue
+from harness.algorithms.catalogue import (
+    AdamW,
+    Algorithm,
+    AsyncDescent,
+    AsyncSgd,
+    AveragedSgd,
+    ClippedSgd,
+    Compressed,
+    DelayCompensated,
+    DelayedNesterov,
+    EagerDiLoCo,
+    Easgd,
+    ElasticDiLoCo,
+    FedBuff,
+    GradientAveraging,
+    Int8,
+    ModelAveraging,
+    Momentum,
+    Muon,
+    PartialFolds,
+    PowerSgd,
+    Ringmaster,
+    StalenessAware,
+    StreamingDiLoCo,
+    TopK,
+)
+from harness.algorithms.local_optimizer import LocalOptimizer
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.evaluation.frames import frame_scores
 from harness.execution.replay.stale import StaleReplay
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.natural_gradient import joint as natural_steps
+from harness.natural_gradient.estimate import FIRST_CALLS
+from harness.network import Minibatch
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 
@@ -38,6 +65,26 @@ ALGORITHMS = {
     "gradients": GradientAveraging(),
     "natural": ModelAveraging(descent=NATURAL),
     "natural, layers apart": ModelAveraging(descent=BY_COMPONENT),
+    "natural, asynchronous": AsyncDescent(NATURAL),
+    "memory of one": AsyncSgd("memory_of_one"),
+    "clipped": ClippedSgd(),
+    "delay compensated": DelayCompensated(),
+    "staleness aware": StalenessAware(),
+    "ringmaster": Ringmaster(),
+    "partial folds": PartialFolds(),
+    "asynchronous AdamW": AsyncDescent(AdamW()),
+    "momentum": ModelAveraging(Momentum()),
+    "AdamW": ModelAveraging(AdamW()),
+    "Muon": ModelAveraging(Muon()),
+    "top k": Compressed(coder=TopK(0.1)),
+    "int8": Compressed(ModelAveraging(), Int8()),
+    "PowerSGD": Compressed(coder=PowerSgd(2)),
+    "FedBuff": FedBuff(AdamW(), buffer=2),
+    "delayed Nesterov": DelayedNesterov(AdamW(), every=2),
+    "EASGD": Easgd(),
+    "elastic DiLoCo": ElasticDiLoCo(AdamW(), fragments=2),
+    "streaming DiLoCo": StreamingDiLoCo(AdamW(), fragments=2, mixing=0.5),
+    "eager DiLoCo": EagerDiLoCo(4, AdamW()),
 }
 
 
@@ -85,6 +132,26 @@ def test_the_host_waits_for_no_value_and_mixes_nothing(name):
     assert not counts.mixes
     assert counts.round_trips.total() == waits_of_updates(counts)
     assert bool(waits_of_updates(counts)) is name.startswith("natural")
+
+
+def test_no_algorithm_of_the_catalogue_is_missing():
+    kinds = {type(each) for each in ALGORITHMS.values()}
+    offered = {getattr(catalogue, name) for name in catalogue.__all__}
+    abstract = {Algorithm, LocalOptimizer}
+    inside = {AdamW, Momentum, Muon, Int8, PowerSgd, TopK}  # parts of those above
+    assert offered - abstract - inside == kinds
+
+
+def test_gathering_and_splicing_are_three_launches():
+    with LogicalDevice() as device:
+        frames = speech()
+        rows = device.holds(torch.arange(32).view(4, 8))
+        device.counts = Counts()
+        found = frames.gather(rows)
+    assert found.x.shape == (4, 8, 20)
+    assert dict(device.counts.launches) == {"aten.index": 2, "aten.index_select": 1}
+    assert not device.counts.mixes
+    assert not device.counts.round_trips
 
 
 def test_scoring_frames_waits_for_two_numbers():
@@ -164,3 +231,32 @@ def test_a_planted_mix_is_counted(fault):
 def test_layers_apart_ask_for_more_than_layers_together():
     joint, apart = (replayed(ALGORITHMS[n], 2) for n in ("natural", "natural, layers apart"))
     assert joint.launches.total() < apart.launches.total()
+
+
+def launches_of_steps(layers: int) -> tuple[int, int, int]:
+    """Of a minibatch in layers of equal width: by its gradient alone, and what natural gradient
+    adds in the first step after an update of its estimates and in the next.
+    """
+    network = Dnn(Layout((16,) * (layers + 1)))
+    with LogicalDevice() as device:
+        draw = torch.Generator().manual_seed(0)
+        stack = device.holds(random_parameters(network.layout, draw).repeat(WORKERS, 1))
+        x, y = torch.randn(WORKERS, FRAMES, 16), torch.zeros(WORKERS, FRAMES, dtype=torch.int64)
+        minibatch = Minibatch(device.holds(x), device.holds(y))
+        joint = natural_steps.join(NATURAL.start(network.layout.sizes, WORKERS, device=DEVICE))
+        counts = list[int]()
+        for _ in range(FIRST_CALLS + 2):  # the last two of which update no estimate
+            device.counts = Counts()
+            _, joint = natural_steps.step_(NATURAL, network, stack, minibatch, joint, 0.01)
+            counts.append(device.counts.launches.total())
+        device.counts = Counts()
+        network.backward(stack, *minibatch, lambda *_: None)
+        gradient = device.counts.launches.total()
+    return gradient, counts[-2] - gradient, counts[-1] - gradient
+
+
+@pytest.mark.parametrize("layers", [3, 5, 9, 24])
+def test_natural_gradients_own_launches_do_not_grow_with_layers_of_equal_width(layers):
+    gradient, first, later = launches_of_steps(layers)
+    assert gradient == 4 * layers + 7, "forwards and backwards, and the loss"
+    assert (first, later) == (59, 53)
