@@ -122,8 +122,12 @@ def cosine_transform(rows: int, columns: int) -> np.ndarray:
     return basis
 
 
+def waves(bands: int) -> np.ndarray:
+    """What smooth curves over the bands are made of, float64 [3, bands]."""
+    place = (np.arange(bands) + 0.5) / bands
+    return np.stack([2 * place - 1, np.cos(np.pi * place), np.cos(2 * np.pi * place)])
+
+
 def ripple(rng: np.random.Generator, size: float, bands: int) -> np.ndarray:
     """A smooth random curve over the bands, float64 [bands]."""
-    place = (np.arange(bands) + 0.5) / bands
-    waves = np.stack([2 * place - 1, np.cos(np.pi * place), np.cos(2 * np.pi * place)])
-    return (size * rng.normal(size=(3, 1)) * waves).sum(axis=0)
+    return (size * rng.normal(size=(3, 1)) * waves(bands)).sum(axis=0)

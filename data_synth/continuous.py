@@ -162,13 +162,18 @@ class Maker:
             self.voices[speaker, spread] = invented.invent_voice(odd, speaker)
         return self.voices[speaker, spread]
 
-    def speaker(self, speech: str, rng: np.random.Generator) -> int:
-        """One of the people of a split: every split has its own."""
+    def people(self, speech: str) -> range:
+        """The speakers of a split: every split has its own."""
         r = self.recipe
         if speech == "train":
-            return int(rng.integers(r.speakers))
-        place = [c.name for c in r.splits()].index(speech) - 1
-        return r.speakers + place * r.test_speakers + int(rng.integers(r.test_speakers))
+            return range(r.speakers)
+        first = r.speakers + ([c.name for c in r.splits()].index(speech) - 1) * r.test_speakers
+        return range(first, first + r.test_speakers)
+
+    def speaker(self, speech: str, rng: np.random.Generator) -> int:
+        """One of the people of a split."""
+        people = self.people(speech)
+        return people[int(rng.integers(len(people)))]
 
     def aims(
         self, words: tuple[int, ...], hurry: float, rng: np.random.Generator

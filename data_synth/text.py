@@ -83,10 +83,15 @@ class Bigram:
         return float(self.stationary() @ [-(p * np.log2(p)).sum() for p in rows])
 
 
+def edges_of(weights: np.ndarray) -> np.ndarray:
+    """Where between 0 and 1 one index ends and the next begins, float64 [indices - 1]."""
+    edges = np.cumsum(weights)
+    return edges[:-1] / edges[-1]
+
+
 def _draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """Indices drawn by weight: the inverse of the cumulative distribution at ``uniform``."""
-    edges = np.cumsum(weights)
-    return np.searchsorted(edges[:-1] / edges[-1], uniform, side="right")
+    return np.searchsorted(edges_of(weights), uniform, side="right")
 
 
 def invent_bigram(seed: int, words: int, manner: Manner) -> Bigram:

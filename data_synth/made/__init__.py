@@ -1,0 +1,1 @@
+"""Speech made where it is trained on, of (seed, utterance, frame) alone, and never stored."""

@@ -1,0 +1,167 @@
+"""Who says what, and how long each state lasts: drawn for many utterances at once.
+
+The laws are those of ``continuous.Maker`` and ``text.Bigram``, and the parameters are theirs:
+what is here are tables of them and other random numbers. All comparisons are of integers and of
+float64 numbers that every device has alike, so words, states and durations are the same bits on
+all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.continuous import Maker
+from data_synth.invented import SILENCE_STATES, STATES_A_PHONE
+from data_synth.made.counters import STEP, Draws
+from data_synth.text import edges_of
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """A maker's words and laws on a device.
+
+    Attributes:
+        often, liked, stays: where indices end (``text.edges_of``) for any word, for a word's
+            favourites, and for the frames of a state, from 1.
+        next: int64 [words, favourites].
+        targets: int64 [words, most states], -1 after a word's last.
+        phones: int64 [words, most phones], 0 after a word's last.
+    """
+
+    often: Tensor
+    liked: Tensor
+    stays: Tensor
+    next: Tensor
+    targets: Tensor
+    phones: Tensor
+
+    @classmethod
+    def of(cls, maker: Maker, split: str, device: str) -> Tables:
+        """Those for a split, whose people may be in a hurry."""
+        text, hurry = maker.text, maker.conditions[split].hurry
+        targets = _padded([maker.lexicon[w] for w in maker.words], -1)
+        phones = _padded([maker.phones[w] for w in maker.words], 0)
+        stays = _geometric(min(1.0, hurry / maker.recipe.mean_state_frames))
+        parts = edges_of(text.often), edges_of(text.weights), stays, text.next, targets, phones
+        return cls(*(torch.as_tensor(part).to(device) for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """What was said, state by state; places that nobody visits are stayed in for no frame.
+
+    Attributes:
+        words: int64 [U, most words], -1 after a sentence's last.
+        speaker: int64 [U], counted within the split.
+        targets: int64 [U, V].
+        stays: int64 [U, V], frames of each visit.
+        ways: int64 [U, V], row of the displacements of phones, 0 for silence.
+    """
+
+    words: Tensor
+    speaker: Tensor
+    targets: Tensor
+    stays: Tensor
+    ways: Tensor
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """The frame after each visit, int64 [U, V]."""
+        return self.stays.cumsum(1)
+
+    @property
+    def frames(self) -> Tensor:
+        """Length of each utterance, int64 [U]."""
+        return self.ends[:, -1]
+
+    def at(self, longest: int) -> Tensor:
+        """Which visit every frame is in, int64 [U, longest]; the last one after the end."""
+        every = torch.arange(longest, device=self.ends.device).expand(len(self.ends), -1)
+        found = torch.searchsorted(self.ends, every.contiguous(), right=True)
+        return found.clamp_max_(self.ends.shape[1] - 1)
+
+
+def visits(maker: Maker, tables: Tables, split: str, draws: Draws) -> Visits:
+    """The sentences of some utterances and the states they go through."""
+    words = sentences(maker, tables, draws)
+    said, stays, ways = _of_words(maker, tables, draws, words)
+    quiet = _of_silence(maker, draws, words)
+    silent = torch.arange(SILENCE_STATES, device=words.device).expand(*words.shape, -1)
+    targets = torch.cat([said, silent], 2).flatten(1)
+    lasting = torch.cat([stays, quiet[:, 1:]], 2).flatten(1)
+    ways = torch.cat([ways, torch.zeros_like(silent)], 2).flatten(1)
+    first = silent[:, 0]
+    return Visits(
+        words,
+        draws.below("speaker", len(maker.people(split)))[0],
+        torch.cat([first, targets], 1),
+        torch.cat([quiet[:, 0], lasting], 1),
+        torch.cat([torch.zeros_like(first), ways], 1),
+    )
+
+
+def sentences(maker: Maker, tables: Tables, draws: Draws) -> Tensor:
+    """Word numbers, int64 [U, most words], -1 after the last; see ``text.Bigram.sentence``."""
+    manner = maker.text.manner
+    least, most = manner.sentence_words
+    length = least + draws.below("length", most - least + 1)[0]
+    anybody = torch.searchsorted(tables.often, draws.uniform("anybody", most), right=True)
+    liked = torch.searchsorted(tables.liked, draws.uniform("liked", most), right=True)
+    usual = draws.uniform("habit", most) < manner.habit
+    words = [anybody[0]]
+    for i in range(1, most):
+        words.append(torch.where(usual[i], tables.next[words[-1], liked[i]], anybody[i]))
+    said = torch.stack(words, 1)
+    return torch.where(torch.arange(most, device=said.device) < length[:, None], said, -1)
+
+
+def _of_words(
+    maker: Maker, tables: Tables, draws: Draws, words: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets, frames and displacements of every word's states, each ``[U, words, states]``."""
+    number, variants = words.clamp_min(0), maker.recipe.variants
+    phones, targets = tables.phones[number], tables.targets[number]
+    there = (targets >= 0) & (words >= 0)[:, :, None]
+    way = _as(draws.below("variant", variants, phones[0].numel()), phones)
+    ways = (1 + phones * variants + way).repeat_interleave(STATES_A_PHONE, 2)
+    drawn = _as(draws.uniform("stay", targets[0].numel()), targets)
+    stays = 1 + torch.searchsorted(tables.stays, drawn, right=True)
+    return targets.clamp_min(0), stays * there, ways * there
+
+
+def _of_silence(maker: Maker, draws: Draws, words: Tensor) -> Tensor:
+    """Frames of the silences' states ``[U, 1 + words, 3]``: first, and after each word."""
+    r, (_, most) = maker.recipe, words.shape
+    there = torch.nn.functional.pad(words >= 0, (1, 1), value=False)
+    edge = there[:, 1:] != there[:, :-1]  # before the first word, after the last
+    edge[:, 0] = True
+    pause = there[:, 1:-1] & draws.uniform("pause", most).T.lt(r.pause)
+    edges, pauses = (
+        least + draws.below(name, top - least + 1, most + 1).T
+        for name, (least, top) in (("silence", r.silence_frames), ("gap", r.pause_frames))
+    )
+    between = torch.nn.functional.pad(pause, (1, 0), value=False)
+    frames = torch.where(edge, edges, torch.where(between, pauses, 0))
+    outer = frames // 3
+    return torch.stack([outer, frames - 2 * outer, outer], 2)
+
+
+def _as(drawn: Tensor, like: Tensor) -> Tensor:
+    """Numbers ``[places, U]`` in the shape ``[U, ...]`` of those they are for."""
+    return drawn.T.contiguous().view(like.shape)
+
+
+def _geometric(leave: float) -> np.ndarray:
+    """Where 1, 2, ... frames end: 1 − (1 − leave)^k, as far as 32 random bits reach."""
+    most = 1 if leave == 1.0 else int(np.ceil(np.log(0.5 * STEP) / np.log1p(-leave)))
+    return 1.0 - (1.0 - leave) ** np.arange(1.0, most)
+
+
+def _padded(rows: list[tuple[int, ...]], filling: int) -> np.ndarray:
+    most = max(map(len, rows))
+    return np.array([(*row, *[filling] * (most - len(row))) for row in rows], np.int64)
