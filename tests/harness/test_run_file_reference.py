@@ -38,7 +38,9 @@ def test_every_class_that_can_be_named_has_a_section(kind):
     assert {each.__name__ for each in ours} <= SECTIONS.keys()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "reproductions/runs").glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "reproductions/runs").glob("*.toml")), ids=lambda p: p.stem
+)
 def test_every_key_of_a_documented_run_is_found(path):
     every = set[str]().union(*SECTIONS.values(), {KIND})
 
