@@ -26,6 +26,7 @@ from harness.algorithms.momentum import Momentum
 from harness.algorithms.muon import Muon
 from harness.algorithms.partial_folds import PartialFolds
 from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.server_descent import ServerDescent
 from harness.algorithms.staleness_aware import StalenessAware
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
 
@@ -52,6 +53,7 @@ __all__ = [
     "PartialFolds",
     "PowerSgd",
     "Ringmaster",
+    "ServerDescent",
     "StalenessAware",
     "StreamingDiLoCo",
     "TopK",

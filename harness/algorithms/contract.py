@@ -87,6 +87,14 @@ class Algorithm(ABC):
         """The share of the parameters that travels with a contribution, and back."""
         return 1.0
 
+    def on(self, network: Network) -> Algorithm:
+        """The algorithm as it trains a network: for a fold that asks where layers lie.
+
+        Whoever folds asks for it once, before the first fold; most algorithms are the same on all.
+        """
+        del network
+        return self
+
     @abstractmethod
     def start(self, model: Tensor) -> Server:
         """The server's state before the first fold, from initial parameters ``[P]``."""

@@ -24,6 +24,7 @@ from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.outer_step import OuterNesterov
 from harness.algorithms.partial_folds import PartialFolds
 from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.server_descent import ServerDescent
 from harness.algorithms.staleness_aware import StalenessAware
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
 from harness.execution.training.recorded import between
@@ -35,8 +36,13 @@ EVERY = {
     type(each).__name__: each
     for each in (
         *(AsyncSgd(), AveragedSgd(), StalenessAware(), DelayCompensated(), Ringmaster(3)),
-        *(ClippedSgd(0.5), PartialFolds(), AsyncDescent(INNER), FedBuff(INNER, 3)),
-        *(DelayedNesterov(INNER, 3), ElasticDiLoCo(INNER, fragments=2, quorum=2), Easgd(INNER)),
+        *(ClippedSgd(0.5), PartialFolds(), AsyncDescent(INNER), ServerDescent(INNER)),
+        *(
+            FedBuff(INNER, 3),
+            DelayedNesterov(INNER, 3),
+            ElasticDiLoCo(INNER, fragments=2, quorum=2),
+            Easgd(INNER),
+        ),
         *(GradientAveraging(INNER), ModelAveraging(INNER, outer=OuterNesterov())),
         *(Compressed(ModelAveraging(INNER), TopK(0.5)),),
         *(StreamingDiLoCo(INNER, fragments=3, mixing=0.5), EagerDiLoCo(4, INNER)),

@@ -78,7 +78,7 @@ class _Trained:
 
     @classmethod
     def begun(cls, algorithm: Algorithm) -> _Trained:
-        return cls(algorithm, algorithm.start(_model()), Memory())
+        return cls(algorithm.on(_network()), algorithm.start(_model()), Memory())
 
     def on(self, folds: int) -> _Trained:
         """So many more folds, each of what is contributed at the present model."""
@@ -148,7 +148,7 @@ def _in_blocks(algorithm: Algorithm) -> str:
     found: list[tuple[Server, Tensor]] = []
     for way in (fold_turns, one_by_one):
         server, replicas = algorithm.start(model), torch.zeros_like(out)
-        way(algorithm, server, Turns(out.clone(), replicas, orders), RATE)
+        way(algorithm.on(_network()), server, Turns(out.clone(), replicas, orders), RATE)
         found.append((server, replicas))
     (one, ours), (other, theirs) = found
     return _difference(one, other) or ("" if torch.equal(ours, theirs) else "the reads differ")
@@ -189,7 +189,7 @@ def _versions(algorithm: Algorithm) -> str:
     server, start = algorithm.start(model), model.clone()
     if not torch.equal(server.model, model):
         return "a server begins with another model than it is given"
-    found = _Trained(algorithm, server, Memory()).on(FOLDS).server.version
+    found = _Trained(algorithm.on(_network()), server, Memory()).on(FOLDS).server.version
     if not torch.equal(model, start):
         return "the initial parameters were changed in place"
     return "" if found == FOLDS else f"{FOLDS} folds made version {found}"

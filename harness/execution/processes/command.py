@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -79,9 +80,10 @@ def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks
     """The finished run: the stored one, or trained by all processes now."""
     served: list[Served] = []
 
-    def made(config: RunConfig, _: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
+    def made(config: RunConfig, data: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
         begin(_identity(config, asked))
-        served.append(_executor(config, model, minibatches, asked))
+        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
+        served.append(_executor(placed, model, minibatches, asked))
         return served[-1]
 
     with shown(asked.file.stem) as watch:

@@ -87,6 +87,7 @@ class StaleReplay:
     batches: int = 0
 
     def __post_init__(self) -> None:
+        self.algorithm = self.algorithm.on(self.network)
         model = self.server.model
         self.replicas, self.contributions = _stack(model, self.slots), _stack(model, self.slots)
         self.loss = model.new_zeros((), dtype=torch.float64)
