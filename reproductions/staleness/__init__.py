@@ -1,0 +1,20 @@
+"""Staleness and the optimizer: no paper, but predictions that were registered before the runs."""
+
+from __future__ import annotations
+
+from reproductions.paper import Paper
+from reproductions.staleness.claims import CLAIMS
+from reproductions.staleness.exhibits import EXHIBITS
+from reproductions.staleness.experiments import differences, experiments
+from reproductions.staleness.presets import PRESETS, REGISTERED
+
+PAPER = Paper(
+    id="staleness",
+    corpus="parametric",
+    reference={name: REGISTERED["paper"][name] for name in ("title", "authors")},
+    seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
+    experiments=experiments,
+    differences=differences,
+    exhibits=EXHIBITS,
+    claims=CLAIMS,
+)

@@ -1,0 +1,172 @@
+"""Curves and tables of the searches for rates: losses, rates, what is stood, clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from harness.judge.makers import Maker, Runs
+from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import Array, mean_ci
+from harness.store import Run
+from reproductions.paper import Subject
+from reproductions.readings import hashes
+from reproductions.staleness.presets import (
+    CLUSTER_TAUS,
+    CLUSTERED,
+    CLUSTERS,
+    EDGES,
+    ON_THEM,
+    PROBLEMS,
+    TAUS,
+    cell,
+    optimizers_of,
+)
+from reproductions.staleness.quantities import lost, octaves, of_search
+from reproductions.staleness.theory import stable_rate
+
+AXIS = "τ + 1: versions a gradient is behind, and its own"
+TICKS = {"as": "curves", "x_scale": "log", "x_ticks": [tau + 1 for tau in TAUS]}
+
+
+def losses(problem: str, subject: Subject, runs: Runs) -> Exhibit:
+    """Development loss at the best rate against staleness, a curve for each optimizer."""
+    del subject
+    rows = [
+        _row(optimizer, tau + 1, of_search(runs[cell(problem, optimizer, tau)], "loss"),
+             runs[cell(problem, optimizer, tau)])
+        for optimizer in optimizers_of(problem)
+        for tau in TAUS
+    ]  # fmt: skip
+    return Exhibit(
+        f"s.{problem}", "figure", f"Loss at the best rate by staleness: {PROBLEMS[problem]}",
+        tuple(rows), axes={"x": AXIS, "y": "development loss (nats)"}, draw=TICKS,
+        paper_label="Fixed staleness",
+        note="Each point is at the best rate of its own optimizer, staleness and seed.",
+    )  # fmt: skip
+
+
+def shares(subject: Subject, runs: Runs) -> Exhibit:
+    """The share of each optimizer's gain that staleness takes away."""
+    del subject
+    rows = [
+        _row(f"{problem}, {optimizer}", f"τ = {tau}", 100.0 * lost(runs, problem, optimizer, tau),
+             runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)])
+        for problem in PROBLEMS
+        for optimizer in optimizers_of(problem)
+        for tau in TAUS[1:]
+    ]  # fmt: skip
+    return Exhibit(
+        "s.lost", "table", "Share of the gain without staleness that staleness takes away (%)",
+        tuple(rows), paper_label="Fixed staleness",
+        note="A gain is the loss at the start less the loss at the end, at the best rate; below 0, "
+        "training with staleness ended better.",
+    )  # fmt: skip
+
+
+def rates(subject: Subject, runs: Runs) -> Exhibit:
+    """Best rates."""
+    del subject
+    rows = [
+        _row(f"{problem}, {optimizer}", f"τ = {tau}",
+             octaves(runs[cell(problem, optimizer, tau)], "rate"),
+             runs[cell(problem, optimizer, tau)])
+        for problem in PROBLEMS
+        for optimizer in optimizers_of(problem)
+        for tau in TAUS
+    ]  # fmt: skip
+    return Exhibit(
+        "s.rates", "table", "Best rate (log2)", tuple(rows), paper_label="Fixed staleness",
+        note="Mean over seeds of the base-2 logarithm: one less is half the rate. Rates are of "
+        "mean gradients; ladders have a factor of 2.",
+    )  # fmt: skip
+
+
+def edges(subject: Subject, runs: Runs) -> Exhibit:
+    """Largest stable rates of SGD and momentum against staleness, beside a quadratic's."""
+    del subject
+    rows: list[Row] = []
+    for optimizer, momentum in EDGES.items():
+        for tau in TAUS:
+            ratio = np.log2(stable_rate(tau, momentum) / stable_rate(1))
+            rows.append(Row(f"quadratic, {optimizer}", tau + 1, None, float(ratio)))
+        for problem in PROBLEMS:
+            rows += [_edge(runs, problem, optimizer, tau) for tau in TAUS]
+    return Exhibit(
+        "s.stable", "figure", "Largest stable rate, over that of SGD at τ = 1", tuple(rows),
+        axes={"x": AXIS, "y": "largest stable rate (octaves)"}, draw=TICKS,
+        paper_label="Fixed staleness",
+        note="A rate is stood if the loss at the end is below that at the start; drawn is the "
+        "middle of the largest rate that was and the next, which was not.",
+    )  # fmt: skip
+
+
+def _edge(runs: Runs, problem: str, optimizer: str, tau: int) -> Row:
+    group, unit = (runs[cell(problem, *each)] for each in ((optimizer, tau), ("SGD", 1)))
+    found = octaves(group, "edge") - octaves(unit, "edge")
+    return _row(f"{problem}, {optimizer}", tau + 1, found, group, unit)
+
+
+def clusters(subject: Subject, runs: Runs) -> Exhibit:
+    """Losses on simulated clusters beside those under fixed staleness of the same mean."""
+    del subject
+    rows: list[Row] = []
+    for optimizer in ON_THEM:
+        for where in ("", *CLUSTERS):
+            for tau in CLUSTER_TAUS:
+                group = runs[cell(CLUSTERED, optimizer, tau, where)]
+                label = f"{optimizer}, {where or 'fixed'}"
+                rows.append(_row(label, tau + 1, of_search(group, "loss"), group))
+    return Exhibit(
+        "s.clusters", "figure", f"Staleness of clusters: {PROBLEMS[CLUSTERED]}", tuple(rows),
+        axes={"x": "workers, one more than the mean staleness", "y": "development loss (nats)"},
+        draw={**TICKS, "x_ticks": [tau + 1 for tau in CLUSTER_TAUS]},
+        paper_label="Simulated clusters",
+        note="Of τ + 1 workers with one contribution under way each, staleness is τ in the mean.",
+    )  # fmt: skip
+
+
+def searches(subject: Subject, runs: Runs) -> Exhibit:
+    """How many rates each search tried."""
+    del subject
+    rows: list[Row] = []
+    for problem in PROBLEMS:
+        for optimizer in optimizers_of(problem):
+            for tau in TAUS:
+                group = runs[cell(problem, optimizer, tau)]
+                tried = of_search(group, "tried")
+                rows.append(_row(f"{problem}, {optimizer}", f"τ = {tau}", tried, group))
+    return Exhibit(
+        "s.searches", "table", "Rates tried by each search", tuple(rows), paper_label="Method",
+        note="Each search climbs until the rates on both sides of the best are worse; those of SGD "
+        "and momentum go on from there to the first rate that is not stood.",
+    )  # fmt: skip
+
+
+def _row(label: str, column: str | float, values: Array, *groups: Sequence[Run]) -> Row:
+    return Row.of(label, column, None, mean_ci(values), hashes(*groups))
+
+
+def _of(problem: str) -> tuple[str, ...]:
+    return tuple(cell(problem, o, tau) for o in optimizers_of(problem) for tau in TAUS)
+
+
+def _figure(problem: str) -> Callable[[Subject, Runs], Exhibit]:
+    return partial(losses, problem)
+
+
+EVERY = tuple(name for problem in PROBLEMS for name in _of(problem))
+HELD = tuple(cell(p, o, tau) for p in PROBLEMS for o in EDGES for tau in TAUS)
+SEEN = tuple(
+    cell(CLUSTERED, o, tau, c) for o in ON_THEM for c in ("", *CLUSTERS) for tau in CLUSTER_TAUS
+)
+EXHIBITS = (
+    *(Maker(f"s.{problem}", _of(problem), _figure(problem)) for problem in PROBLEMS),
+    Maker("s.lost", EVERY, shares),
+    Maker("s.rates", EVERY, rates),
+    Maker("s.stable", HELD, edges),
+    Maker("s.clusters", SEEN, clusters),
+    Maker("s.searches", EVERY, searches),
+)

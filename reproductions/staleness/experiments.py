@@ -1,0 +1,152 @@
+"""Every search for rates, as a complete configuration, and what the report must say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.algorithms.adamw import AdamW
+from harness.algorithms.async_descent import AsyncDescent
+from harness.algorithms.contract import Algorithm
+from harness.algorithms.momentum import Momentum
+from harness.algorithms.muon import Muon
+from harness.algorithms.schedules import Constant
+from harness.algorithms.server_descent import ServerDescent
+from harness.execution.jobs.best_rate import BestRateConfig
+from harness.execution.runs.config import RunConfig, Stage
+from harness.execution.runs.executed import Configuration
+from harness.execution.runs.module import ModuleConfig
+from harness.execution.runs.training import TrainingConfig
+from harness.natural_gradient import NaturalGradient
+from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
+from harness.simulator.cluster import Server
+from reproductions.paper import Subject
+from reproductions.staleness.presets import (
+    CELLS,
+    CLUSTERS,
+    EDGES,
+    FOLDER,
+    MOMENTUM,
+    NATURAL,
+    ON_CLUSTERS,
+    PRESETS,
+    cell,
+    guess,
+)
+from reproductions.staleness.problems import problem
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "SGD": ServerDescent(Momentum(0.0)),
+    "momentum": ServerDescent(Momentum(MOMENTUM)),
+    "AdamW": ServerDescent(AdamW()),
+    "Muon": ServerDescent(Muon()),
+    NATURAL: AsyncDescent(NaturalGradient()),
+}
+"""The optimizer is the server's. Natural gradient needs to see every layer, so it is the
+worker's."""
+MACHINES = FOLDER.parent / "clusters"
+HIDDEN, TIMED_LAYERS = (64,), (429, *(2048,) * 7, 10217)
+"""Of the acoustic model; and paper 1's network, which takes no part where staleness is fixed."""
+
+
+def late(tau: int) -> Cluster:
+    """A cluster in which every contribution but the first is exactly τ versions old when folded.
+
+    Nothing takes time but the fold, so the τ + 1 workers always queue at the server, in one order:
+    fold k has read version max(0, k - τ).
+    """
+    return Cluster(
+        name=f"staleness {tau}",
+        devices={"instant": Device()},
+        workers=(WorkerGroup(tau + 1, "instant"),),
+        server=Server(fold_s=1.0, fold_traffic=0.0),
+    )
+
+
+def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
+    """The search of every cell."""
+    fixed = {
+        cell(name, optimizer, tau): _search(subject, seed, name, optimizer, tau, late(tau))
+        for name, optimizer, tau in CELLS
+    }
+    machines = {name: load_cluster(MACHINES / f"{name}.toml") for name in CLUSTERS}
+    scattered = {
+        cell(*key): _search(subject, seed, *key[:3], machines[key[3]]) for key in ON_CLUSTERS
+    }
+    return {**fixed, **scattered}
+
+
+def _search(
+    subject: Subject, seed: int, name: str, optimizer: str, tau: int, cluster: Cluster
+) -> BestRateConfig:
+    """A cell's; beyond the best rate it goes on where the largest stable one is asked for."""
+    training = _training(subject, seed, name, optimizer, cluster, tau)
+    above = PRESETS[subject.scale].above if optimizer in EDGES else 0
+    return BestRateConfig(training, guess(name, optimizer, tau), above)
+
+
+def _training(
+    subject: Subject, seed: int, name: str, optimizer: str, cluster: Cluster, tau: int
+) -> TrainingConfig[Any]:
+    """One training with τ + 1 workers; the search puts its rates in."""
+    preset = PRESETS[subject.scale]
+    size = preset.minibatches[name]
+    asked: dict[str, Any] = {
+        "algorithm": ALGORITHMS[optimizer],
+        "schedule": Constant(guess(name, optimizer, tau)),
+        "passes": 1,
+        "chunk": 1.0,
+        "evaluations": 1,
+        "cluster": cluster,
+        "workers": tau + 1,
+        "seed": seed,
+        "device": subject.device,
+        "tested": "never",
+    }
+    if name == "acoustic":
+        return _acoustic(subject, size, preset.folds, asked)
+    made = problem(name, preset.folds, size)
+    work = cluster.workload or Workload(size, 0.0, 0.0)
+    return ModuleConfig(problem=made, work=work, stages=(Stage(size, size),), **asked)
+
+
+def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) -> RunConfig:
+    corpus = subject.corpus
+    share = min(1.0, folds * size / corpus.split("train").total_frames)
+    return RunConfig(
+        corpus=corpus.name,
+        scale=subject.scale,
+        corpus_seed=subject.corpus_seed,
+        fingerprint=corpus.fingerprint,
+        hidden=HIDDEN,
+        activation="sigmoid",
+        initial=None,
+        timed_layers=TIMED_LAYERS,
+        stages=(Stage(size, size, share),),
+        **asked,
+    )
+
+
+def differences(subject: Subject) -> list[dict[str, str]]:
+    """What a reader must know: rows of ``what``, ``paper`` (the field's usual) and ``here``."""
+    preset = PRESETS[subject.scale]
+    sizes = ", ".join(f"{name} {size}" for name, size in preset.minibatches.items())
+    rows = [
+        ("fixed staleness", "asserted in a formula, or of a cluster's mean",
+         "exact: fold k has read version max(0, k − τ)"),
+        ("where the optimizer is", "mostly not said",
+         "at the server, which sees gradients in the order of folds; natural gradient at the "
+         "worker, each with estimates of its own"),
+        ("rate", "one for all, or tuned without staleness",
+         "searched on a ladder of factor 2 for every problem, optimizer, staleness and seed"),
+        ("what chooses the rate", "often the data that are reported",
+         "the development loss at the end, which is what is reported: a little too good for all"),
+        ("length", "epochs", f"{preset.folds} folds, one pass; minibatches: {sizes}"),
+        ("schedule", "warmed up and decayed", "constant rate, no weight decay, no clipping"),
+        ("models", "millions of parameters and more",
+         "one transformer block (79 characters, width 32), 64–64–10, "
+         f"{'–'.join(map(str, subject.corpus.layers(HIDDEN)))}"),
+        ("clusters", "measured",
+         f"simulated; τ + 1 workers; {preset.minibatches['digits']} digits are trained on where "
+         "the cluster is charged for its own file's minibatch"),
+    ]  # fmt: skip
+    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

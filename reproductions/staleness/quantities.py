@@ -1,0 +1,68 @@
+"""What exhibits and claims read of the searches for rates, one value a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.judge.interval import Interval
+from harness.judge.makers import Runs
+from harness.judge.missing import unless_missing
+from harness.judge.statistics import Array, mean_ci, rank_correlation_ci
+from harness.store import Run
+from reproductions.staleness.presets import TAUS, cell
+from reproductions.staleness.theory import stable_rate
+
+
+def of_search(runs: Sequence[Run], key: str) -> Array:
+    """A number of each seed's search [S]; NaN where a search did not find it."""
+    return np.array([_number(run, key) for run in runs], np.float64)
+
+
+@unless_missing(math.nan)
+def _number(run: Run, key: str) -> float:
+    return float(run.summary.get(key, math.nan))
+
+
+def octaves(runs: Sequence[Run], key: str) -> Array:
+    """log2 of ``rate``, or of the ``edge``: the middle of what was stood and what was not, [S]."""
+    if key != "edge":
+        return np.log2(of_search(runs, key))
+    return (np.log2(of_search(runs, "stable")) + np.log2(of_search(runs, "diverged"))) / 2.0
+
+
+def lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
+    """The share of what an optimizer gains without staleness that staleness takes away, [S].
+
+    A gain is the development loss at the start less that at the end, at the best rate of each.
+    """
+    fresh = runs[cell(problem, optimizer, 0)]
+    best = of_search(fresh, "loss")
+    stale = of_search(runs[cell(problem, optimizer, tau, cluster)], "loss")
+    return (stale - best) / (of_search(fresh, "first_loss") - best)
+
+
+def gained(runs: Sequence[Run]) -> Array:
+    """The share of the loss at the start that training takes away, [S]."""
+    return 1.0 - of_search(runs, "loss") / of_search(runs, "first_loss")
+
+
+def law_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Array:
+    """Slope of SGD's edge on that of delayed descent on a quadratic, in logarithms, [S]."""
+    theory = np.log2([stable_rate(tau) for tau in taus])
+    edges = np.stack([octaves(runs[cell(problem, "SGD", tau)], "edge") for tau in taus])
+    centred = theory - theory.mean()
+    return centred @ edges / float(centred @ centred)
+
+
+def rising(runs: Runs, problem: str, optimizer: str) -> Interval:
+    """Rank correlation of the loss at the best rate with staleness."""
+    losses = [of_search(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
+    return rank_correlation_ci(TAUS, np.stack(losses, axis=1))
+
+
+def mean(values: Array) -> Interval:
+    """Over seeds, with its interval."""
+    return mean_ci(values)
