@@ -63,6 +63,11 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(64, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 10))
 
 
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean negative log-probability (nats) of ``targets [B, ...]`` by ``outputs [B, K, ...]``."""
+    return nn.functional.cross_entropy(outputs, targets)
+
+
 class Bundled(Problem):
     """A problem whose data come along: it travels between processes by its name."""
 
@@ -86,7 +91,6 @@ def problem(name: str, folds: int, minibatch: int) -> Problem:
     train, dev = {"text": text, "digits": digits}[name]()
     rows = np.arange(folds * minibatch) % len(train)
     model = perceptron if name == "digits" else partial(Characters, len(alphabet()))
-    cross_entropy = nn.functional.cross_entropy
     return Bundled(name, folds, minibatch, model, cross_entropy, train.take(rows), dev, None, {})
 
 
