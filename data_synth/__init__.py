@@ -38,6 +38,27 @@ def _silent(line: str) -> None:
     """Progress that is not shown."""
 
 
+def _is_folder(name: str) -> bool:
+    return name not in CORPORA and Path(name).is_dir()
+
+
+def check_known(name: str, scale: str) -> None:
+    """Refuse what is no corpus, before anything heavy is imported to make or read one.
+
+    Args:
+        name: one that is known, or the folder of a saved corpus.
+        scale: one of `SCALES`.
+
+    Raises:
+        UserError: there is no such corpus or scale.
+    """
+    if scale not in SCALES:
+        raise unknown("--scale", scale, SCALES)
+    known = [*CORPORA, *discovered("corpora"), "the folder of a saved corpus"]
+    if name not in known[:-1] and not _is_folder(name):
+        raise unknown("--corpus", name, known)
+
+
 def load_corpus(
     name: str,
     *,
@@ -63,17 +84,14 @@ def load_corpus(
         UserError: an unknown name or scale, a recording that is missing or damaged, a
             cache that cannot be written.
     """
-    if scale not in SCALES:
-        raise unknown("--scale", scale, SCALES)
-    if name not in CORPORA and Path(name).is_dir():
+    check_known(name, scale)
+    if _is_folder(name):
         return replace(load(Path(name)), name=name)
-    known = {**CORPORA, **discovered("corpora")}
-    if name not in known:
-        raise unknown("--corpus", name, [*known, "the folder of a saved corpus"])
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}
-    return known[name](scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
+    made = {**CORPORA, **discovered("corpora")}[name]
+    return made(scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 
 def make_corpus(

@@ -16,10 +16,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
-    fftconvolve,  # pyright: ignore[reportUnknownVariableType]
-    resample_poly,  # pyright: ignore[reportUnknownVariableType]
-)
 
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus
@@ -131,6 +127,11 @@ def timed(said: Spoken, words: tuple[str, ...], speaker: int) -> Timed | None:
                 spoken[-1].append(plain(name))
     if len(spoken) != len(words) or not all(spoken):
         return None
+    # Only here: whoever asks for another corpus does not wait a second for it.
+    from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
+        resample_poly,  # pyright: ignore[reportUnknownVariableType]
+    )
+
     common = np.gcd(RATE_HZ, said.rate_hz)
     up, down = RATE_HZ // common, said.rate_hz // common
     signal = cast(np.ndarray, resample_poly(said.samples.astype(float), up, down))
@@ -202,6 +203,10 @@ class Maker:
 
     def in_a_room(self, clean: Timed, index: int) -> Timed:
         """The same utterance with echo and noise."""
+        from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
+            fftconvolve,  # pyright: ignore[reportUnknownVariableType]
+        )
+
         rng = stream(self.recipe.seed, "spoken room", index)
         (short, long), (least, most) = self.recipe.echo_s, self.recipe.noise_snr_db
         echo = room(rng, short + (long - short) * rng.random())

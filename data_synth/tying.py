@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import (  # pyright: ignore[reportMissingTypeStubs]
-    linkage,  # pyright: ignore[reportUnknownVariableType]
-)
 
 from data_synth.tree import SILENCE, Tree
 
@@ -80,6 +77,11 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
 def _clusters(points: np.ndarray) -> list[list[int]]:
     """Every cluster that Ward's pairwise merging makes, but for single points and the whole."""
     members = [[i] for i in range(len(points))]
+    # Only here: whoever ties nothing does not wait for it.
+    from scipy.cluster.hierarchy import (  # pyright: ignore[reportMissingTypeStubs]
+        linkage,  # pyright: ignore[reportUnknownVariableType]
+    )
+
     merges = np.asarray(linkage(points, "ward"), np.float64)  # [phones - 1, 4]
     for left, right in merges[:, :2].astype(int):
         members.append(members[int(left)] + members[int(right)])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import UserError, unknown
+from harness.spec import load_toml
 
 __all__ = ["bundled", "cluster_file", "listed", "run_file"]
 
@@ -43,12 +44,17 @@ def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
 
 
 def run_file(asked: str | Path) -> Path:
-    """The run file that is asked for by its name or path.
+    """The run file that is asked for by its name or path, if it is one.
 
     Raises:
-        UserError: as `cluster_file`.
+        UserError: as `cluster_file`, it cannot be read, or holds a cluster.
     """
-    return _file("run", asked, Path())
+    path = _file("run", asked, Path())
+    table = load_toml(path)
+    if "cluster" not in table and isinstance(table.get("workers"), list):
+        told = f"lagbench simulate {path}, or a run file in which cluster = {str(path)!r}"
+        raise UserError(f"{path}: a cluster file and no run file; allowed: {told}")
+    return path
 
 
 def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
+from harness import given
 from harness.bundled import listed, run_file
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_RUN_FAILED, UserError
@@ -32,7 +33,7 @@ def parser() -> Parser:
     """The command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
     p.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
-    p.add_argument("--seed", type=int, help="in place of the file's")
+    p.add_argument("--seed", type=given.seed, help="in place of the file's")
     p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
     p.add_argument(
         "--paced",
@@ -77,8 +78,6 @@ def _check(asked: argparse.Namespace) -> None:
     Raises:
         UserError: so.
     """
-    if asked.seed is not None and asked.seed < 0:
-        raise UserError(f"--seed {asked.seed}: allowed: a whole number from 0")
     if asked.backend != "gloo":
         from harness.execution.processes.backends import check
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import given
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.kernels import notice
@@ -56,7 +57,9 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
     )
-    p.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    p.add_argument(
+        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+    )
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
     p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
@@ -87,7 +90,10 @@ def run(asked: argparse.Namespace) -> int:
     if asked.scale not in (None, *SCALES):
         raise unknown("--scale", asked.scale, SCALES)
     # Only now: nobody waits for torch to be told of a misspelt word.
-    from data_synth import SYNTHETIC
+    from data_synth import SYNTHETIC, check_known
+
+    if asked.corpus is not None:
+        check_known(asked.corpus, asked.scale or "smoke")
     from harness.execution.jobs.grid import ProcessDied
     from harness.execution.runs.device import resolve
     from harness.store.atomic import writable_folder

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import given
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help=f"a second system that differs in this: {', '.join(READERS)}; may be repeated",
     )
-    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument(
+        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
@@ -94,6 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     seeds = _seeds(arguments.seeds)
     if arguments.jobs < 1:
         raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
+
+    from data_synth import check_known
+
+    for system in systems:
+        check_known(system.corpus, arguments.scale)
 
     from harness.commands.recognition import measured, text
     from harness.execution.jobs.named import execute_named

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+
+from harness import given
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", type=Path, help="the run's folder, as lagbench runs names it")
+    parser.add_argument(
+        "folder", type=given.run_folder, help="the run's folder, as lagbench runs names it"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import given
+from harness.bundled import listed, run_file
 from harness.commands import varied
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
     from harness.execution.runs.config import RunConfig
     from harness.execution.runs.sequence import SequenceConfig
     from harness.store import Run
-
-from harness.bundled import listed, run_file
 
 __all__ = ["configure", "run"]
 
@@ -23,10 +23,12 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
-    parser.add_argument("--seed", type=int, help="in place of the file's")
+    parser.add_argument("--seed", type=given.seed, help="in place of the file's")
     varied.add_workers(parser)
     varied.add_changes(parser, seeds=1)
-    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument(
+        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
@@ -58,8 +60,6 @@ def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceCon
     from harness.execution.runs.device import resolve
     from harness.execution.runs.file import KINDS, kind_of, load_run
 
-    if arguments.seed is not None and arguments.seed < 0:
-        raise UserError(f"--seed {arguments.seed}: allowed: a whole number from 0")
     path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
     device, changes = resolve(arguments.device), varied.changes(arguments.changes)
     base = load_run(path, kind, seed=seed, device=device, progress=_say, changes=changes).config

@@ -192,9 +192,7 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
     )
 
 
-def _numbered(
-    levels: Sequence[Level], counts: Sequence[int]
-) -> tuple[list[int], list[int], Any]:
+def _numbered(levels: Sequence[Level], counts: Sequence[int]) -> tuple[list[int], list[int], Any]:
     """First link of each level upwards and downwards, and [E] every link's rate."""
     up: list[int] = []
     down: list[int] = []

@@ -24,8 +24,16 @@ Example:
 """
 
 from harness.store.cell import Cell
-from harness.store.read import Run, verified
+from harness.store.read import Run, folder_of_run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
-__all__ = ["AlreadyFinished", "Cell", "Run", "RunWriter", "Store", "verified"]
+__all__ = [
+    "AlreadyFinished",
+    "Cell",
+    "Run",
+    "RunWriter",
+    "Store",
+    "folder_of_run",
+    "verified",
+]

@@ -21,6 +21,17 @@ from harness.store.schema import Status
 Floats = npt.NDArray[np.float64]
 
 
+def folder_of_run(folder: Path) -> Path:
+    """A folder of a store that holds a run.
+
+    Raises:
+        UserError: it holds none.
+    """
+    if not (folder / schema.CONFIG).exists():
+        raise UserError(f"{folder}: no run; allowed: a folder of a store (lagbench runs)")
+    return folder
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of the store; its metrics are read from disk when first asked for.

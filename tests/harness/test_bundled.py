@@ -28,7 +28,9 @@ def test_what_is_no_name_is_a_path_relative_to_its_folder(tmp_path, monkeypatch)
     assert cluster_file("a/b") == Path("a/b")
     assert cluster_file("c.toml", Path("runs")) == Path("runs/c.toml")
     assert cluster_file("k20m-server", Path("runs")) == bundled("cluster")["k20m-server"]
-    assert run_file(tmp_path / "r.toml") == tmp_path / "r.toml"
+    assert run_file(tmp_path / "mine") == tmp_path / "mine"
+    with pytest.raises(UserError, match=r"r\.toml: cannot read the file"):
+        run_file(tmp_path / "r.toml")
 
 
 def test_an_unknown_name_is_answered_with_all_there_are():

@@ -25,7 +25,7 @@ from harness.execution.training.recorded import Recorded
 from harness.execution.training.run import EXECUTED, TIMELINE, train
 from harness.simulator.timeline_file import load_timeline
 from harness.spec import build
-from harness.store import Run, Store
+from harness.store import Run, Store, folder_of_run
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ def stored_run(folder: Path) -> Run:
     Raises:
         UserError: there is none.
     """
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder}: no run; allowed: a folder of a store (lagbench runs)")
-    run = Store(folder.resolve().parent).load(folder.resolve().name)
+    run = Store(folder_of_run(folder).resolve().parent).load(folder.resolve().name)
     if run.status != "done" or not (run.dir / TIMELINE).exists():
         raise UserError(f"{folder}: {run.status}, without a timeline; allowed: a finished run")
     return run

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-
 from harness.errors import UserError, unknown
 
 CHOICES = ("auto", "cpu", "cuda")
+
+
+def known_device(choice: str) -> str:
+    """A choice that there is, whether or not this machine has it: known without torch.
+
+    Raises:
+        UserError: it is none.
+    """
+    if choice not in CHOICES:
+        raise unknown("--device", choice, CHOICES)
+    return choice
 
 
 def resolve(choice: str) -> str:
@@ -15,8 +24,9 @@ def resolve(choice: str) -> str:
     Raises:
         UserError: an unknown choice, or CUDA where PyTorch sees none.
     """
-    if choice not in CHOICES:
-        raise unknown("--device", choice, CHOICES)
+    known_device(choice)
+    import torch
+
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise UserError(

@@ -70,7 +70,7 @@ def kind_of(path: Path) -> type[RunConfig] | type[SequenceConfig]:
     Raises:
         UserError: it cannot be read, or names none.
     """
-    return spec_of(_table(path), str(path))
+    return spec_of(load_toml(path), str(path))
 
 
 def spec_of(table: Mapping[str, object], where: str) -> type[RunConfig] | type[SequenceConfig]:
@@ -112,7 +112,7 @@ def load_run(
         UserError: a mistake in the file, its cluster file or its corpus.
     """
     reader = KINDS[spec]
-    table: Table = {**CORPUS, **reader.usual, **_table(path)}
+    table: Table = {**CORPUS, **reader.usual, **load_toml(path)}
     for steps, value in changes:
         _put(path, table, steps, value)
     _import(path, table.pop(IMPORT, []))
@@ -132,19 +132,6 @@ def load_run(
         table["seed"] = seed
     table |= {"fingerprint": corpus.fingerprint, "device": device}
     return RunFile(build(spec, reader.complete(table), str(path)), corpus)
-
-
-def _table(path: Path) -> Table:
-    """What the file holds, if it is no cluster's.
-
-    Raises:
-        UserError: it is, or cannot be read.
-    """
-    table = load_toml(path)
-    if "cluster" not in table and isinstance(table.get("workers"), list):
-        told = f"lagbench simulate {path}, or a run file in which cluster = {str(path)!r}"
-        raise UserError(f"{path}: a cluster file and no run file; allowed: {told}")
-    return table
 
 
 def _cluster_of(path: Path, table: Table) -> Path:
