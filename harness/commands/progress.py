@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from harness.units import format_seconds
+from harness.units import format_quantity, format_seconds
 
 __all__ = ["Progress"]
 
 LONG_S = 10.0
 """Only a command that takes longer says anything."""
+LARGE = 1e9
+"""Bytes of memory that are worth a word."""
 EVERY_S = 5.0
 ENOUGH_S = 1.0
 """Time after which the rest can be foretold from what was done."""
@@ -39,18 +41,23 @@ class Progress:
     ) -> None:
         self.pieces, self.clock = pieces, clock
         self.say = say
-        self.began_s = self.piece_s = self.clock()
+        self.began_s = self.clock()
         self.said_s = -EVERY_S
         self.piece = 0
 
-    def foretell(self, seconds: float) -> None:
-        """What all of it will take at least, said if it is long; before anything is done."""
+    def foretell(self, seconds: float, size: float) -> None:
+        """What all of it will take at least, said if it is long; before anything is done.
+
+        Args:
+            seconds: together.
+            size: bytes of memory of what needs most.
+        """
         if seconds > LONG_S:
-            value, unit = format_seconds(seconds).split()
-            self.say(f"this will take some {float(value):.2g} {unit} or more")
+            memory = f", and {format_quantity(size, 'B')} of memory" if size > LARGE else ""
+            self.say(f"this will take some {_roughly(seconds)} or more{memory}")
 
     def begin(
-        self, piece: int, name: str, unit: str, settled: bool = True
+        self, piece: int, name: str, unit: str, settled: bool = True, first_s: float = 0.0
     ) -> Callable[[int, int], None]:
         """Work on a piece begins; what is returned is told the steps done, and how many there are.
 
@@ -59,15 +66,20 @@ class Progress:
             name: of the work, as ``"8 workers"``.
             unit: what a step is, as ``"folds"``.
             settled: whether the number of steps is known, and not only the most there may be.
+            first_s: seconds that it takes before the first step, said if they are many.
         """
-        self.piece = piece
-        self.piece_s = self.clock()
+        self.piece, first = piece, (0, self.clock())
+        if first_s > LONG_S:
+            self._say(name, f"some {_roughly(first_s)} before the first of its {unit}")
 
         def watch(done: int, steps: int) -> None:
-            spent_s = self.clock() - self.piece_s
-            if spent_s < ENOUGH_S or done == 0 or (settled and done >= steps):
+            nonlocal first
+            if first_s > 0.0 and first[0] == 0:
+                first = (done, self.clock())
+            spent_s = self.clock() - first[1]
+            if spent_s < ENOUGH_S or done == first[0] or (settled and done >= steps):
                 return
-            left_s = spent_s * max(steps - done, 0) / done
+            left_s = spent_s * max(steps - done, 0) / (done - first[0])
             most = "" if settled else "at most "
             self._tell(name, f"{done:,} of {most}{steps:,} {unit}", left_s, settled)
 
@@ -78,7 +90,16 @@ class Progress:
         long = now_s - self.began_s > LONG_S or (settled and now_s + left_s - self.began_s > LONG_S)
         if not long or now_s - self.said_s < EVERY_S:
             return
-        self.said_s = now_s
-        place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
         word = "about" if settled else "at most"
-        self.say(f"{name}{place}: {done}, {word} {left_s:.0f} s left")
+        self._say(name, f"{done}, {word} {left_s:.0f} s left")
+
+    def _say(self, name: str, what: str) -> None:
+        place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
+        self.said_s = self.clock()
+        self.say(f"{name}{place}: {what}")
+
+
+def _roughly(seconds: float) -> str:
+    """With two digits."""
+    value, unit = format_seconds(seconds).split()
+    return f"{float(value):.2g} {unit}"

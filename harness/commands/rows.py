@@ -136,8 +136,8 @@ class _Asked:
         if folds is None and history(self.cluster):
             folds = ONCE
         hashed = self.arguments.json is not None
-        simulation = self._simulation(workers, spans=folds is not None or hashed)
         watch = self.watch(workers, folds is not None)
+        simulation = self._simulation(workers, spans=folds is not None or hashed)
         if folds is None:
             run = self._long(simulation, watch)
         else:

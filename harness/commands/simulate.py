@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.commands.sweep import Point
     from harness.commands.timing import Timing
     from harness.simulator import Cluster, Workload
+    from harness.simulator.effort import Effort
 
 __all__ = ["configure", "run"]
 
@@ -96,13 +97,17 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
     progress = Progress(sum(len(counts) for _, _, counts in asked))
-    progress.foretell(sum(_seconds(arguments, point, counts) for point, _, counts in asked))
+    efforts = [
+        effort for point, _, counts in asked for effort in _efforts(arguments, point, counts)
+    ]
+    progress.foretell(sum(it.seconds for _, it in efforts), max(it.size for _, it in efforts))
+    first_s = {count: effort.first_s for count, effort in efforts}
 
     timings: list[Timing] = []
 
     def watch(count: int, settled: bool) -> Watch:
         name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
-        return progress.begin(len(timings) + 1, name, unit, settled)
+        return progress.begin(len(timings) + 1, name, unit, settled, first_s.get(count, 0.0))
 
     last: Row | None = None
     for point, workload, counts in asked:
@@ -120,8 +125,10 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     write_each(_writers(arguments, timings, last, out))
 
 
-def _seconds(arguments: argparse.Namespace, point: Point, counts: list[int]) -> float:
-    """What the worker counts of a cluster take, roughly and at least.
+def _efforts(
+    arguments: argparse.Namespace, point: Point, counts: list[int]
+) -> Iterator[tuple[int, Effort]]:
+    """What each worker count of a cluster takes, roughly and at least.
 
     Raises:
         UserError: one of them needs more memory than there is.
@@ -129,13 +136,12 @@ def _seconds(arguments: argparse.Namespace, point: Point, counts: list[int]) -> 
     from harness.commands.memory import refuse_beyond_memory
     from harness.simulator.effort import effort_of
 
-    protocol, seconds = protocols.protocol(arguments), 0.0
+    protocol = protocols.protocol(arguments)
     for count in counts:
         folds = protocols.folds(arguments, point.cluster, count)
         effort = effort_of(point.cluster, protocol, count, folds)
         refuse_beyond_memory(f"{count} workers", effort.size)
-        seconds += effort.seconds
-    return seconds
+        yield count, effort
 
 
 def _idle(

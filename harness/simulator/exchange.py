@@ -6,14 +6,12 @@ message starts when its sender has entered the round and, where the network says
 receiver too. So a straggler delays those who wait for it, those who wait for them, and no one
 else.
 
-On a ring with links in both directions no two messages ever meet on a link. Its times T then
-follow from a recurrence over rounds, without events: the message of worker i starts at
-S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
-T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
+What goes round a ring needs no table of its messages (`harness.simulator.ring`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +27,8 @@ from harness.simulator.network import (
     reserve,
     start,
 )
-from harness.simulator.topology import Wiring, route
+from harness.simulator.ring import Rounds, ends_by_events_s, ends_by_rounds_s
+from harness.simulator.topology import Wiring
 
 __all__ = ["AllReduce", "Messages"]
 
@@ -87,6 +86,19 @@ class Desk(NamedTuple):
     agreed: Any
 
 
+def _ring(workers: int, size_bytes: float, add_s_per_byte: float) -> Rounds:
+    part = size_bytes / workers
+    return Rounds(2 * (workers - 1), workers - 1, part, part * add_s_per_byte)
+
+
+def _gather(workers: int, size_bytes: float, add_s_per_byte: float) -> Rounds:
+    return Rounds(workers - 1, workers - 1, size_bytes, size_bytes * add_s_per_byte)
+
+
+ROUND: dict[str, Callable[[int, float, float], Rounds]] = {"ring": _ring, "gather": _gather}
+"""What goes round a ring, and how."""
+
+
 class AllReduce:
     """One algorithm on one network, to be run as often as needed.
 
@@ -105,10 +117,9 @@ class AllReduce:
         self.wiring = wiring
         self.members = np.arange(wiring.workers) if members is None else members
         self._group = group
-        self._by_recurrence = algorithm == "ring" and wiring.full_duplex
         self._plan: tuple[Schedule, Program] | None = None
         self._smaller: AllReduce | None = None
-        if not self._by_recurrence:
+        if algorithm not in ROUND:
             self._planned()
 
     def among(self, members: Any) -> AllReduce:
@@ -131,9 +142,12 @@ class AllReduce:
             [M] seconds.
         """
         ready = np.asarray(ready_s, np.float64)
-        if self._by_recurrence:
-            return _ring_ends_s(self.wiring, self.members, ready, size_bytes, add_s_per_byte)
-        return self._run(ready, size_bytes, add_s_per_byte)[0]
+        if self.algorithm not in ROUND:
+            return self._run(ready, size_bytes, add_s_per_byte)[0]
+        rounds = ROUND[self.algorithm](len(self.members), size_bytes, add_s_per_byte)
+        meet_nowhere = self.algorithm == "ring" and self.wiring.full_duplex
+        ends = ends_by_rounds_s if meet_nowhere else ends_by_events_s
+        return ends(self.wiring, self.members, ready, rounds)
 
     def messages(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Messages:
         """Every message of one run; the arguments are those of `ends_s`."""
@@ -301,57 +315,3 @@ def settle(
         desk.place[who] += 1
         desk.waiting[who] = False
         push(desk.heap, over_s, 0, who)
-
-
-def _ring_ends_s(
-    wiring: Wiring, members: Any, ready: Any, size_bytes: float, add_s_per_byte: float
-) -> Any:
-    """`AllReduce.ends_s` of a ring on which no two messages meet."""
-    workers = len(ready)
-    part = size_bytes / workers
-    copy_s, latency_s = np.zeros((2, workers))
-    way = np.zeros(wiring.longest, np.int64)
-    ring_links(wiring, members, part, copy_s, latency_s, way)
-    end_s, departed_s = ready.copy(), np.zeros(workers)
-    add_s = part * add_s_per_byte
-    ring_rounds(end_s, departed_s, copy_s, latency_s, add_s, wiring.rendezvous)
-    return end_s
-
-
-@kernel
-def ring_links(
-    wiring: Wiring, members: Any, part: float, copy_s: Any, latency_s: Any, way: Any
-) -> None:
-    """Seconds that the copy of one part from each member to the next takes, and its latency."""
-    workers = len(copy_s)
-    for who in range(workers):
-        latency_s[who] = route(wiring, members[who], members[(who + 1) % workers], way)
-        rate = np.inf
-        for link in way:
-            if link < 0:
-                break
-            rate = min(rate, wiring.rate[link])
-        copy_s[who] = part / rate
-
-
-@kernel
-def ring_rounds(
-    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, add_s: float, rendezvous: bool
-) -> None:
-    """All 2 (N − 1) rounds; ``now_s`` [N] is when each worker is ready, then when it ends."""
-    workers = len(now_s)
-    last = workers - 1
-    for number in range(2 * last):
-        extra_s = add_s if number < last else 0.0
-        for who in range(workers):
-            departed_s[who] = now_s[who]
-        if rendezvous:
-            for who in range(last):
-                departed_s[who] = max(now_s[who], now_s[who + 1])
-            departed_s[last] = max(now_s[last], now_s[0])
-        for who in range(workers):
-            departed_s[who] += copy_s[who]
-        now_s[0] = max(departed_s[0], departed_s[last] + latency_s[last]) + extra_s
-        for who in range(1, workers):
-            arrived_s = departed_s[who - 1] + latency_s[who - 1]
-            now_s[who] = max(departed_s[who], arrived_s) + extra_s

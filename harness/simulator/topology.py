@@ -108,6 +108,12 @@ class Network(Spec):
                 return key, f"{above.workers_per_link} is not allowed; allowed: {allowed}"
         return None
 
+    @property
+    def nearby(self) -> int:
+        """Workers behind one link of the lowest level at which any share one; 1 if none do."""
+        shared = (x.workers_per_link for x in self.levels if x.workers_per_link > 1)
+        return next(shared, 1)
+
 
 class Wiring(NamedTuple):
     """A network for so many workers and shards, ready for a kernel.

@@ -141,7 +141,6 @@ class Averaging(Spec, TimingProtocol):
         """
         _check(cluster, self)
         network = network_of(cluster)
-        group = next((x.workers_per_link for x in network.levels if x.workers_per_link > 1), 1)
         clock = np.zeros(1, CLOCK)
         clock["fold_s"] = np.inf
         return State(
@@ -149,7 +148,7 @@ class Averaging(Spec, TimingProtocol):
             tasks=np.zeros(workers, TASK),
             later=np.zeros(workers, TASK),
             machine=cluster,
-            collective=AllReduce(self.collective, wired(cluster, workers), group),
+            collective=AllReduce(self.collective, wired(cluster, workers), network.nearby),
             absences=new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
             saving=new_saving(cluster.checkpoints),

@@ -1,0 +1,273 @@
+"""Messages that go round a ring, without a table of them.
+
+In every round each worker sends to the next and receives from the one before, so that all there is
+to know of a message follows from its sender and its round. On links in both directions no two
+messages ever meet. The times T then follow from a recurrence over rounds (`ends_by_rounds_s`): the
+message of worker i starts at S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
+T′[i] = max(S[i] + c, S[i−1] + c + α) + a. Elsewhere they are found event by event
+(`ends_by_events_s`), to the last bit as in `harness.simulator.exchange`, which would need a table
+of all messages: N² of them.
+
+Never more than N messages are on their way to a worker that is not yet where it takes them. With
+r_w the round that worker w is in, r_w ≤ r_{w−1} + 1; at most r_{w−1} + 1 − r_w wait for w, which
+sums up to N around the ring.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.events import Heap, first_s, new_heap, pop, push
+from harness.simulator.jit import kernel
+from harness.simulator.network import (
+    Traffic,
+    depart,
+    new_traffic,
+    next_departure_s,
+    reserve,
+    start,
+)
+from harness.simulator.topology import Wiring, route
+
+__all__ = ["ends_by_events_s", "ends_by_rounds_s"]
+
+NOBODY = -1
+
+
+class Rounds(NamedTuple):
+    """The rounds, all alike but for adding.
+
+    Attributes:
+        number: of rounds.
+        adding: the first so many of them, in which what is received is added.
+        size_bytes: of every message.
+        add_s: how long adding takes.
+    """
+
+    number: int
+    adding: int
+    size_bytes: float
+    add_s: float
+
+
+class Ring(NamedTuple):
+    """Where the M members stand; a member is its place in the ring.
+
+    Attributes:
+        heap: when each enters its next round.
+        member: [M] the worker it is.
+        round: [M] the round it is in or about to enter.
+        entered_s: [M] when it entered its latest round.
+        waiting: [M] whether it is in that round, and its end not known yet.
+        departed_s: [M] when its message of that round departs, infinite while it is not known.
+        first, last: [M] the first and the last message to it that it has not taken, or `NOBODY`.
+        arrived_s: [M] of messages that have not been taken, when they arrive.
+        after: [M] the next message to the same member; of what is free, the next free place.
+        free: [1] the first free place.
+    """
+
+    heap: Heap
+    member: Any
+    round: Any
+    entered_s: Any
+    waiting: Any
+    departed_s: Any
+    first: Any
+    last: Any
+    arrived_s: Any
+    after: Any
+    free: Any
+
+
+def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
+    """When each member has been through all rounds, on any network.
+
+    Args:
+        wiring: the network, idle at first.
+        members: [M] numbers of the workers, in the order of the ring.
+        ready_s: [M] when each takes part.
+        rounds: what they are like.
+
+    Returns:
+        [M] seconds.
+    """
+    many = len(members)
+    ring = Ring(
+        heap=new_heap(many),
+        member=np.asarray(members, np.int64),
+        round=np.zeros(many, np.int64),
+        entered_s=np.zeros(many),
+        waiting=np.zeros(many, np.bool_),
+        departed_s=np.full(many, np.inf),
+        first=np.full(many, NOBODY, np.int64),
+        last=np.full(many, NOBODY, np.int64),
+        arrived_s=np.zeros(many),
+        after=np.arange(1, many + 1),
+        free=np.zeros(1, np.int64),
+    )
+    end_s = np.zeros(many)
+    go_round(new_traffic(wiring, many), ring, rounds, np.asarray(ready_s, np.float64), end_s)
+    return end_s
+
+
+@kernel
+def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: Any) -> None:
+    """All rounds of all members; fills ``end_s``."""
+    for who in range(len(ready_s)):
+        push(ring.heap, ready_s[who], 0, who)
+    now_s = -np.inf
+    while True:
+        enters_s, departs_s = first_s(ring.heap), np.inf
+        if traffic.wiring.fair and enters_s > now_s:
+            departs_s = next_departure_s(traffic, now_s)
+        now_s = min(enters_s, departs_s)
+        if now_s == np.inf:
+            break
+        if departs_s < enters_s:
+            who = depart(traffic)
+            sent(ring, rounds, who, now_s, now_s + traffic.flows[who].latency_s)
+        else:
+            _, _, who = pop(ring.heap)
+            enter(traffic, ring, rounds, who, now_s, end_s)
+
+
+@kernel
+def enter(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float, end_s: Any) -> None:
+    """A member enters its next round, or has been through all of them."""
+    number = ring.round[who]
+    if number == rounds.number:
+        end_s[who] = now_s
+        return
+    ring.entered_s[who] = now_s
+    ring.departed_s[who] = np.inf
+    ring.waiting[who] = True
+    if not traffic.wiring.rendezvous:
+        send(traffic, ring, rounds, who, now_s)
+    else:
+        after = following(ring, who)
+        before = who - 1 if who > 0 else len(ring.round) - 1
+        if ring.waiting[after] and ring.round[after] == number:
+            send(traffic, ring, rounds, who, now_s)
+        if ring.waiting[before] and ring.round[before] == number:
+            send(traffic, ring, rounds, before, now_s)
+    if ring.waiting[who] and ring.round[who] == number:
+        settle(ring, rounds, who)
+
+
+@kernel
+def following(ring: Ring, who: int) -> int:
+    """The next member."""
+    return who + 1 if who + 1 < len(ring.round) else 0
+
+
+@kernel
+def send(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float) -> None:
+    """A member's message of its present round begins to move."""
+    source, target = ring.member[who], ring.member[following(ring, who)]
+    if traffic.wiring.fair:
+        start(traffic, who, source, target, rounds.size_bytes, now_s)
+    else:
+        times = reserve(traffic, who, source, target, rounds.size_bytes, now_s)
+        sent(ring, rounds, who, times[1], times[2])
+
+
+@kernel
+def sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: float) -> None:
+    """It is known when a member's message departs and arrives: tell both ends."""
+    number, target = ring.round[who], following(ring, who)
+    ring.departed_s[who] = departed_s
+    put(ring, target, arrived_s)
+    settle(ring, rounds, who)
+    if ring.waiting[target] and ring.round[target] == number:
+        settle(ring, rounds, target)
+
+
+@kernel
+def settle(ring: Ring, rounds: Rounds, who: int) -> None:
+    """If it is known when a member's round ends, note when it enters the next one."""
+    if ring.first[who] == NOBODY or ring.departed_s[who] == np.inf:
+        return
+    arrived_s = ring.arrived_s[ring.first[who]]
+    over_s = max(ring.entered_s[who], ring.departed_s[who])
+    over_s = max(over_s, arrived_s)  # a buffered message may have been there before
+    if ring.round[who] < rounds.adding:
+        over_s += rounds.add_s
+    if over_s < np.inf:
+        drop(ring, who)
+        ring.round[who] += 1
+        ring.waiting[who] = False
+        push(ring.heap, over_s, 0, who)
+
+
+@kernel
+def put(ring: Ring, target: int, arrived_s: float) -> None:
+    """A message to a member, behind those that it has not taken."""
+    place = ring.free[0]
+    ring.free[0] = ring.after[place]
+    ring.arrived_s[place] = arrived_s
+    ring.after[place] = NOBODY
+    if ring.first[target] == NOBODY:
+        ring.first[target] = place
+    else:
+        ring.after[ring.last[target]] = place
+    ring.last[target] = place
+
+
+@kernel
+def drop(ring: Ring, who: int) -> None:
+    """A member takes the first message to it."""
+    place = ring.first[who]
+    ring.first[who] = ring.after[place]
+    ring.after[place] = ring.free[0]
+    ring.free[0] = place
+
+
+def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
+    """What `ends_by_events_s` gives where no two messages meet on a link; the same arguments."""
+    many = len(members)
+    copy_s, latency_s = np.zeros((2, many))
+    way = np.zeros(wiring.longest, np.int64)
+    ring_links(wiring, members, rounds.size_bytes, copy_s, latency_s, way)
+    end_s, departed_s = ready_s.copy(), np.zeros(many)
+    ring_rounds(end_s, departed_s, copy_s, latency_s, rounds, wiring.rendezvous)
+    return end_s
+
+
+@kernel
+def ring_links(
+    wiring: Wiring, members: Any, part: float, copy_s: Any, latency_s: Any, way: Any
+) -> None:
+    """Seconds that the copy of one part from each member to the next takes, and its latency."""
+    workers = len(copy_s)
+    for who in range(workers):
+        latency_s[who] = route(wiring, members[who], members[(who + 1) % workers], way)
+        rate = np.inf
+        for link in way:
+            if link < 0:
+                break
+            rate = min(rate, wiring.rate[link])
+        copy_s[who] = part / rate
+
+
+@kernel
+def ring_rounds(
+    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, rounds: Rounds, rendezvous: bool
+) -> None:
+    """All rounds; ``now_s`` [M] is when each member is ready, then when it ends."""
+    last = len(now_s) - 1
+    for turn in range(rounds.number):
+        extra_s = rounds.add_s if turn < rounds.adding else 0.0
+        for who in range(len(now_s)):
+            departed_s[who] = now_s[who]
+        if rendezvous:
+            for who in range(last):
+                departed_s[who] = max(now_s[who], now_s[who + 1])
+            departed_s[last] = max(now_s[last], now_s[0])
+        for who in range(len(now_s)):
+            departed_s[who] += copy_s[who]
+        now_s[0] = max(departed_s[0], departed_s[last] + latency_s[last]) + extra_s
+        for who in range(1, len(now_s)):
+            arrived_s = departed_s[who - 1] + latency_s[who - 1]
+            now_s[who] = max(departed_s[who], arrived_s) + extra_s
