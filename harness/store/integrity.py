@@ -13,9 +13,11 @@ SEAL = "sha256"
 """The key of a record that holds the digest of all its others."""
 
 
-def of_file(path: Path) -> str:
-    """SHA-256 of a file's content, 64 hexadecimal digits, read piece by piece."""
-    with path.open("rb") as file:
+def of(content: Path | bytes) -> str:
+    """SHA-256 of bytes or of a file's content, 64 hexadecimal digits; files piece by piece."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -43,4 +45,4 @@ def damaged(folder: Path, digests: Mapping[str, str]) -> list[str]:
 
 
 def _is(path: Path, known: str) -> bool:
-    return path.is_file() and of_file(path) == known
+    return path.is_file() and of(path) == known

@@ -10,12 +10,12 @@ import numpy as np
 
 SCHEMA = 2
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
-PROVENANCE, CHECKPOINT, LOCK = "provenance.json", "checkpoint", ".lock"
+PROVENANCE, CHECKPOINT = "provenance.json", "checkpoint"
 TIMELINE = "timeline.parquet"
 """The attached file of a run that trained: what was computed when, and folded when."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
-RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT, LOCK})
+RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]
 Status = Literal["done", "diverged", "failed", "unfinished", "damaged"]

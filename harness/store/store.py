@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock
-
 from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
+from harness.store.lease import Lease
 from harness.store.read import Run, read_config, read_run, verified
 from harness.store.write import RunWriter
 
@@ -39,6 +38,7 @@ class Store:
         """Take hold of a run, new or unfinished, waiting while another process holds it.
 
         An unfinished run keeps its checkpoint folder. A failed one starts again.
+        A run whose holder has died, here or on another host, is taken over (`lease`).
 
         Raises:
             AlreadyFinished: it is done or diverged, perhaps by whom we waited for.
@@ -46,15 +46,15 @@ class Store:
         """
         folder = self.path / identity(config)
         atomic.writable_folder(folder, "store")
-        lock = FileLock(folder / schema.LOCK, thread_local=False)
-        lock.acquire()
+        lease = Lease(folder)
+        lease.acquire()
         try:
-            return self._opened(folder, config, lock)
+            return self._opened(folder, config, lease)
         except BaseException:
-            lock.release()
+            lease.release()
             raise
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lock: FileLock) -> RunWriter:
+    def _opened(self, folder: Path, config: Mapping[str, object], lease: Lease) -> RunWriter:
         if (folder / schema.RUN).exists():
             run = verified(read_run(folder))
             if run.status == "damaged":
@@ -65,7 +65,7 @@ class Store:
             (folder / schema.RUN).unlink()
         atomic.sweep(folder)
         self._configure(folder, config)
-        return RunWriter(folder, config, lock)
+        return RunWriter(folder, config, lease)
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Say in the folder what it is for, unless it does."""

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from filelock import FileLock
-
-from harness.identity import identity, plain
+from harness.errors import UserError
+from harness.identity import SHORT, identity, plain
 from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
+from harness.store.lease import Lease
 from harness.store.schema import Outcome
 
 
@@ -32,13 +32,14 @@ class RunWriter:
         checkpoint: ``dir/"checkpoint"``, made by the trainer when it needs it.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object], lock: FileLock) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], lease: Lease) -> None:
         self.config: dict[str, object] = plain(config)
         self.hash = identity(config)
         self.dir = folder
         self.checkpoint = folder / schema.CHECKPOINT
-        self._lock = lock
+        self._lease = lease
         self._rows: list[MetricRow] = []
+        self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
         self._clock_s = time.monotonic()
         self._open = True
@@ -73,7 +74,12 @@ class RunWriter:
         self._rows.append(row | {key: float(each) for key, each in further.items()})
 
     def rows(self) -> list[MetricRow]:
-        """A copy of the rows so far, as plain dicts, for a checkpoint to hold."""
+        """A copy of the rows so far, as plain dicts, for a checkpoint to hold.
+
+        Raises:
+            UserError: another process has taken the run over.
+        """
+        self._check_held()
         return [dict(row) for row in self._rows]
 
     def restore_rows(self, rows: Sequence[MetricRow]) -> None:
@@ -85,10 +91,13 @@ class RunWriter:
 
         Raises:
             ValueError: a name with a folder in it, or one of the store's own.
+            UserError: another process has taken the run over.
         """
+        self._check_held()
         if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
             raise ValueError(f"{name!r} cannot name an attached file")
         target = self.dir / name
+        self._digests[name] = integrity.of(content)
         if isinstance(content, bytes):
             atomic.write_bytes(target, content)
         else:
@@ -110,7 +119,11 @@ class RunWriter:
             summary: name to number or string; a non-finite number is kept as null.
             note: one sentence for a reader, e.g. where it diverged.
             provenance: further facts of this machine or moment.
+
+        Raises:
+            UserError: another process has taken the run over, or the machine refuses to write.
         """
+        self._check_held()
         if not self._open:
             raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
@@ -124,7 +137,7 @@ class RunWriter:
     def release(self) -> None:
         """Give the folder back as it is."""
         self._open = False
-        self._lock.release()
+        self._lease.release()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -137,6 +150,11 @@ class RunWriter:
     ) -> None:
         self.release()
 
+    def _check_held(self) -> None:
+        if self._open and not self._lease.held():
+            told = "taken over by another process while this one stood still"
+            raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command goes on")
+
     def _record(
         self, status: Outcome, summary: Mapping[str, object], note: str
     ) -> dict[str, object]:
@@ -147,9 +165,12 @@ class RunWriter:
             "summary": {key: schema.finite_or_none(summary[key]) for key in sorted(summary)},
             "note": note,
             "rows": len(self._rows),
-            "files": {name: integrity.of_file(self.dir / name) for name in _results(self.dir)},
+            "files": {name: self._digest(name) for name in _results(self.dir)},
             "config": self.config,
         }
+
+    def _digest(self, name: str) -> str:
+        return self._digests.get(name) or integrity.of(self.dir / name)
 
     def _provenance(self) -> dict[str, object]:
         return {

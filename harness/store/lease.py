@@ -1,0 +1,149 @@
+"""Who holds a folder, on any file system that hosts share.
+
+A lease is a file, ``.lease-N``, that its holder made where there was none: the one atomic step that
+every file system has. The highest N holds, and stays when it is given back, so that nobody makes a
+number twice. The holder writes a count into it every `BEAT_S`. Whoever waits takes over, as N + 1,
+from a process of this host that is gone, and from one elsewhere whose count has stood still for
+`PATIENCE_S` of his own monotonic clock: no clock of another host, nor of a file server, is asked.
+
+A holder that stood still itself may be taken over and go on. It is told when it asks (`held`), and
+until then two make one run: to the same bytes, each file replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+
+from harness.store import owner
+
+NAME = ".lease-"
+FREE = "free"
+POLL_S = 0.05
+BEAT_S = 5.0
+PATIENCE_S = 60.0
+"""So long a count may stand still; a busy machine, or a slow file server, may delay a few beats."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a lease needs of the machine it is on.
+
+    Args:
+        me: says who this process is, in one word.
+        lives: whether the process of such a word lives; None if that cannot be known from here.
+        now_s: a clock that is never set.
+        sleep: waits.
+        beats: whether a thread gives the signs of life; else whoever calls `Lease.beat`.
+    """
+
+    me: Callable[[], str] = owner.me
+    lives: Callable[[str], bool | None] = owner.lives
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    beats: bool = True
+
+
+@dataclass
+class Lease:
+    """The right to write in a folder, once it is acquired.
+
+    Args:
+        folder: which exists.
+        host: where this process is.
+    """
+
+    folder: Path
+    host: Host = field(default_factory=Host)
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self._ended = Event()
+        self._counted = count(1)
+
+    def acquire(self) -> None:
+        """Wait until nobody else holds the folder, and hold it.
+
+        Raises:
+            OSError: the machine refuses it.
+        """
+        seen, since_s = self._highest(), self.host.now_s()
+        while not (self._is_vacant(seen[1], since_s) and self._made(seen[0] + 1)):
+            self.host.sleep(POLL_S)
+            if (now := self._highest()) != seen:
+                seen, since_s = now, self.host.now_s()
+
+    def held(self) -> bool:
+        """Whether nobody has taken the folder over."""
+        return self._number > 0 and self._highest()[0] == self._number
+
+    def beat(self) -> None:
+        """Give a sign of life; nothing if the lease is somebody else's by now."""
+        self._write(f"{self._me} {next(self._counted)}")
+
+    def release(self) -> None:
+        """Give the folder back, if it was held."""
+        self._ended.set()
+        if self._number:
+            self._write(FREE)
+        self._number = 0
+
+    def _made(self, number: int) -> bool:
+        """Make the lease of this number; False if somebody else was quicker."""
+        self._me = self.host.me()
+        try:
+            with self._path(number).open("x") as file:
+                file.write(f"{self._me} 0")
+        except FileExistsError:
+            return False
+        leases = self._numbers()
+        if max(leases) > number:  # what was seen is long over
+            self._path(number).unlink(missing_ok=True)
+            return False
+        self._number = number
+        for each in leases:
+            if each < number:
+                self._path(each).unlink(missing_ok=True)
+        if self.host.beats:
+            Thread(target=self._beats, daemon=True).start()
+        return True
+
+    def _beats(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            with suppress(OSError):  # a file server that is away for a moment is no end
+                self.beat()
+
+    def _is_vacant(self, text: str, since_s: float) -> bool:
+        if text in ("", FREE):
+            return text == FREE or self.host.now_s() - since_s > PATIENCE_S
+        lives = self.host.lives(text.split()[0])
+        still = self.host.now_s() - since_s > PATIENCE_S
+        return still if lives is None else not lives
+
+    def _highest(self) -> tuple[int, str]:
+        """The lease that holds and what it says; free where there was none yet."""
+        number = max(self._numbers(), default=0)
+        try:
+            return number, self._path(number).read_text(errors="replace") if number else FREE
+        except FileNotFoundError:  # taken over this moment
+            return self._highest()
+
+    def _numbers(self) -> list[int]:
+        names = os.listdir(self.folder)  # noqa: PTH208 (asked often, and far quicker)
+        ends = (name.removeprefix(NAME) for name in names if name.startswith(NAME))
+        return [int(end) for end in ends if end.isdecimal()]
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{NAME}{number}"
+
+    def _write(self, text: str) -> None:
+        """Where the lease still is; one that was taken over is not made again."""
+        with suppress(FileNotFoundError), self._path(self._number).open("r+") as file:
+            file.truncate(0)
+            file.write(text)

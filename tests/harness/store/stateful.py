@@ -1,0 +1,274 @@
+"""One run, three processes on hosts whose clocks disagree, and whatever may happen to them.
+
+Processes begin the run, take a step, stop, go on, fail, are killed, even amid a change of the
+disk, and files are damaged. Time is virtual: who waits for a lease makes it pass, and those that
+live show signs of life meanwhile. At every moment the run must be absent, resumable, or whole and
+right, and it can always be finished.
+
+``python -m tests.harness.store.stateful 1000`` tries a thousand histories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as tried
+
+from harness.errors import UserError
+from harness.execution.training import checkpoint
+from harness.identity import identity
+from harness.store import AlreadyFinished, RunWriter, Store
+from harness.store import store as rooms
+from harness.store.lease import NAME, PATIENCE_S, Host, Lease
+from harness.store.read import read_run, verified
+
+CONFIG = {"seed": 0}
+HASH = identity(CONFIG)
+STEPS = 3
+RESULTS = ("config.json", "run.json", "metrics.parquet", "model.bin")
+DAMAGED = (*RESULTS, "checkpoint/checkpoint.safetensors", "provenance.json", "lease")
+CLOCKS_APART_S = (0.0, 4e9, -3e7)
+"""How far each host's clock is from the first one's."""
+CHANGES = ("replace", "fsync", "mkdir", "unlink", "rmdir")
+"""Calls that change the disk, at any of which a process may be killed."""
+LONGEST_WAIT_S = 4 * PATIENCE_S
+
+
+class Killed(BaseException):
+    """Nothing of a process happens after this."""
+
+
+class Waits(BaseException):
+    """A process waits for as long as anybody cares to look."""
+
+
+@dataclass
+class Process:
+    """A process of a host, which may hold the run, or think that it does."""
+
+    host_number: int
+    host: Host
+    steps: Generator[RunWriter]
+    writer: RunWriter | None = None
+    lease: Lease | None = None
+    alive: bool = True
+    paused: bool = False
+
+
+def state(step: int) -> bytes:
+    """What training has made after so many steps."""
+    return hashlib.sha256(str(step).encode()).digest()
+
+
+def trained(store: Store) -> Generator[RunWriter]:
+    """The whole run, from wherever it stands, step by step."""
+    with store.begin(CONFIG) as writer:
+        found = checkpoint.load(writer.checkpoint)
+        began = int(found[0]["step"]) if found else 0
+        writer.restore_rows(found[1]["rows"] if found else [])
+        yield writer
+        for step in range(began, STEPS):
+            writer.log("step", step, fold=step, time_s=0.0, epoch=0.0)
+            held = {"step": np.array(step + 1), "state": np.frombuffer(state(step + 1), np.uint8)}
+            checkpoint.save(writer.checkpoint, held, {"rows": writer.rows()})
+            yield writer
+        writer.attach("model.bin", state(STEPS))
+        yield writer
+        writer.finish(summary={"steps": STEPS})
+
+
+class Histories(RuleBasedStateMachine):
+    """What may happen to a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="histories-"))
+        self.store, self.run = Store(self.folder), self.folder / HASH
+        self.holders: list[Process] = []
+        self.processes: list[Process] = []
+        self.now_s, self.forged = 1e6, False  # a damaged lease may name another process
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(rooms, "Lease", self._lease)
+        self.patch.setattr(os, "fsync", lambda handle: None)  # power has tests of its own
+
+    def teardown(self) -> None:
+        """Whatever happened, one more process finishes the run, to the same bytes."""
+        self.holders.clear()
+        for process in self.processes:
+            process.alive = False
+        for _ in range(2):  # what was damaged after it was written is made again
+            with suppress(AlreadyFinished):
+                self._act(self._process(0), list)
+        assert self._files() == WHOLE
+        self.patch.undo()
+        shutil.rmtree(self.folder)
+
+    @precondition(lambda self: len(self.holders) < 3)
+    @rule(host=st.sampled_from((0, 1, 2)))
+    def begins(self, host: int) -> None:
+        lives = [each for each in self.holders if not each.paused]
+        process = self._process(host)
+        try:
+            process.writer = self._act(process, next)
+        except AlreadyFinished:
+            assert read_run(self.run).status == "done"
+        except Waits:
+            near = any(each.host_number == host for each in self.holders)
+            assert lives or near or self.forged, "it waits for nobody"
+        else:
+            assert not lives or self.forged, "two hold the run, and both live"
+            self.holders.append(process)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def steps(self, data: Any) -> None:
+        process = data.draw(st.sampled_from(self.holders))
+        process.paused = process is not self.holders[-1]  # it has been taken over, and may not know
+        self._goes_on(process, lambda steps: next(steps, None))
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), at=st.integers(1, 30))
+    def is_killed(self, data: Any, at: int) -> None:
+        """At its so-manieth change of the disk, or before its next."""
+        process = data.draw(st.sampled_from(self.holders))
+        with pytest.MonkeyPatch.context() as patch:
+            changes = Countdown(at)
+            for name in CHANGES:
+                patch.setattr(os, name, changes.before(getattr(os, name)))
+            with suppress(Killed):
+                self._goes_on(process, list)
+        process.alive = False
+        self.holders = [each for each in self.holders if each is not process]
+
+    @precondition(lambda self: self.holders)
+    @rule()
+    def stops(self) -> None:
+        self.holders[-1].paused = True
+
+    @precondition(lambda self: self.holders)
+    @rule()
+    def fails(self) -> None:
+        process = self.holders[-1]
+        self._goes_on(process, lambda _: process.writer.finish("failed", {}, "a fault of ours"))
+
+    @rule(name=st.sampled_from(DAMAGED), place=st.integers(0, 10**6), how=st.sampled_from("fz0"))
+    def is_damaged(self, name: str, place: int, how: str) -> None:
+        """A byte flips, the second half is zeros, or everything is gone."""
+        path = (
+            max(self.run.glob(NAME + "*"), default=self.run) if name == "lease" else self.run / name
+        )
+        if not path.is_file() or not (old := path.read_bytes()):
+            return
+        at = place % len(old)
+        flipped = old[:at] + bytes([old[at] ^ 1]) + old[at + 1 :]
+        half = old[: len(old) // 2]
+        self.forged |= name == "lease"
+        path.write_bytes({"f": flipped, "z": half + bytes(len(old) - len(half)), "0": b""}[how])
+
+    @invariant()
+    def is_never_wrong(self) -> None:
+        """It is absent, resumable, or whole and right."""
+        if (self.run / "run.json").exists():
+            run = verified(read_run(self.run))
+            if run.status == "done":
+                files = self._files()
+                assert {name: files[name] for name in RESULTS[1:]} == {
+                    name: WHOLE[name] for name in RESULTS[1:]
+                }
+            assert self.store.has(HASH) == (run.status == "done")
+        if found := checkpoint.load(self.run / "checkpoint"):
+            step = int(found[0]["step"])
+            assert found[0]["state"].tobytes() == state(step)
+            assert [row["fold"] for row in found[1]["rows"]] == list(range(step))
+
+    def _process(self, number: int) -> Process:
+        """A process of the host of a number, about to begin the run."""
+        name, apart_s = f"host-{number}:{len(self.processes)}", CLOCKS_APART_S[number]
+
+        def lives(word: str) -> bool | None:
+            host, _, process = word.partition(":")
+            if host != f"host-{number}" or not process.isdecimal():
+                return None
+            return any(each.alive for each in self.processes[int(process) :][:1])
+
+        host = Host(lambda: name, lives, lambda: self.now_s + apart_s, self._passes, beats=False)
+        process = Process(number, host, trained(self.store))
+        self.processes.append(process)  # what is forgotten would be tidied up, as no death does
+        return process
+
+    def _act(self, process: Process, does: Callable[[Any], Any]) -> Any:
+        """Have a process do something with the steps that it has before it."""
+        self.acting, self.waited_s = process, 0.0
+        return does(process.steps)
+
+    def _goes_on(self, process: Process, does: Callable[[Any], Any]) -> None:
+        """Have a holder do something; it holds no longer at its end, or when it has been told."""
+        try:
+            if self._act(process, does):
+                return
+        except UserError:
+            assert not process.lease.held()
+        self.holders.remove(process)
+
+    def _lease(self, folder: Path) -> Lease:
+        self.acting.lease = Lease(folder, self.acting.host)
+        return self.acting.lease
+
+    def _passes(self, seconds: float) -> None:
+        """Somebody waits: time goes on for all, and those that live show it."""
+        del seconds  # however short: what is waited for is virtual
+        self.now_s += PATIENCE_S / 4
+        self.waited_s += PATIENCE_S / 4
+        for process in self.holders:
+            if not process.paused:
+                process.lease.beat()
+        if self.waited_s > LONGEST_WAIT_S:
+            raise Waits
+
+    def _files(self) -> dict[str, bytes]:
+        return {name: (self.run / name).read_bytes() for name in RESULTS}
+
+
+@dataclass
+class Countdown:
+    """Kills at the n-th call, and lets nothing happen after it."""
+
+    left: int
+
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left <= 0:
+                raise Killed
+            return call(*arguments, **named)
+
+        return counted
+
+
+def _whole() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        list(trained(Store(folder)))
+        return {name: (Path(folder) / HASH / name).read_bytes() for name in RESULTS}
+
+
+WHOLE = _whole()
+"""The files of a run to which nothing happened."""
+
+
+if __name__ == "__main__":
+    tried(Histories, settings=settings(max_examples=int(sys.argv[1]), deadline=None))
+    print(f"{sys.argv[1]} histories of a run: never wrong, always finished")
