@@ -172,11 +172,15 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--lm", type=Path, help="an ARPA file, kept as OUT/lm.arpa")
     verb.add_argument("--normalise", default="utterance", help="utterance or speaker")
     verb.add_argument("--deltas", action="store_true", help="append slopes of the features")
+    verb.add_argument(
+        "--front-end", default="plp", help="of wav.scp's recordings: plp or log_mel, with slopes"
+    )
     verb.add_argument("--realign", action="store_true", help="do not use alignments that are there")
     _alignment_options(verb)
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    from data_synth.features import FRONT_ENDS
     from data_synth.public.kaldi_dir import Folder, Import, read
     from data_synth.recorded import NORMALISATIONS, Recipe
     from data_synth.storage import save
@@ -187,8 +191,13 @@ def _import(arguments: argparse.Namespace) -> int:
     folders = [Folder(arguments.folder, "train")]
     folders += [Folder(arguments.dev, "dev")] if arguments.dev else []
     folders += [Folder(path, path.name) for path in arguments.test]
+    if arguments.front_end not in FRONT_ENDS:
+        raise unknown("--front-end", arguments.front_end, FRONT_ENDS)
     recipe = Recipe(
-        normalise=arguments.normalise, effort=_effort(arguments), skip=arguments.skip_bad
+        front_end=arguments.front_end,
+        normalise=arguments.normalise,
+        effort=_effort(arguments),
+        skip=arguments.skip_bad,
     )
     options = Import(recipe, arguments.deltas, arguments.realign)
     lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"

@@ -1,0 +1,231 @@
+"""Kaldi directories without features, and those whose phones have times."""
+
+from __future__ import annotations
+
+import gzip
+import wave
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from data_synth.features import FRONT_ENDS, normalised, with_deltas
+from data_synth.public import kaldi_dir as k
+from data_synth.recorded import Recipe
+from data_synth.targets import Effort
+from data_synth.tree import SILENCE, untied
+from harness.cli import main
+from harness.errors import UserError
+from harness.seeds import stream
+from tests.data_synth.test_kaldi_dir import TRANS, directory, read, skipping, write_ali
+
+RATE = 8000
+SAMPLES = RATE // 100
+"""Of a frame."""
+ONE_STATE = k.Import(Recipe(effort=Effort(states=1, rounds=2, leaves=0)))
+PHONES = ("SIL", "a", "b")
+
+
+def runs(own: list[int]) -> list[tuple[int, int, str]]:
+    """Begin, end and phone of each stretch of equal targets."""
+    edges = [0, *(1 + np.flatnonzero(np.diff(own))), len(own)]
+    return [(int(a), int(b), PHONES[own[a]]) for a, b in pairwise(edges)]
+
+
+def write_sound(path, frames: int, rate: int = RATE) -> np.ndarray:
+    """A recording of noise with so many frames; returns its samples."""
+    size = round(0.025 * rate) + (frames - 1) * rate // 100
+    samples = stream(frames, path.stem).integers(-3000, 3000, size=size).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate, size, "NONE", ""))
+        file.writeframes(samples.tobytes())
+    return samples.astype(float)
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A directory of recordings, their true targets and their samples."""
+    folder = tmp_path / "sound"
+    pdfs = directory(folder)
+    (folder / "feats.scp").unlink()
+    samples = {key: write_sound(folder / f"{key}.wav", len(own)) for key, own in pdfs.items()}
+    (folder / "wav.scp").write_text("".join(f"{key} {key}.wav\n" for key in pdfs))
+    write_ali(folder / "ali.1.gz", pdfs)
+    (folder / "trans.txt").write_text(TRANS)
+    return folder, pdfs, samples
+
+
+def features(made, key):
+    u = made.utterances
+    at = u.id.tolist().index(key)
+    return made.features[u.start[at] : u.start[at] + u.frames[at]]
+
+
+@pytest.mark.parametrize("front_end", ["plp", "log_mel"])
+def test_features_are_made_of_recordings_at_their_own_rate(sound, front_end):
+    folder, _, samples = sound
+    options = replace(ONE_STATE, recipe=replace(ONE_STATE.recipe, front_end=front_end))
+    made = read(folder, options)
+    assert len(made.utterances) == 20
+    expected = normalised(with_deltas(FRONT_ENDS[front_end](samples["s0-u00"], RATE)))
+    assert np.array_equal(features(made, "s0-u00"), expected)
+
+
+def test_segments_cut_utterances_out_of_recordings(sound):
+    folder, pdfs, samples = sound
+    whole = read(folder, ONE_STATE)
+    joined = np.concatenate(list(samples.values()))
+    with wave.open(str(folder / "all.wav"), "wb") as file:
+        file.setparams((1, 2, RATE, len(joined), "NONE", ""))
+        file.writeframes(joined.astype("<i2").tobytes())
+    (folder / "wav.scp").write_text("all all.wav\n")
+    ends = np.cumsum([len(own) for own in samples.values()]) / RATE
+    starts = [0.0, *ends[:-1]]
+    lines = [f"{key} all {a} {b}\n" for key, a, b in zip(pdfs, starts, ends, strict=True)]
+    (folder / "segments").write_text("".join(lines))
+    assert read(folder, ONE_STATE).fingerprint == whole.fingerprint
+
+
+def ctm(folder, pdfs, called=str):
+    lines = [
+        f"{key} 1 {a / 100:.2f} {(b - a) / 100:.2f} {called(phone)}\n"
+        for key, own in pdfs.items()
+        for a, b, phone in runs(own)
+    ]
+    (folder / "ctm").write_text(";; a comment\n" + "".join(lines))
+
+
+def phn(folder, pdfs):
+    (folder / "phn").mkdir()
+    for key, own in pdfs.items():
+        lines = [f"{a * SAMPLES} {b * SAMPLES} {p.replace('SIL', 'h#')}\n" for a, b, p in runs(own)]
+        (folder / "phn" / f"{key}.phn").write_text("".join(lines))
+
+
+def numbered(folder, pdfs):
+    (folder / "phones.txt").write_text("".join(f"{p} {n}\n" for n, p in enumerate(PHONES)))
+    ctm(folder, pdfs, lambda phone: str(PHONES.index(phone)))
+
+
+def placed(folder, pdfs):
+    ctm(folder, pdfs, lambda phone: phone if phone == "SIL" else f"{phone}_I")
+
+
+@pytest.mark.parametrize("write", [ctm, phn, numbered, placed])
+def test_times_of_phones_give_the_targets_that_an_alignment_of_frames_gives(sound, write):
+    folder, pdfs, _ = sound
+    aligned = read(folder, ONE_STATE)
+    (folder / "ali.1.gz").unlink()
+    write(folder, pdfs)
+    timed = read(folder, ONE_STATE)
+    assert np.array_equal(timed.targets, aligned.targets)
+    assert timed.silence == aligned.silence
+
+
+def test_the_states_of_a_phone_share_its_frames_and_silence_has_what_no_phone_has():
+    from data_synth.public.kaldi_targets import spread
+
+    tree = untied({SILENCE: 2, "a": 3})
+    times = [(0.02, 0.05, "a"), (0.05, 0.11, "a"), (0.13, 0.14, "a")]
+    assert spread(times, 16, tree).tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 3, 4, 4, 0, 1, 2, 0, 1]
+    assert spread([], 4, tree).tolist() == [0, 0, 1, 1]
+
+
+def broken(folder, line):
+    text = (folder / "ctm").read_text()
+    (folder / "ctm").write_text(text.replace(";; a comment\n", line))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("s0-u00 1 0 0 zz\n", "utterance s0-u00: phone 'zz' is not in the lexicon"),
+        ("s0-u00 1 90 1 a\n", "utterance s0-u00: phones whose times are out of order"),
+        ("s9-u99 1 x 1 a\n", r"ctm: line 1: needed: UTTERANCE CHANNEL START DURATION PHONE"),
+        ("s9-u99 1 1\n", r"ctm: line 1: needed: UTTERANCE"),
+        ("s9-u99 1 -1 1 a\n", r"ctm: line 1: a time below 0"),
+    ],
+)
+def test_times_that_cannot_be_are_named(sound, line, message):
+    folder, pdfs, _ = sound
+    (folder / "ali.1.gz").unlink()
+    ctm(folder, pdfs)
+    broken(folder, line)
+    with pytest.raises(UserError, match=message):
+        read(folder, ONE_STATE)
+
+
+def test_times_that_go_on_after_the_frames_are_left_out_and_counted(sound):
+    folder, pdfs, _ = sound
+    (folder / "ali.1.gz").unlink()
+    ctm(folder, pdfs)
+    with (folder / "ctm").open("a") as file:
+        file.write("s0-u00 1 99 1 SIL\n")
+    lines = []
+    assert len(read(folder, skipping(ONE_STATE), lines).utterances) == 19
+    assert "10000 of phones' times" in lines[1]
+
+
+def no_tables(folder):
+    (folder / "wav.scp").unlink()
+
+
+def piped(folder):
+    (folder / "wav.scp").write_text("s0-u00 sph2pipe -f wav x.sph |\n")
+
+
+def strange(folder):
+    (folder / "wav.scp").write_text("s0-u00 x.mp3\n")
+
+
+def other_rate(folder):
+    write_sound(folder / "s1-u01.wav", 40, 2 * RATE)
+
+
+def outside(folder):
+    (folder / "segments").write_text("s0-u00 s0-u00 0 99\n")
+
+
+def nowhere(folder):
+    (folder / "segments").write_text("s0-u00 other 0 1\n")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (no_tables, "neither feats.scp nor wav.scp; needed: feats.scp, as Kaldi's"),
+        (piped, "is a command, and none is run; needed: .wav or"),
+        (strange, "allowed: .wav, .flac files"),
+        (other_rate, "utterance s1-u01: .*16000 Hz; a wav file, 16-bit, one channel, 8000 Hz"),
+        (outside, "utterance s0-u00: .*segment from 0.0 to 99.0 s of"),
+        (nowhere, "segments: s0-u00: needed: UTTERANCE RECORDING START END"),
+    ],
+)
+def test_a_directory_that_lacks_something_is_told_what_is_needed(
+    sound, tmp_path, capsys, fault, message
+):
+    folder, _, _ = sound
+    fault(folder)
+    with pytest.raises(UserError, match=message):
+        read(folder, ONE_STATE)
+    words = ["corpus", "import", "kaldi", str(folder), "--out", str(tmp_path / "o")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_recordings_without_any_alignment_become_a_corpus_by_command(sound, tmp_path, capsys):
+    folder, _, _ = sound
+    (folder / "ali.1.gz").unlink()
+    out = tmp_path / "out"
+    words = ["corpus", "import", "kaldi", str(folder), "--out", str(out), "--front-end", "log_mel"]
+    assert main([*words, "--rounds", "2", "--leaves", "0"]) == 0
+    assert "120 features" in capsys.readouterr().out
+
+
+def test_an_archive_is_still_read_where_both_are_given(sound):
+    folder, pdfs, _ = sound
+    ctm(folder, {key: [0] * len(own) for key, own in pdfs.items()})
+    with gzip.open(folder / "ali.1.gz", "rt") as file:
+        assert file.readline().startswith("s0-u00")
+    assert len(set(read(folder, ONE_STATE).targets.tolist())) == 3
