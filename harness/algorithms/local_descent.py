@@ -11,7 +11,8 @@ Shape letters: W workers, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,11 +20,14 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory
 from harness.algorithms.local_optimizer import LocalOptimizer, State
+from harness.algorithms.memories import rows_of, united
+from harness.algorithms.natural_modules import direction_of_module, started
 from harness.errors import UserError
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
+from harness.natural_gradient.seen import WatchedNetwork
 from harness.network import LayeredNetwork, Minibatch, Network
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
@@ -64,13 +68,13 @@ def local_steps(
     Returns:
         The losses ``[W]``, summed over all frames.
     """
-    if isinstance(descent, LocalOptimizer):
-        state = _optimizer_state(descent, stack, memory, restart)
+    if direct := _directing(descent, network, stack, rate, memory, restart):
         losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
         for minibatch in minibatches:
-            losses += _directed(descent, network, stack, minibatch, state, direction)
+            losses += direct(minibatch, direction)
             stack.sub_(direction, alpha=rate)
         return losses
+    assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
         return _plainly(descent, network, stack, minibatches, rate)
     known = recalled(descent, network, stack, memory, restart)
@@ -104,12 +108,12 @@ def local_direction(
     """
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
-    if isinstance(descent, LocalOptimizer):
-        state = _optimizer_state(descent, stack, memory, restart)
+    if direct := _directing(descent, network, stack, rate, memory, restart):
         for minibatch in minibatches:
-            losses += _directed(descent, network, stack, minibatch, state, direction)
+            losses += direct(minibatch, direction)
             total.add_(direction, alpha=1.0 / len(minibatches))
         return total, losses
+    assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
         _only_plain(descent)
         for minibatch in minibatches:
@@ -124,6 +128,32 @@ def local_direction(
         losses += loss
     remember(memory, known)
     return total, losses
+
+
+def _directing(
+    descent: Descent,
+    network: Network,
+    stack: Tensor,
+    rate: float,
+    memory: Memory,
+    restart: Restart,
+) -> Callable[[Minibatch, Tensor], Tensor] | None:
+    """What puts the directions of a minibatch where ``stack`` is into ``out [W, P]``.
+
+    It returns the losses ``[W]``. None where a network of affine layers alone, or plain
+    gradients, have a way of their own.
+    """
+    if isinstance(descent, LocalOptimizer):
+        state = _optimizer_state(descent, stack, memory, restart)
+        return partial(_directed, descent, network, stack, state)
+    if descent == PLAIN or isinstance(network, LayeredNetwork):
+        return None
+    if not isinstance(network, WatchedNetwork):
+        return None
+    if _begins(memory, restart) or not part_of(memory.tensors, "0"):
+        memory.tensors |= started(descent, network, len(stack))
+    _check(memory, len(stack))
+    return partial(direction_of_module, descent, network, stack, memory, rate)
 
 
 def _plainly(
@@ -149,16 +179,15 @@ def _only_plain(descent: NaturalGradient) -> None:
         UserError: the descent does.
     """
     if descent != PLAIN:
-        told = "allowed for a module: Momentum, AdamW, Muon"
-        raise UserError(f"descent: natural gradient needs a network of affine layers; {told}")
+        raise UserError("descent: natural gradient needs a network whose layers can be seen")
 
 
 def _directed(
     descent: LocalOptimizer,
     network: Network,
     stack: Tensor,
-    minibatch: Minibatch,
     state: State,
+    minibatch: Minibatch,
     out: Tensor,
 ) -> Tensor:
     """The directions of one minibatch into ``out [W, P]``; the summed losses ``[W]``."""
@@ -228,17 +257,13 @@ def _in_turns(
     for begin in range(0, len(stack), most):
         few = slice(begin, begin + most)
         theirs = [Minibatch(each.x[few], each.targets[few]) for each in minibatches]
-        own = {name: t[few] if t.dim() else t for name, t in known.items()}
+        own = rows_of(known, few)
         loss, moved = descend(
             descent, network, stack[few], theirs, rate, state_from_tensors(own, len(state))
         )
         losses.append(loss)
         after.append(state_tensors(moved))
-    united = {
-        name: torch.cat([each[name] for each in after]) if first.dim() else first
-        for name, first in after[0].items()
-    }
-    return torch.cat(losses), state_from_tensors(united, len(state))
+    return torch.cat(losses), state_from_tensors(united(after), len(state))
 
 
 def recalled(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from harness.algorithms.contract import Memory
 
@@ -23,11 +24,7 @@ def joined(memories: Sequence[Memory]) -> Memory:
     first = memories[0]
     if len(memories) == 1:
         return first
-    rows = {
-        name: torch.cat([memory.tensors[name] for memory in memories]) if tensor.dim() else tensor
-        for name, tensor in first.tensors.items()
-    }
-    return Memory(rows, first.new_pass)
+    return Memory(united([memory.tensors for memory in memories]), first.new_pass)
 
 
 def part_into(memories: Sequence[Memory], whole: Memory) -> None:
@@ -35,6 +32,18 @@ def part_into(memories: Sequence[Memory], whole: Memory) -> None:
     if len(memories) == 1:
         return
     for place, memory in enumerate(memories):
-        own = slice(place, place + 1)
         memory.new_pass = whole.new_pass
-        memory.tensors = {name: t[own] if t.dim() else t for name, t in whole.tensors.items()}
+        memory.tensors = rows_of(whole.tensors, slice(place, place + 1))
+
+
+def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:
+    """What some workers remember; numbers are those of all."""
+    return {name: t[few] if t.dim() else t for name, t in tensors.items()}
+
+
+def united(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What workers remember, one after the other; numbers are those of the first."""
+    return {
+        name: torch.cat([part[name] for part in parts]) if first.dim() else first
+        for name, first in parts[0].items()
+    }

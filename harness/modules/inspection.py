@@ -13,6 +13,7 @@ from harness.errors import UserError
 from harness.modules.draws import generators_kept, state_of_generator
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.parameters import Parameters, flat, trained
+from harness.natural_gradient.seen import Reduction
 
 AT_ONCE = 16
 """Replicas from which a processor is quicker with all at once than one by one (docs/api.md)."""
@@ -30,10 +31,12 @@ class Inspected:
     Attributes:
         draws: whether the module uses random numbers as it trains.
         together: from how many replicas on they are computed at once; None for never.
+        reduction: whether the loss is the mean or the sum over examples.
     """
 
     draws: bool
     together: int | None
+    reduction: Reduction = "mean"
 
 
 def inspected(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspected:
@@ -48,18 +51,18 @@ def inspected(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Insp
     Raises:
         UserError: it fails, its loss is no one number, or training changes one of its buffers.
     """
-    draws = _runs(copy.deepcopy(module), loss, x, targets)
+    draws, reduction = _runs(copy.deepcopy(module), loss, x, targets)
     if draws:
-        return Inspected(draws, None)
+        return Inspected(draws, None, reduction)
     on_cpu = x.device.type == "cpu"
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
-        return Inspected(draws, None)  # convolutions with weights of their own are slow there
+        return Inspected(draws, None, reduction)  # convolutions one by one are quicker there
     least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
-    return Inspected(draws, least if _batches(module, loss, x, targets) else None)
+    return Inspected(draws, least if _batches(module, loss, x, targets) else None, reduction)
 
 
-def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
-    """One step without its end; whether random numbers were drawn.
+def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> tuple[bool, Reduction]:
+    """One step without its end; whether random numbers were drawn, and what the loss is.
 
     Raises:
         UserError: see `inspected`.
@@ -69,7 +72,8 @@ def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
     known = state_of_generator(x.device)
     with generators_kept(), torch.enable_grad():
         try:
-            found = loss(module(x), targets)
+            outputs = module(x)
+            found = loss(outputs, targets)
         except Exception as error:
             raise UserError(
                 f"model: fails on a minibatch of {len(x)} examples: {type(error).__name__}:"
@@ -88,7 +92,19 @@ def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
                 " allowed: layers without running statistics (LayerNorm, GroupNorm,"
                 " track_running_stats=False)"
             )
-    return drawn
+    return drawn, "sum" if _doubles(loss, outputs, targets, float(found.detach())) else "mean"
+
+
+@torch.no_grad()
+def _doubles(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
+    """Whether a loss of every example twice is twice the loss: then it sums over examples."""
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != targets.shape[:1]:
+        return False
+    try:
+        twice = float(loss(torch.cat([outputs, outputs]), torch.cat([targets, targets])))
+    except Exception:  # a loss for minibatches of one size, which can be no sum over any
+        return False
+    return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
 
 
 def _batches(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:

@@ -11,7 +11,9 @@ returns. So a rate multiplies the gradient of that loss, whether it is a sum or 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import compress
 from typing import NamedTuple, cast
 
@@ -21,6 +23,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from harness.modules.draws import seed_generators
 from harness.modules.parameters import Parameters, trained
+from harness.natural_gradient.seen import Affine, Reduction, Watched, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)``: a scalar."""
@@ -49,10 +52,19 @@ class ModuleNetwork:
         module: a copy is taken; it trains in the mode it has.
         loss: what is descended on.
         together: computed at once are so many replicas or more; None for one by one always.
+        reduction: whether the loss is the mean or the sum over examples.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, *, together: int | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        *,
+        together: int | None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
         self.module, self.loss, self.together = copy.deepcopy(module), loss, together
+        self.reduction: Reduction = reduction
         self.parameters = Parameters.of(self.module)
         self._trained = list(trained(self.module).values())
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
@@ -85,6 +97,55 @@ class ModuleNetwork:
     def matrices(self, stack: Tensor) -> list[Tensor]:
         """Views ``[W, n, m]`` of parameters with two dimensions, but for those of embeddings."""
         return list(compress(self.parameters.split(stack), self._matrices))
+
+    @property
+    def layers(self) -> list[Watched]:
+        """The affine layers whose parameters are trained, and are no other module's too."""
+        return [layer for layer, _ in self._affine]
+
+    def watchable(self) -> tuple[int, list[str]]:
+        """How many layers can be watched, and which parameters are of none."""
+        inside = {place for _, places in self._affine for place in places}
+        names = enumerate(self.parameters.names)
+        return len(self._affine), [name for place, name in names if place not in inside]
+
+    def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
+        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        views, (weight, *bias) = self.parameters.views(row), self._affine[place][1]
+        return views[weight], views[bias[0]] if bias else None
+
+    @cached_property
+    def _affine(self) -> list[tuple[Watched, list[int]]]:
+        """Each layer, and where its weight and bias stand among what is trained."""
+        places, modules = {id(p): i for i, p in enumerate(self._trained)}, [*self.module.modules()]
+        owned = Counter(id(p) for m in modules for p in m.parameters(recurse=False))
+        found: list[tuple[Watched, list[int]]] = []
+        for module in filter(is_affine, modules):
+            own = dict(module.named_parameters(recurse=False))
+            known = "weight" in own and all(id(p) in places for p in own.values())
+            if known and all(owned[id(p)] == 1 for p in own.values()):
+                found.append(
+                    (Watched(cast("Affine", module)), [places[id(p)] for p in own.values()])
+                )
+        return found
+
+    def watched(
+        self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
+    ) -> Tensor:
+        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
+        inputs, losses = x.x if isinstance(x, Drawing) else x, list[Tensor]()
+        hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]
+        try:
+            for w, key in enumerate(keys):
+                losses.append(self._one(stack[w], inputs[w, 0], targets[w, 0], out[w], key))
+                visit(w)
+                for layer in self.layers:
+                    layer.seen.clear()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack(losses)
 
     def at(self, model: Tensor) -> nn.Module:
         """The module with its parameters in ``model [P]``: what changes them changes it."""

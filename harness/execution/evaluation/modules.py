@@ -26,7 +26,7 @@ class ModuleScores:
     """Scores on one set, means over its examples.
 
     Attributes:
-        loss: of blocks of examples, weighted by their size.
+        loss: the mean over examples, also of a loss that sums over them.
         further: metrics by name; the first judges, where there is one.
     """
 
@@ -69,7 +69,8 @@ class ModuleEvaluator:
         for begin in range(0, len(examples), BLOCK):
             x, y = examples.x[begin : begin + BLOCK], examples.y[begin : begin + BLOCK]
             outputs = module(x)
-            total[LOSS] += len(x) * float(self._loss(outputs, y))
+            each = 1 if self._network.reduction == "sum" else len(x)
+            total[LOSS] += each * float(self._loss(outputs, y))
             for name, metric in self._metrics.items():
                 total[name] += len(x) * float(metric(outputs, y))
         means = {name: value / len(examples) for name, value in total.items()}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from harness.algorithms.local_optimizer import LocalOptimizer
+from harness.algorithms.local_descent import Descent
 from harness.errors import UserError
 from harness.execution.jobs.rates import TUNING_SEED
 
@@ -31,8 +31,8 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     for name in ("minibatch", "passes", "evaluations"):
         if not _whole(value := getattr(asked, name)) or value < 1:
             raise UserError(f"{name}: {value!r}; allowed: a whole number from 1")
-    if not isinstance(asked.optimizer, str | LocalOptimizer | None):
-        told = "allowed: 'momentum', 'adamw', 'muon' or a LocalOptimizer object"
+    if not isinstance(asked.optimizer, str | Descent | None):
+        told = "allowed: 'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient"
         raise UserError(f"optimizer: {asked.optimizer!r}; {told}")
     if asked.target is not None and not _finite(asked.target):
         raise UserError(f"target: {asked.target!r}; allowed: a number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 
 from torch import nn
 
-from harness.algorithms.local_optimizer import LocalOptimizer
+from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.bundled import cluster_file
 from harness.errors import UserError, unknown
@@ -33,7 +33,8 @@ from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage, TrainingConfig
 from harness.execution.training import modules as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
-from harness.modules.network import Loss
+from harness.modules.network import Loss, ModuleNetwork
+from harness.natural_gradient import NaturalGradient
 from harness.simulator import Cluster, Device, Workload, load_cluster
 from harness.store import Cell, Run, Store
 from harness.store.atomic import writable_folder
@@ -57,7 +58,9 @@ class Settings(TypedDict, total=False):
             is made by a function).
         guess: the first rate that is tried.
         optimizer: what makes a worker's steps of its gradients: ``"momentum"``, ``"adamw"``,
-            ``"muon"`` or a `LocalOptimizer`; its state is the worker's. None for plain gradients.
+            ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
+            `LocalOptimizer` or a `NaturalGradient`; its state is the worker's. None for plain
+            gradients.
         schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
         step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
             to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
@@ -75,7 +78,7 @@ class Settings(TypedDict, total=False):
     evaluations: int
     seeds: int | Sequence[int]
     guess: float
-    optimizer: str | LocalOptimizer | None
+    optimizer: str | Descent | None
     schedule: Callable[[float], Schedule]
     step_seconds: float | Literal["measure", "count"]
     target: float | None
@@ -151,6 +154,10 @@ class Experiment:
             for count in grid.workers:
                 config = self.configured(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
+        problem = self.problem(self.seeds[0])
+        network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
+        for line in remarks(network, grid.methods):
+            print(line, file=sys.stderr, flush=True)
         return grid.run(self.obtained)
 
     def on(self, cluster: Cluster) -> Experiment:
@@ -248,6 +255,17 @@ class Experiment:
             config = StepConfig(problem, size, self.device)
             flops = executed(config, Store(self._folder), _unseen).summary["worth_flops"]
         return self.machine, Workload(size, flops / size, travels)
+
+
+def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
+    """What a user may not expect, a line each."""
+    if network.reduction == "sum":
+        yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
+    descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
+    if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
+        count, others = network.watchable()
+        rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
+        yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
 
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:

@@ -12,13 +12,14 @@ from harness.algorithms.catalogue import (
     AsyncSgd,
     AveragedSgd,
     GradientAveraging,
-    LocalOptimizer,
     ModelAveraging,
     Momentum,
     Muon,
 )
+from harness.algorithms.local_descent import Descent
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError, unknown
+from harness.natural_gradient import NaturalGradient
 from harness.plugins import discovered
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
@@ -33,10 +34,11 @@ NAMES: dict[str, Algorithm] = {
     "diloco": ModelAveraging(outer=OuterNesterov()),
 }
 """What short names stand for; every algorithm's class name stands for its defaults."""
-OPTIMIZERS: dict[str, LocalOptimizer] = {
+OPTIMIZERS: dict[str, Descent] = {
     "momentum": Momentum(),
     "adamw": AdamW(),
     "muon": Muon(),
+    "ngsgd": NaturalGradient(),
 }
 MOST_STEPS = 2**20
 
@@ -85,7 +87,7 @@ def method_of(asked: Asked) -> Method:
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
 
 
-def optimised(method: Method, optimizer: str | LocalOptimizer | None) -> Method:
+def optimised(method: Method, optimizer: str | Descent | None) -> Method:
     """The same with an optimizer for its workers' steps; their rates are of its directions.
 
     Args:

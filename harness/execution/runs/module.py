@@ -16,6 +16,8 @@ from harness.simulator import Workload
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same bytes."""
+SUMMED = "summed over examples"
+"""Said in an identity of a loss that is no mean: what is measured of it is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +46,12 @@ class ModuleConfig(TrainingConfig[Problem]):
         return self.stage(0).minibatch
 
     def to_dict(self) -> dict[str, Any]:
-        """See `TrainingConfig`; of algorithms, protocols and schedules from outside, their code."""
+        """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
         parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
+        summed = self.problem.inspected(self._size, self.device).reduction == "sum"
         code = {name: digest_of_code(part) for name, part in parts.items() if from_outside(part)}
-        return super().to_dict() | ({"code": code} if code else {})
+        further = {"code": code} if code else {}
+        return super().to_dict() | further | ({"loss": SUMMED} if summed else {})
 
     def network(self, data: Problem) -> ModuleNetwork:
         """What is trained."""

@@ -88,7 +88,7 @@ class Problem(Identified):
         """What algorithms are given."""
         found = self.inspected(minibatch, device)
         module = _on(self.module(seed), device)
-        return ModuleNetwork(module, self.loss, together=found.together)
+        return ModuleNetwork(module, self.loss, together=found.together, reduction=found.reduction)
 
     @cached_property
     def _plain(self) -> dict[str, Any]:

@@ -79,3 +79,17 @@ def test_nothing_is_left_behind():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(map(torch.equal, before, module.parameters()))
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("loss", "reduction"),
+    [
+        (functional.cross_entropy, "mean"),
+        (nn.CrossEntropyLoss(reduction="sum"), "sum"),
+        (lambda outputs, targets: outputs.square().sum() + 3.0, "mean"),
+        (lambda outputs, targets: outputs.view(len(X), 3).square().sum(), "mean"),
+    ],
+    ids=["mean", "sum", "a sum and more", "of one size of minibatches alone"],
+)
+def test_what_a_loss_does_with_examples_is_found_by_giving_each_twice(loss, reduction):
+    assert inspected(nn.Linear(4, 3), loss, X, Y).reduction == reduction

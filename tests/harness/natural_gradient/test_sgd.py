@@ -16,6 +16,7 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.errors import UserError
 from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
+from harness.natural_gradient.seen import Watched
 from harness.network import Minibatch
 
 FLOAT64 = torch.float64
@@ -89,16 +90,17 @@ def test_without_preconditioners_it_is_torchs_sgd(extra):
 
 
 class Mixed(nn.Module):
-    """A convolution, a norm, a linear layer used twice, one without bias, one unused."""
+    """Two convolutions, one in groups, a norm, linear layers: twice used, without bias, unused."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm = nn.Conv1d(2, 3, 2), nn.LayerNorm(6)
         self.twice, self.last = nn.Linear(6, 6), nn.Linear(6, 5, bias=False)
         self.unused, self.frozen = nn.Linear(6, 6), nn.Linear(6, 6).requires_grad_(False)
+        self.grouped = nn.Conv1d(2, 2, 1, groups=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.conv(x.unflatten(1, (1, 7)).expand(-1, 2, -1)))
+        h = self.norm(self.conv(self.grouped(x.unflatten(1, (1, 7)).expand(-1, 2, -1))))
         h = self.frozen(torch.relu(self.twice(torch.relu_(self.twice(input=h)))))
         return self.last(h).sum(1)
 
@@ -110,13 +112,13 @@ def test_other_layers_take_plain_steps_and_the_rest_descends():
     x, y = batch(0)
     cross_entropy(net(x), y).backward()
     optimizer.step()
-    for name in ("conv", "norm"):
+    for name in ("grouped", "norm"):
         now, was = getattr(net, name), getattr(before, name)
         for p, q in zip(now.parameters(), was.parameters(), strict=True):
             torch.testing.assert_close(p.detach(), q.detach() - 0.1 * p.grad, rtol=1e-12, atol=0)
     for name in ("unused", "frozen"):
         assert torch.equal(flat(getattr(net, name)), flat(getattr(before, name)))
-    for name in ("twice", "last"):
+    for name in ("conv", "twice", "last"):
         assert not torch.equal(flat(getattr(net, name)), flat(getattr(before, name)))
     losses = []
     for _ in range(40):
@@ -126,6 +128,31 @@ def test_other_layers_take_plain_steps_and_the_rest_descends():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(5, 3), (4, 6, 5)),
+        (nn.Linear(5, 3, bias=False), (5,)),
+        (nn.Conv1d(2, 3, 4, stride=2, padding=3, dilation=2), (4, 2, 9)),
+        (nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(2, 1), bias=False), (4, 2, 6, 7)),
+        (nn.Conv2d(2, 3, 3), (2, 6, 7)),
+    ],
+    ids=str,
+)
+def test_the_rows_that_a_layer_sees_are_those_its_gradient_is_made_of(layer, shape):
+    watched = Watched(layer.double())
+    hook = layer.register_forward_hook(watched.watch, with_kwargs=True)
+    draw = torch.Generator().manual_seed(3)
+    for _ in range(2):
+        layer(torch.randn(shape, generator=draw, dtype=FLOAT64)).sin().sum().backward()
+    hook.remove()
+    x, ends = watched.rows()
+    torch.testing.assert_close((ends.x.mT @ x.x)[0], layer.weight.grad.flatten(1))
+    if layer.bias is not None:
+        torch.testing.assert_close(ends.x.sum(1)[0], layer.bias.grad)
+    assert (x.width, ends.width) == watched.widths
 
 
 def test_rows_of_every_pass_since_the_last_step_count():

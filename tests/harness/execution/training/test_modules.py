@@ -21,6 +21,7 @@ from harness.execution.training import loop, modules
 from harness.execution.training.initial import MODEL
 from harness.execution.training.modules import train_module
 from harness.modules.parameters import Parameters, trained
+from harness.natural_gradient import NGSGD
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -163,6 +164,42 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
     places = Parameters.of(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
         assert torch.allclose(ours, model.get_parameter(parameter), rtol=0, atol=2e-4), parameter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", ["async", "averaging:5"])
+def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):
+    method, problem = optimised(method_of(named), "ngsgd"), problem_of(kind)
+    config = configured(problem, method.algorithm, method.protocol, workers=1)
+    run = train_module(config, Store(tmp_path), silent)
+    model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
+    places = Parameters.of(model)
+    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.equal(ours, model.get_parameter(parameter)), parameter
+
+
+@pytest.mark.parametrize("named", ["async", "averaging:5"])
+def test_several_workers_descend_naturally_each_with_its_own_estimates(named, tmp_path):
+    method = optimised(method_of(named), "ngsgd")
+    config = configured(problem_of("convolutions"), method.algorithm, method.protocol, workers=2)
+    run = train_module(config, Store(tmp_path), silent)
+    losses = run.curve("dev_loss/iterate")[1]
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_a_loss_that_sums_is_measured_as_a_mean(tmp_path):
+    x, y = KINDS["perceptron"][2]()
+    train, dev = Arrays(x, y).split(0.2)
+    found: dict[str, float] = {}
+    for reduction, rate in {"mean": RATE, "sum": RATE / SIZE}.items():
+        torch.manual_seed(0)
+        loss = nn.CrossEntropyLoss(reduction=reduction)
+        problem = Problem(KINDS["perceptron"][0](), loss, train, dev, None, {})
+        config = configured(problem, workers=1, schedule=Constant(rate), passes=1)
+        assert ("loss" in config.to_dict()) == (reduction == "sum")
+        run = train_module(config, Store(tmp_path), silent)
+        found[reduction] = run.summary["dev_loss/iterate"]
+    assert found["sum"] == pytest.approx(found["mean"], rel=1e-5)
 
 
 def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
