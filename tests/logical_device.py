@@ -7,8 +7,8 @@ on one; storages stay in the host's memory. Counted are
 * launches: dispatched operations with a result of their own on the device, views not among them;
 * round trips: the host waits for a value (``item``, ``float``, ``if tensor``, ``cpu``, ``numpy``,
   a result whose shape depends on values, a factorisation that is checked);
-* mixes: operations of a tensor there with one of the host, which a real device refuses or copies.
-  Numbers without a dimension are allowed there, and so here.
+* mixes: operations of a tensor there with one of the host, which a real device refuses.
+  Numbers without a dimension are allowed there, and so here; ``copy_`` from the host is a launch.
 
 A real device may launch several kernels for one operation, and none for another: launches are
 comparable with each other, not with a profile.
@@ -177,7 +177,8 @@ class _Operations(TorchDispatchMode):
             self.device.waited(name)
         elif not func.is_view and name not in _VIEWS:
             self.device.counts.launches[name] += 1
-        if any(each.dim() and not self.device.has(each) for each in taken):
+        apart = any(each.dim() and not self.device.has(each) for each in taken)
+        if apart and not (name == "aten.copy_" and self.device.has(taken[0])):
             self.device.mixed(name)
         for each in _tensors(found):
             self.device.holds(each)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.algorithms.blocks import fit_for_blocks, step_and_average
 from harness.algorithms.contract import Memory, Server
+from harness.algorithms.repeating import Repeating
 from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
 from harness.network import Minibatch, Network
 
@@ -21,7 +22,7 @@ Scaling = Literal["plain", "memory_of_one"]
 
 
 @dataclass(frozen=True)
-class AsyncSgd(FoldsInARow):
+class AsyncSgd(FoldsInARow, Repeating):
     """``theta <- theta - rate * g``, whatever g's staleness.
 
     Args:
@@ -85,6 +86,24 @@ class AsyncSgd(FoldsInARow):
             return
         step_and_average(server.model, None, turns, rate, ())
         server.version += len(turns.order)
+
+    @property
+    def repeats(self) -> bool:
+        """Where steps are plain."""
+        return self.scaling == "plain"
+
+    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
+        """The rate."""
+        server.version += 1
+        return (rate,)
+
+    def fold_from(
+        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
+    ) -> None:
+        """One step along each of ``contributions [W, P]``."""
+        for contribution in contributions:
+            torch.addcmul(before, contribution, numbers[0], value=-1.0, out=server.model)
+            before = server.model
 
     def in_blocks(self, model: Tensor) -> bool:
         """Whether ``fold_turns`` may go block by block over ``model [P]``."""

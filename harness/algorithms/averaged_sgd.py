@@ -14,12 +14,13 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.blocks import step_and_average
 from harness.algorithms.contract import Memory, Server
+from harness.algorithms.repeating import Repeating
 from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
 from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)
-class AveragedSgd(FoldsInARow):
+class AveragedSgd(FoldsInARow, Repeating):
     """A running average at first, and from the switch on the average of all iterates.
 
     Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
@@ -79,6 +80,22 @@ class AveragedSgd(FoldsInARow):
         weights = [self._weight(server) for _ in turns.order]
         step_and_average(server.model, server.vectors["average"], turns, rate, weights)
         server.version += len(turns.order)
+
+    @property
+    def repeats(self) -> bool:
+        """Where the descent does."""
+        return self.descent.repeats
+
+    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
+        """The rate, and the iterate's weight in the average."""
+        return (*self.descent.numbers(server, rate), self._weight(server))
+
+    def fold_from(
+        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
+    ) -> None:
+        """Move theta, then draw the average towards it."""
+        self.descent.fold_from(server, before, contributions, numbers)
+        server.vectors["average"].lerp_(server.model, numbers[1])
 
     def _weight(self, server: Server) -> float:
         """The next iterate's weight in the average; from the switch on, the iterate is counted."""

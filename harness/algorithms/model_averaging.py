@@ -15,9 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, Restart, local_steps
 from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
+from harness.algorithms.repeating import Repeating
 from harness.network import Minibatch, Network
 
 BEFORE = "before"
@@ -25,7 +26,7 @@ BEFORE = "before"
 
 
 @dataclass(frozen=True)
-class ModelAveraging(Algorithm):
+class ModelAveraging(Repeating):
     """A contribution is the parameters after local steps; a fold moves the model to their mean.
 
     With one local step of plain SGD a fold equals one step along the mean gradient. Where
@@ -80,9 +81,31 @@ class ModelAveraging(Algorithm):
         mean = torch.mean(contributions, 0)
         if any(staleness):
             mean += server.model - _begun_at(server, staleness)
+        self._move(server, mean)
+        server.version += 1
+
+    @property
+    def repeats(self) -> bool:
+        """Where workers remember nothing."""
+        return self.descent == PLAIN
+
+    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
+        """None."""
+        del rate
+        server.version += 1
+        return ()
+
+    def fold_from(
+        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
+    ) -> None:
+        """Move to the mean of ``contributions [W, P]``, by the outer step."""
+        del numbers
+        server.model.copy_(before)
+        self._move(server, torch.mean(contributions, 0))
+
+    def _move(self, server: Server, mean: Tensor) -> None:
         server.momenta[BEFORE].copy_(server.model)
         self.outer.step(server, mean)
-        server.version += 1
 
 
 def _begun_at(server: Server, staleness: Sequence[int]) -> Tensor:

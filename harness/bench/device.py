@@ -29,6 +29,7 @@ from harness.bench.steps import (
     speech_for,
     timed,
 )
+from harness.execution.replay.blocks import BLOCK
 
 PASS_FRAMES = 180_000_000
 """Paper 1's 500 h, at 100 frames a second."""
@@ -167,6 +168,23 @@ def captured(work: Callable[[], None]) -> tuple[Callable[[], None], Callable[[],
     return work, graph.replay
 
 
+def blocks(scale: Scale, device: str) -> Figures:
+    """Folds that the device is told of in blocks, beside folds one by one."""
+    setting = setting_of(scale, device, "float32")
+    setting = replace(setting, speech=min(setting.speech, 200_000))
+    speech = speech_for(setting)
+    one, many = SimulatedSteps(setting, speech), SimulatedSteps(setting, speech, in_blocks=True)
+    for _ in range(2):  # the first block is executed, and the second recorded
+        many.run(BLOCK)
+    one_s, blocks_s = in_turns([lambda: one.run(BLOCK), lambda: many.run(BLOCK)], device, ROUNDS)
+    return {
+        "folds": BLOCK,
+        "fold_s": median(one_s) / BLOCK,
+        "fold_in_blocks_s": median(blocks_s) / BLOCK,
+        "times_one_by_one": over(one_s, blocks_s),
+    }
+
+
 def part_of_pass(scale: Scale, device: str) -> Figures:
     """Folds of paper 1's pass for a while, everything included, and the rest by proportion.
 
@@ -210,6 +228,7 @@ PARTS: dict[str, Callable[[Scale, str], Figures]] = {
     "steps": steps,
     "batched": batched,
     "graphs": graphs,
+    "blocks": blocks,
     "pass": part_of_pass,
 }
 """In the order in which they are measured."""

@@ -25,6 +25,7 @@ from harness.acoustics.precision import Precision, products_in
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.execution.data.frames import Frames, Order
+from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.network import Minibatch
 from harness.simulator import Simulation, Workload, load_cluster
@@ -84,9 +85,10 @@ class SimulatedSteps:
     Args:
         setting: what is trained.
         speech: frames on the device.
+        in_blocks: whether the device is told of folds in blocks.
     """
 
-    def __init__(self, setting: Setting, speech: Frames) -> None:
+    def __init__(self, setting: Setting, speech: Frames, in_blocks: bool = False) -> None:
         self._frames, self._device = speech, setting.device
         self._order = Order(0, 0, *utterances(setting), setting.minibatch)
         workload = Workload.of_network(setting.layers, setting.minibatch)
@@ -94,18 +96,24 @@ class SimulatedSteps:
         self._simulation = Simulation(cluster, "parameter_server", workload, WORKERS, seed=0)
         layout, algorithm = Layout(setting.layers), AveragedSgd()
         model = initial(layout).to(setting.device)
-        self.replay = StaleReplay(
-            algorithm,
-            Dnn(layout, precision=setting.precision),
-            algorithm.start(model),
-            self.minibatch_of,
-            WORKERS,
+        parts = algorithm, Dnn(layout, precision=setting.precision), algorithm.start(model)
+        self.replay = (
+            BlockReplay(*parts, self)
+            if in_blocks
+            else StaleReplay(*parts, self.minibatch_of, WORKERS)
         )
 
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
         """Spliced frames from all of the speech, in the order of a run; pass after pass."""
-        steps = [(worker, step % self._order.steps) for worker, step in keys]
-        return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
+        return self.gather(torch.as_tensor(self.rows(keys), device=self._device))
+
+    def rows(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames of minibatches, ``[W, B]``."""
+        return self._order.rows_of([(worker, step % self._order.steps) for worker, step in keys])
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """Frames ``rows [W, B]``, spliced."""
+        return self._frames.gather(rows)
 
     def run(self, folds: int) -> None:
         """The next folds, one minibatch each."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
+from harness.acoustics.dnn import Dnn
 from harness.algorithms.contract import Server
+from harness.algorithms.repeating import Repeating
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
+from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.training import Data, TrainingConfig
+from harness.network import Network
 from harness.simulator import Simulation, Timeline
 
-Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
+Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)
+
+IN_BLOCKS = ("cuda",)
+"""Devices that are told of folds block by block; a processor has nothing to be told of at once."""
 
 
 class OnSimulation(Generic[Replay]):
@@ -35,7 +43,7 @@ class OnSimulation(Generic[Replay]):
         return self.simulation.now_s
 
 
-class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
+class Simulated(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
     """See `FrameExecutor`.
 
     Args:
@@ -50,14 +58,7 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
     ) -> None:
         self._config, self._minibatches = config, minibatches
         self.simulation = config.simulation(config.pieces(data))
-        algorithm = config.algorithm
-        parts = algorithm, config.network(data), algorithm.start(model), minibatches.of
-        self.replay = (
-            ShardedReplay(*parts, config.shards)
-            if config.shards > 1
-            # Who comes back to rounds remembers what it knew: each worker by itself.
-            else StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
-        )
+        self.replay = _replay(config, config.network(data), model, minibatches)
 
     @property
     def loss(self) -> float:
@@ -92,3 +93,29 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay]):
         """See `Executor`."""
         self.replay.reinstate(resume.part(arrays, "replay/"), facts)
         self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+
+
+def _replay(
+    config: TrainingConfig[Data], network: Network, model: Tensor, minibatches: Minibatches
+) -> StaleReplay | ShardedReplay | BlockReplay:
+    algorithm, server = config.algorithm, config.algorithm.start(model)
+    if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and in_blocks(config):
+        narrow = network.precision == "bf16" and not config.rounds
+        stack = torch.bfloat16 if narrow else model.dtype
+        return BlockReplay(algorithm, network, server, minibatches, stack)
+    parts = algorithm, network, server, minibatches.of
+    if config.shards > 1:
+        return ShardedReplay(*parts, config.shards)
+    # Who comes back to rounds remembers what it knew: each worker by itself.
+    return StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
+
+
+def in_blocks(config: TrainingConfig[Any]) -> bool:
+    """Whether a run's folds are all alike, and its device is to be told of them in blocks."""
+    algorithm, handing = config.algorithm, config.handing
+    if not (isinstance(algorithm, Repeating) and algorithm.repeats):
+        return False
+    unlike = config.cluster.faults or handing.missed or config.shards > 1
+    # Rounds that overlap have stale contributions; folds of several minibatches, local steps.
+    plain = handing.under_way == config.workers if handing.rounds else handing.a_fold == 1
+    return config.device in IN_BLOCKS and plain and not unlike

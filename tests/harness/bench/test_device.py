@@ -42,6 +42,7 @@ def test_every_part_tells_figures_of_this_device(tmp_path):
     )
     assert set(parts["steps"]) == {"float32", "bf16", "measured"}
     assert parts["graphs"]["unmeasured"] == "CUDA graphs need a GPU"
+    assert parts["blocks"]["fold_in_blocks_s"] > 0.0
     assert all(share > 0.0 for share in found["shares"].values())
 
 
