@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -111,6 +111,30 @@ def digest(card: Card, utterances: Utterances, features: str, targets: str) -> s
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+class Made(NamedTuple):
+    """Frames of some utterances on a device, one after another.
+
+    Attributes:
+        features: float32 tensor [N, dim].
+        targets: int64 tensor [N].
+    """
+
+    features: Any
+    targets: Any
+
+
+class MakesSpeech(Protocol):
+    """Training speech that is a function of the utterance's number; see ``made.speech``."""
+
+    def on(self, device: str) -> MakesSpeech:
+        """The same, made on another device."""
+        ...
+
+    def make(self, numbers: np.ndarray) -> Made:
+        """Some utterances, int64 [U], in the order given."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Speech, ready to train on.
@@ -118,7 +142,7 @@ class Corpus:
     Attributes:
         name: which corpus, e.g. ``"fsdd"``.
         features: float32 [frames, dim], normalised per utterance, not spliced; usually
-            a read-only memory map.
+            a read-only memory map. With ``speech``, of the first rows only.
         targets: int32 [frames], the HMM state of every frame, 0..n_targets-1.
         utterances: the table of utterances; each split is stored in one piece.
         lexicon: word -> its left-to-right sequence of targets.
@@ -131,6 +155,8 @@ class Corpus:
         tree: (left phone, phone, right phone, state) -> target, where targets are tied
             states of phones in context; the silence is ``tree.SILENCE``.
         lm_text: sentences to train a language model on; no test transcript is among them.
+        speech: what makes the training utterances, which then are the last rows and are not
+            among ``features``; None where all speech is stored.
 
     A word with several pronunciations has the lexicon entries ``"word"``, ``"word(2)"``, ...
     (``tree.word_of``).
@@ -151,6 +177,7 @@ class Corpus:
     tree: Tree | None = None
     lm_text: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
+    speech: MakesSpeech | None = field(default=None, repr=False)
 
     @property
     def dim(self) -> int:

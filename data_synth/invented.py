@@ -125,7 +125,11 @@ def invent_words(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """A lexicon; ``minimal_pairs`` of it differ from another word in one phone of a family."""
     rng = stream(recipe.seed, "parametric words")
     least, most = recipe.word_phones
+    possible = sum(recipe.phones**length for length in range(least, most + 1))
+    if recipe.words > possible:
+        raise ValueError(f"{recipe.words} words of {recipe.phones} phones; {possible} are possible")
     words: list[tuple[int, ...]] = []
+    known: set[tuple[int, ...]] = set()
     while len(words) < recipe.words:
         if len(words) >= recipe.words * (1 - recipe.minimal_pairs):
             phones = list(words[rng.integers(len(words))])
@@ -134,8 +138,9 @@ def invent_words(recipe: Recipe) -> dict[str, tuple[int, ...]]:
             phones[at] = min(family + int(rng.integers(recipe.cluster)), recipe.phones - 1)
         else:
             phones = rng.integers(recipe.phones, size=rng.integers(least, most + 1)).tolist()
-        if tuple(phones) not in words:
+        if tuple(phones) not in known:
             words.append(tuple(phones))
+            known.add(tuple(phones))
     return {"".join(map(phone_name, phones)): phones for phones in words}
 
 

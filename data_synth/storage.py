@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +34,8 @@ from harness.store.atomic import sync
 FORMAT = 1
 HEADER_BYTES = 128
 LM_TEXT = "lm_text.parquet"
+MADE_AT_ONCE = 500
+"""Utterances, where they are made to be written."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,22 @@ def remove_folder(folder: Path) -> None:
 
 
 def write(corpus: Corpus, folder: Path) -> None:
-    """Writes a corpus that is in memory into an existing, empty folder."""
-    chunk = Chunk(corpus.features, corpus.targets, corpus.utterances)
-    write_chunks(folder, corpus.card, [chunk])
+    """Writes a corpus that is in memory, or is made as it is written, into an empty folder."""
+    write_chunks(folder, corpus.card, _chunks_of(corpus))
+
+
+def _chunks_of(corpus: Corpus) -> Iterator[Chunk]:
+    """What there are features of, and then what has to be made."""
+    table, rows = corpus.utterances, len(corpus.features)
+    first = int(np.searchsorted(table.start, rows)) if corpus.speech else len(table)
+    yield Chunk(corpus.features, corpus.targets[:rows], table.take(np.arange(first)))
+    if corpus.speech is None:
+        return
+    for at in range(first, len(table), MADE_AT_ONCE):
+        some = table.take(np.arange(at, min(at + MADE_AT_ONCE, len(table))))
+        features = corpus.speech.make(np.arange(at, at + len(some)) - first).features.numpy()
+        begin = int(some.start[0])
+        yield Chunk(features, corpus.targets[begin:][: len(features)], some.shifted(-begin))
 
 
 def save(corpus: Corpus, folder: Path) -> None:

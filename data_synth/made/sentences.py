@@ -79,6 +79,11 @@ class Visits:
         """Length of each utterance, int64 [U]."""
         return self.ends[:, -1]
 
+    @property
+    def of_frames(self) -> Tensor:
+        """Targets of all frames, one utterance after another, int64 [N]."""
+        return self.targets.flatten().repeat_interleave(self.stays.flatten())
+
     def at(self, longest: int) -> Tensor:
         """Which visit every frame is in, int64 [U, longest]; the last one after the end."""
         every = torch.arange(longest, device=self.ends.device).expand(len(self.ends), -1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from data_synth.articulation import waves
 from data_synth.continuous import Maker
+from data_synth.corpus import Made
 from data_synth.made import sound
 from data_synth.made.counters import Draws
 from data_synth.made.sentences import Tables, Visits, visits
@@ -22,13 +22,6 @@ FORMAT = 1
 AT_ONCE = {"cpu": 32, "cuda": 512}
 """Utterances made together: what fits a processor's cache, and what keeps a GPU busy."""
 NAMED_AT_ONCE = 4096
-
-
-class Made(NamedTuple):
-    """Frames of some utterances, one after another: float32 [N, dim] and int64 [N]."""
-
-    features: Tensor
-    targets: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +77,7 @@ class Speech:
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
         """Targets of some utterances, one after another, int32 [N]."""
-        parts = [
-            found.targets.flatten().repeat_interleave(found.stays.flatten()).cpu().numpy()
-            for found in self.said(numbers)
-        ]
+        parts = [found.of_frames.cpu().numpy() for found in self.said(numbers)]
         return np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
 
     def make(self, numbers: np.ndarray) -> Made:

@@ -147,6 +147,7 @@ def config_of(
     from harness.acoustics.rbm import Recipe
     from harness.algorithms.async_sgd import AsyncSgd
     from harness.algorithms.schedules import Halving
+    from harness.execution.data.made import shuffling_of
     from harness.execution.jobs.recognise import Decoding, RecognitionConfig, arpa_sha256
     from harness.execution.runs.config import RunConfig, Stage
     from harness.execution.runs.device import resolve
@@ -176,6 +177,7 @@ def config_of(
         seed=seed,
         device=resolve(device),
         tested="never",
+        shuffling=shuffling_of(corpus),
     )
     decoding = Decoding(system.order, system.closed, arpa_sha256(arpa) if arpa else "")
     return RecognitionConfig(training, decoding, place, arpa)

@@ -11,6 +11,7 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, Scaling
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
+from harness.execution.data.made import shuffling_of
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
@@ -242,4 +243,5 @@ def _run(
         timed_layers=tuple(REPORTED["paper"]["layers"]),
         seed=seed,
         device=subject.device,
+        shuffling=shuffling_of(subject.corpus),
     )

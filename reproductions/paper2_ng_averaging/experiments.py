@@ -11,6 +11,7 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
+from harness.execution.data.made import shuffling_of
 from harness.execution.jobs.all_reduce import AllReduceConfig
 from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
@@ -81,6 +82,7 @@ def trained(subject: Subject, seed: int, workers: int) -> RunConfig:
         device=subject.device,
         protocol=averaging(),
         tested="at the end",
+        shuffling=shuffling_of(subject.corpus),
     )
 
 

@@ -68,7 +68,7 @@ class Arrays:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
-        index, shape = rows.flatten(), (len(rows), 1, rows.shape[1])
+        index, shape = rows.flatten().to(self.x.device), (len(rows), 1, rows.shape[1])
         x, y = (part.index_select(0, index) for part in (self.x, self.y))
         return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 

@@ -17,7 +17,7 @@ from harness.acoustics.batched_mmi import BatchedCriterion, Outers
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Outer, SequenceCriterion
 from harness.acoustics.stack import Layout
-from harness.execution.data.frames import Frames
+from harness.execution.data.minibatches import Examples
 
 TOGETHER = 64
 """Utterances of a batch on a GPU."""
@@ -179,7 +179,7 @@ class Decoder:
     device: str
     every_frame: bool
     halves: Halves
-    frames: Frames
+    frames: Examples
     train: Utterances
     criterion: SequenceCriterion
 

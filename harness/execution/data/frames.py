@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapreplace
 from typing import Literal
 
@@ -16,7 +16,7 @@ from data_synth.corpus import Corpus
 from harness.network import Minibatch
 from harness.seeds import stream
 
-Shuffling = Literal["none", "on the fly", "full"]
+Shuffling = Literal["none", "on the fly", "full", "in blocks"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ class Frames:
 
     @classmethod
     def of(cls, corpus: Corpus, device: str) -> Frames:
-        """Copy a corpus to ``device`` (``"cpu"`` or ``"cuda"``)."""
-        table = corpus.utterances
-        parts = corpus.features, corpus.targets, table.start, table.frames
+        """Copy a corpus, as far as it is stored, to ``device`` (``"cpu"`` or ``"cuda"``)."""
+        stored, table = len(corpus.features), corpus.utterances
+        there = table.start < stored
+        parts = corpus.features, corpus.targets[:stored], table.start[there], table.frames[there]
         return cls.laid_out(*parts, corpus.context, device)
 
     @classmethod
@@ -65,12 +66,9 @@ class Frames:
             context: frames that are spliced on either side.
             device: ``"cpu"`` or ``"cuda"``.
         """
-        longer = frames + 2 * context
-        first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
-        rows = np.clip(row_numbers(start - context, longer), first, last)
         before = np.zeros(len(targets), np.int64)
-        before[row_numbers(start, frames)] = row_numbers(np.cumsum(longer) - longer, frames)
-        parts = features[rows], before, targets.astype(np.int64)
+        before[row_numbers(start, frames)] = spliced_from(frames, context)
+        parts = features[longer_rows(start, frames, context)], before, targets.astype(np.int64)
         longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
         return cls(longer_features, first_spliced, wanted, context)
 
@@ -81,6 +79,7 @@ class Frames:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
+        rows = rows.to(self.device)
         spliced = self._spliced.index_select(0, self.before[rows].flatten())
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 
@@ -105,7 +104,8 @@ class Order:
         share: the share of the utterances used.
         a_fold: minibatches that are handed out for a fold.
         shuffling: ``"full"`` as above; ``"none"`` leaves frames in the order of their utterances;
-            ``"on the fly"`` has in a minibatch a frame of each slot's utterance (`slotted`).
+            ``"on the fly"`` has in a minibatch a frame of each slot's utterance (`slotted`);
+            ``"in blocks"`` shuffles pieces, and frames within each (`InBlocks`).
     """
 
     seed: int
@@ -148,9 +148,12 @@ class Order:
         return every[: max(1, round(self.share * len(every)))]
 
     @cached_property
-    def _shuffled(self) -> np.ndarray:
+    def _shuffled(self) -> np.ndarray | InBlocks:
         """Every row of the stage in the order it is trained on."""
         chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
+        if self.shuffling == "in blocks":
+            named = (self.seed, "frame order", self.stage)
+            return InBlocks(self.start[chosen], self.frames[chosen], named)
         rows = row_numbers(self.start[chosen], self.frames[chosen])
         if self.shuffling == "none":
             return rows
@@ -158,6 +161,49 @@ class Order:
             return rows[slotted(self.frames[chosen], self.minibatch)]
         # 0, because frames were once shuffled piece by piece: one piece keeps its bytes.
         return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
+
+
+class InBlocks:
+    """Rows of pieces, shuffled within each: made as they are asked for, and not all at once.
+
+    Args:
+        start, frames: first row and length of each piece, in the order they are taken.
+        named: seed, purpose and keys of the random numbers; a piece adds its place.
+    """
+
+    def __init__(
+        self, start: np.ndarray, frames: np.ndarray, named: tuple[int, str, *tuple[int, ...]]
+    ) -> None:
+        self._start, self._frames, self._named = start, frames, named
+        self._ends = np.cumsum(frames)
+        self._rows = lru_cache(maxsize=2)(self._piece)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, some: slice) -> np.ndarray:
+        first, last, _ = some.indices(len(self))
+        begin, end = np.searchsorted(self._ends, [first, last - 1], side="right").tolist()
+        pieces = [self._rows(k) for k in range(begin, end + 1)]
+        before = int(self._ends[begin] - self._frames[begin])
+        return np.concatenate(pieces)[first - before : last - before]
+
+    def _piece(self, place: int) -> np.ndarray:
+        first, length = int(self._start[place]), int(self._frames[place])
+        return first + stream(*self._named, place).permutation(length)
+
+
+def longer_rows(start: np.ndarray, frames: np.ndarray, context: int) -> np.ndarray:
+    """Row numbers of utterances whose first and last frames are repeated ``context`` times."""
+    longer = frames + 2 * context
+    first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
+    return np.clip(row_numbers(start - context, longer), first, last)
+
+
+def spliced_from(frames: np.ndarray, context: int) -> np.ndarray:
+    """Where among such rows the first one lies that is spliced with each frame."""
+    longer = frames + 2 * context
+    return row_numbers(np.cumsum(longer) - longer, frames)
 
 
 def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ class Examples(Protocol):
         ...
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """The minibatches of ``rows [W, B]``."""
+        """The minibatches of ``rows [W, B]``, which may be on the host."""
         ...
 
 
@@ -53,12 +53,12 @@ class Minibatches:
 
     def of(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of the minibatches named by worker and by step since the run began."""
-        return self.gather(torch.as_tensor(self.rows(keys)).to(self._examples.device))
+        return self.gather(torch.as_tensor(self.rows(keys)))
 
     def rows(self, keys: Sequence[Key]) -> np.ndarray:
         """Their row numbers, ``[W, B]``."""
         return self.order.rows_of([(worker, step - self.before) for worker, step in keys])
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """The minibatches of ``rows [W, B]``, which lie with the training data."""
+        """The minibatches of ``rows [W, B]``."""
         return self._examples.gather(rows)

@@ -16,7 +16,7 @@ from heapq import heapreplace
 import numpy as np
 
 from harness.errors import UserError
-from harness.execution.data.frames import row_numbers
+from harness.execution.data.frames import InBlocks, Shuffling, row_numbers
 from harness.seeds import stream
 
 
@@ -31,6 +31,7 @@ class Partition:
         minibatch: frames a minibatch.
         every: minibatches a round.
         share: the share of the utterances used.
+        shuffling: of a worker's frames: ``"full"``, or ``"in blocks"`` within each piece.
 
     Raises:
         UserError: a worker's part does not fill one round.
@@ -44,19 +45,20 @@ class Partition:
     minibatch: int
     every: int
     share: float = 1.0
+    shuffling: Shuffling = "full"
 
     def __post_init__(self) -> None:
         if not self.folds:
             need = self.every * self.minibatch
             raise UserError(
-                f"workers: {self.workers} leave one of them {min(map(len, self._parts))} frames;"
+                f"workers: {self.workers} leave one of them {min(self._sizes)} frames;"
                 f" allowed: as many as have {need} each, one round's"
             )
 
     @property
     def folds(self) -> int:
         """Rounds in the pass."""
-        return min(map(len, self._parts)) // (self.every * self.minibatch)
+        return min(self._sizes) // (self.every * self.minibatch)
 
     @property
     def steps(self) -> int:
@@ -70,27 +72,32 @@ class Partition:
         """
         size = self.minibatch
         at = [(worker, size * (step % self.steps)) for worker, step in keys]
-        return np.stack([self._shuffled[worker, first : first + size] for worker, first in at])
+        return np.stack([self._shuffled[worker][first : first + size] for worker, first in at])
+
+    @property
+    def _sizes(self) -> list[int]:
+        """How many frames each worker has."""
+        return [int(self.frames[own].sum()) for own in self._owned]
 
     @cached_property
-    def _parts(self) -> list[np.ndarray]:
-        """The rows of each worker, utterance after utterance."""
+    def _owned(self) -> list[np.ndarray]:
+        """The utterances of each worker."""
         every = len(self.start)
         subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
-        return [
-            row_numbers(self.start[own], self.frames[own])
-            for own in balanced(self.frames, np.sort(subset), self.workers)
-        ]
+        return balanced(self.frames, np.sort(subset), self.workers)
 
     @cached_property
-    def _shuffled(self) -> np.ndarray:
-        """Every worker's frames of this pass in the order they are trained on, ``[N, frames]``."""
-        kept = self.steps * self.minibatch
-        shuffled = [
-            stream(self.seed, "frames of a worker", self.stage, worker).permutation(part)[:kept]
-            for worker, part in enumerate(self._parts)
-        ]
-        return np.stack(shuffled)
+    def _shuffled(self) -> list[np.ndarray | InBlocks]:
+        """Every worker's frames of this pass in the order they are trained on."""
+        return [self._order_of(worker, own) for worker, own in enumerate(self._owned)]
+
+    def _order_of(self, worker: int, own: np.ndarray) -> np.ndarray | InBlocks:
+        if self.shuffling == "in blocks":
+            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(own)
+            named = (self.seed, "frames of a worker", self.stage, worker)
+            return InBlocks(self.start[chosen], self.frames[chosen], named)
+        rows = row_numbers(self.start[own], self.frames[own])
+        return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
 
 
 def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:

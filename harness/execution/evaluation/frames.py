@@ -13,7 +13,7 @@ from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics.cross_entropy import cross_entropy, frame_errors
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.tuning import Tuned
-from harness.execution.data.frames import Frames
+from harness.execution.data.minibatches import Examples
 from harness.execution.evaluation.recognition import recogniser_of
 
 BLOCK = 4096
@@ -46,7 +46,7 @@ class Scores:
 
 
 @torch.no_grad()
-def frame_scores(net: Dnn, model: Tensor, frames: Frames, rows: Tensor) -> Scores:
+def frame_scores(net: Dnn, model: Tensor, frames: Examples, rows: Tensor) -> Scores:
     """Loss and frame error of one model ``[P]`` on the frames ``rows [n]``."""
     loss = model.new_zeros((), dtype=torch.float64)
     wrong = torch.zeros((), dtype=torch.int64, device=model.device)
@@ -65,7 +65,7 @@ class FrameEvaluator:
         corpus: the corpus.
     """
 
-    def __init__(self, net: Dnn, frames: Frames, corpus: Corpus) -> None:
+    def __init__(self, net: Dnn, frames: Examples, corpus: Corpus) -> None:
         self.net, self.frames, self.corpus = net, frames, corpus
         self.recogniser = recogniser_of(corpus)
         self._log_prior = log_prior(corpus)
@@ -113,8 +113,10 @@ class FrameEvaluator:
 
 def log_prior(corpus: Corpus) -> np.ndarray:
     """Log relative frequency ``[K]`` of each target in training; unseen ones count once."""
-    rows = rows_of(corpus, "train").numpy()
-    counts = np.bincount(corpus.targets[rows], minlength=corpus.n_targets)
+    train = corpus.split("train")  # in one piece
+    first = int(train.start[0]) if len(train) else 0
+    targets = corpus.targets[first : first + train.total_frames]
+    counts = np.bincount(targets, minlength=corpus.n_targets)
     return np.log(np.maximum(counts, 1) / np.maximum(counts, 1).sum())
 
 
@@ -126,9 +128,9 @@ def rows_of(corpus: Corpus, split: str, at_most: int | None = None) -> Tensor:
 
 
 def _outputs(
-    net: Dnn, model: Tensor, frames: Frames, rows: Tensor
+    net: Dnn, model: Tensor, frames: Examples, rows: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     stack = model.unsqueeze(0)
-    for block in torch.split(rows.to(model.device), BLOCK):
+    for block in torch.split(rows, BLOCK):
         x, targets = frames.gather(block.unsqueeze(0))
         yield net.logits(stack, x), targets[0]

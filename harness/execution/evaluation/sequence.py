@@ -18,7 +18,7 @@ from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import Sentence, word_errors
 from harness.acoustics.tuning import Tuned, recognise, tune
 from harness.execution.data.decoding import Seen, Tally, log_posteriors
-from harness.execution.data.frames import Frames
+from harness.execution.data.minibatches import Examples
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.recognition import BEAM
@@ -77,7 +77,7 @@ class SequenceEvaluator:
     def __init__(
         self,
         net: Dnn,
-        frames: Frames,
+        frames: Examples,
         corpus: Corpus,
         criterion: SequenceCriterion,
         held_out: int,

@@ -15,7 +15,7 @@ from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import log_prior
@@ -107,7 +107,7 @@ class _Line:
         training, self.points = config.training, config.points
         self.net = training.start.network(corpus)
         self.begin, self.way = begin, end - begin
-        self.frames = Frames.of(corpus, "cpu")
+        self.frames = frames_of(corpus, "cpu")
         # Whole frames or none: rejected and cancelled ones would leave another function.
         criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
         self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))

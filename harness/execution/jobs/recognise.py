@@ -29,7 +29,7 @@ from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import Sentence, character_errors, phone_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
 from harness.errors import UserError
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.evaluation.recognition import BEAM, ScoresOf
@@ -218,7 +218,9 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
         writer.finish(how, {"trained": trained.hash}, trained.note)
         return
     net, device = config.training.network(corpus), config.training.device
-    evaluator = FrameEvaluator(net, Frames.of(corpus, device), replace(corpus, lm_text=()))
+    evaluator = FrameEvaluator(
+        net, frames_of(corpus, device, config.training.shuffling), replace(corpus, lm_text=())
+    )
     model = load_file(trained.path(MODEL))["model"].to(device)
     transcriber = Transcriber(corpus, config.decoding, config.arpa)
     arrays: dict[str, np.ndarray] = {}

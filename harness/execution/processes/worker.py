@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Memory
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.messages import (
     NOTHING,
@@ -46,7 +46,8 @@ class Contributor:
 
     def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pacing) -> None:
         self._net = config.network(corpus)
-        self._minibatches = config.minibatches(corpus, Frames.of(corpus, config.device))
+        frames = frames_of(corpus, config.device, config.shuffling)
+        self._minibatches = config.minibatches(corpus, frames)
         self.received = torch.zeros(self._net.layout.parameters)
         self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)
         self._config, self._worker, self._pace = config, worker, pace

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Activation, Dnn
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout
-from harness.execution.runs.training import Stage, TrainingConfig, plain
+from harness.execution.data.made import Blocks
+from harness.execution.runs.training import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
 from harness.spec import setting
 
@@ -67,9 +68,10 @@ class RunConfig(TrainingConfig[Corpus]):
         """What is trained."""
         return Dnn(Layout(data.layers(self.hidden)), self.activation, self.precision)
 
-    def pieces(self, data: Corpus) -> Utterances:
-        """The training utterances."""
-        return data.split("train")
+    def pieces(self, data: Corpus) -> Pieces:
+        """The training utterances, or where frames are shuffled in blocks, blocks of them."""
+        train = data.split("train")
+        return Blocks.of(train) if self.shuffling == "in blocks" else train
 
     def workload(self, number: int) -> Workload:
         """What the cluster is charged for in a stage."""

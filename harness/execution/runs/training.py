@@ -151,7 +151,7 @@ class TrainingConfig(ABC, Generic[Data]):
             raise UserError("schedule: a search needs the parameter server")
         if self.rounds and len(self.stages) != 1:
             raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
-        if self.rounds and self.shuffling != "full":
+        if self.rounds and self.shuffling not in ("full", "in blocks"):
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}
         if self.rounds and (untrained := kinds & {"server", "message"}):
@@ -233,7 +233,7 @@ class TrainingConfig(ABC, Generic[Data]):
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         _, own, a_fold, *_ = self.handing
         if own is not None:
-            between = (self.workers, size, own, share)
+            between = (self.workers, size, own, share, self.shuffling)
             return Partition(self.seed, stage, train.start, train.frames, *between)
         cut = (size, share, a_fold, self.shuffling)
         order = Order(self.seed, stage, train.start, train.frames, *cut)

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
 from harness.execution.evaluation.frames import FrameEvaluator, Scores
 from harness.execution.runs.config import RunConfig
 from harness.execution.training.initial import initial_parameters
@@ -28,7 +28,7 @@ class Acoustic:
     def __init__(self, config: RunConfig, corpus: Corpus, store: Store) -> None:
         self.config, self.corpus, self.store = config, corpus, store
         self.network = config.network(corpus)
-        self.frames = Frames.of(corpus, config.device)
+        self.frames = frames_of(corpus, config.device, config.shuffling)
         self.evaluator = FrameEvaluator(self.network, self.frames, corpus)
         self.minibatches = config.minibatches(corpus, self.frames)
 

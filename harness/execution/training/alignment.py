@@ -22,7 +22,7 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.errors import UserError
 from harness.execution.data.corpora import corpus_of
 from harness.execution.data.decoding import log_posteriors
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
 from harness.execution.data.references import references_of
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.config import ForcedAlignment, RunConfig
@@ -101,7 +101,7 @@ def forced_targets(net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignmen
     criterion = SequenceCriterion(
         Criterion(kappa=rule.kappa), references_of(corpus), log_prior(corpus)
     )
-    frames = Frames.of(corpus, str(model.device))
+    frames = frames_of(corpus, str(model.device))
     found = np.array(corpus.targets, np.int32)
     every = corpus.utterances
     for first, length, words in zip(

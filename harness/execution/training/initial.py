@@ -18,7 +18,9 @@ from data_synth.corpus import Corpus
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.acoustics.stack import random_parameters
-from harness.execution.data.frames import Frames, Order
+from harness.execution.data.frames import Order, Shuffling
+from harness.execution.data.made import Blocks
+from harness.execution.data.minibatches import Examples
 from harness.execution.runs.config import RunConfig
 from harness.seeds import stream_key
 from harness.store import Run, RunWriter, Store
@@ -43,6 +45,7 @@ class PretrainingConfig:
         device: ``"cpu"`` or ``"cuda"``.
         share: of the training utterances, the same as the run trains on; no part of the
             identity while it is all of them.
+        shuffling: ``"in blocks"``, or ``"full"`` however the run shuffles, and then no part of it.
     """
 
     corpus: str
@@ -54,12 +57,15 @@ class PretrainingConfig:
     device: str
     share: float = 1.0
     format: int = FORMAT
+    shuffling: Shuffling = "full"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         told = asdict(self)
         if self.share == 1.0:
             del told["share"]
+        if self.shuffling == "full":
+            del told["shuffling"]
         return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
 
 
@@ -73,7 +79,7 @@ def final_model(run: Run) -> Tensor:
 
 
 def initial_parameters(
-    config: RunConfig, net: Dnn, frames: Frames, corpus: Corpus, store: Store
+    config: RunConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
     """The parameters ``[P]`` that a run starts from: pretrained, or drawn."""
     if isinstance(config.initial, Recipe):
@@ -87,6 +93,7 @@ def initial_parameters(
             config.device,
             # Asynchronous runs pretrain on all of the data, whatever share they train on.
             config.stages[0].share if config.rounds else 1.0,
+            shuffling="in blocks" if config.shuffling == "in blocks" else "full",
         )
         return pretrained(asked, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
@@ -97,7 +104,7 @@ def initial_parameters(
 
 
 def pretrained(
-    config: PretrainingConfig, net: Dnn, frames: Frames, corpus: Corpus, store: Store
+    config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
     """The pretrained parameters ``[P]``: from the store, or made now.
 
@@ -110,18 +117,20 @@ def pretrained(
 
 
 def _pretrain(
-    config: PretrainingConfig, net: Dnn, frames: Frames, corpus: Corpus, writer: RunWriter
+    config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, writer: RunWriter
 ) -> None:
     train = corpus.split("train")
+    if config.shuffling == "in blocks":
+        train = Blocks.of(train)
     # Stages of training count from 0: these orders are of no stage.
+    parts = (train.start, train.frames, MINIBATCH, config.share)
     orders = [
-        Order(config.seed, -1 - epoch, train.start, train.frames, MINIBATCH, config.share)
+        Order(config.seed, -1 - epoch, *parts, shuffling=config.shuffling)
         for epoch in range(max(config.recipe.gaussian_epochs, config.recipe.bernoulli_epochs))
     ]
 
     def inputs(epoch: int, number: int) -> Tensor:
-        rows = torch.as_tensor(orders[epoch].rows(number)).to(config.device)
-        return frames.gather(rows.unsqueeze(0)).x
+        return frames.gather(torch.as_tensor(orders[epoch].rows(number))[None]).x
 
     found = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
     for depth, errors in enumerate(found.reconstruction):

@@ -15,7 +15,8 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import SequenceCriterion
 from harness.execution.data.decoding import Decoder, Halves
-from harness.execution.data.frames import Frames
+from harness.execution.data.made import frames_of
+from harness.execution.data.minibatches import Examples
 from harness.execution.data.references import references_of
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.sequence import SequenceConfig
@@ -40,7 +41,7 @@ class Setup:
     halves: Halves
     part: Tensor
     loss: InnerLoss
-    frames: Frames
+    frames: Examples
     train: Utterances
     criterion: SequenceCriterion
     decoder: Decoder
@@ -50,7 +51,7 @@ class Setup:
         """The parts of a training that starts from ``initial [P]``."""
         net = config.start.network(corpus)
         halves, part = Halves.of(net, initial.to(config.device), config.layers)
-        frames, train = Frames.of(corpus, config.device), corpus.split("train")
+        frames, train = frames_of(corpus, config.device), corpus.split("train")
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
         every = config.frames == "all"
         decoder = Decoder(config.device, every, halves, frames, train, criterion)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
@@ -17,6 +15,7 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import frame_scores
 from harness.seeds import stream
+from tests.data_synth.made.hour import digest
 from tests.logical_device import DEVICE, LogicalDevice
 from tests.traffic import Traffic
 
@@ -40,16 +39,6 @@ def speech(maker):
 def both(maker, speech):
     """As many utterances stored and made."""
     return maker.chunk("train", 0, MANY), speech.make(np.arange(MANY))
-
-
-def digest(speech, utterances, size):
-    """Of features and targets, made so many utterances at a time."""
-    sums = hashlib.sha256(), hashlib.sha256()
-    for first in range(0, utterances, size):
-        made = speech.make(np.arange(first, min(first + size, utterances)))
-        for total, part in zip(sums, made, strict=True):
-            total.update(part.numpy().tobytes())
-    return [total.hexdigest() for total in sums]
 
 
 def lengths_of(speech, utterances):
