@@ -28,7 +28,8 @@ class Server:
         version: number of folds so far.
         vectors: further models ``[P]`` an algorithm keeps, by name.
         numbers: scalars it keeps, by name (counts and switches; exact in float64).
-        momenta: ``[P]`` vectors it keeps that are no models, by name.
+        momenta: what else it keeps beside the model, by name: ``[P]`` vectors that are no models,
+            an optimizer's counts where the host must not wait for them.
     """
 
     model: Tensor

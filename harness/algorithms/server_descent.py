@@ -98,20 +98,10 @@ class ServerDescent(Algorithm):
 
 
 def _kept(server: Server) -> State:
-    """The optimizer's state, each tensor with one row: views of the momenta, and the numbers."""
-    rows = {name: momentum.unsqueeze(0) for name, momentum in server.momenta.items()}
-    device = server.model.device
-    numbers = {
-        name: torch.tensor([number], dtype=torch.float64, device=device)
-        for name, number in server.numbers.items()
-    }
-    return {**rows, **numbers}
+    """The optimizer's state, each tensor with one row: views of the momenta."""
+    return {name: momentum.unsqueeze(0) for name, momentum in server.momenta.items()}
 
 
 def _keep(server: Server, state: State) -> None:
-    """Undo `_kept`: what has a number for each parameter is a momentum, what has one a number."""
-    for name, tensor in state.items():
-        if tensor.dim() == 1:
-            server.numbers[name] = tensor.item()
-        else:
-            server.momenta[name] = tensor[0]
+    """Undo `_kept`. A count of steps stays where the model lies: a host that reads it waits."""
+    server.momenta |= {name: tensor[0] for name, tensor in state.items()}
