@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Memory
+from harness.algorithms.gradients import PlainFolds
 from harness.algorithms.local_descent import PLAIN, Descent, local_direction
 from harness.network import Minibatch, Network
 
 
 @dataclass(frozen=True)
-class AsyncDescent(Algorithm):
+class AsyncDescent(PlainFolds):
     """A contribution is the mean direction of its minibatches at what was read.
 
     Rates are of the mean gradient (see `local_descent`). The optimizer's state is the worker's.
@@ -27,10 +28,6 @@ class AsyncDescent(Algorithm):
     """
 
     descent: Descent = PLAIN
-
-    def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``."""
-        return Server(model.clone())
 
     def contribute(
         self,
@@ -47,18 +44,3 @@ class AsyncDescent(Algorithm):
         )
         out.copy_(direction)
         return losses
-
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
-        """A step along each of ``contributions [W, P]``, whatever its staleness."""
-        del staleness, workers, weights
-        for contribution in contributions:
-            server.model.sub_(contribution, alpha=rate)
-        server.version += 1

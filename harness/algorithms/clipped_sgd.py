@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Server
+from harness.algorithms.contract import Memory
 from harness.algorithms.gradients import Gradients
 from harness.network import Minibatch, Network
 from harness.spec import setting
@@ -43,18 +43,3 @@ class ClippedSgd(Gradients):
         norms = out.square().sum(1, keepdim=True).sqrt_()
         out.mul_((self.limit * frames / norms).clamp_(max=1.0))
         return losses
-
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
-        """One step along each of ``contributions [W, P]``."""
-        del staleness, workers, weights
-        for contribution in contributions:
-            server.model.sub_(contribution, alpha=rate)
-        server.version += 1

@@ -7,6 +7,9 @@ from pathlib import Path
 
 __all__ = ["configure", "run"]
 
+WORDS = {True: "kept", False: "BROKEN", None: "unasked"}
+"""Whether a promise is kept, or cannot be asked of an algorithm."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -24,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask every promise and say which are kept; 3 if one is not."""
     from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.execution.jobs.contract import answers
+    from harness.execution.jobs.contract import UNASKED, answers
     from harness.execution.runs.methods import method_of
     from harness.plugins import imported
 
@@ -33,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{type(algorithm).__name__}: {algorithm}")
     found = list(answers(algorithm))
     for answer in found:
-        print(f"{'kept  ' if answer.kept else 'BROKEN'}  {answer.promise}")
+        print(f"{WORDS[answer.kept]:7} {answer.promise}")
         if answer.told:
             print(f"        {answer.told}")
-    return EXIT_DONE if all(answer.kept for answer in found) else EXIT_RUN_FAILED
+    print(UNASKED)
+    return EXIT_RUN_FAILED if any(answer.kept is False for answer in found) else EXIT_DONE

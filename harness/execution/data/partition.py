@@ -32,6 +32,7 @@ class Partition:
         every: minibatches a round.
         share: the share of the utterances used.
         shuffling: of a worker's frames: ``"full"``, or ``"in blocks"`` within each piece.
+        unit: what a user calls the frames.
 
     Raises:
         UserError: a worker's part does not fill one round.
@@ -46,12 +47,13 @@ class Partition:
     every: int
     share: float = 1.0
     shuffling: Shuffling = "full"
+    unit: str = "frames"
 
     def __post_init__(self) -> None:
         if not self.folds:
-            need = self.every * self.minibatch
+            need, left = self.every * self.minibatch, min(self._sizes)
             raise UserError(
-                f"workers: {self.workers} leave one of them {min(self._sizes)} frames;"
+                f"workers: {self.workers} leave one of them {left} {self.unit};"
                 f" allowed: as many as have {need} each, one round's"
             )
 

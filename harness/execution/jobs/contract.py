@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one
+from harness.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import (
@@ -40,6 +41,12 @@ from harness.simulator import (
 LAYERS, FRAMES, FOLDS, RATE = (6, 8, 4), 5, 6, 0.05
 WORKERS = 3
 """Of an algorithm whose folds take all workers' contributions; one of the others."""
+STALEST, STALEST_IN_ROUNDS = 2, 1
+"""Of folds that are asked about; in rounds a contribution may have begun one version ago."""
+UNASKED = (
+    f"not asked: more than {FOLDS} folds, staleness beyond {STALEST} (in rounds"
+    f" {STALEST_IN_ROUNDS}), other processes, threads and devices"
+)
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,12 @@ class Answer:
 
     Attributes:
         promise: in words.
-        kept: whether it is.
+        kept: whether it is; None if the algorithm refuses stale folds, which it may.
         told: what happened instead.
     """
 
     promise: str
-    kept: bool
+    kept: bool | None
     told: str = ""
 
 
@@ -64,29 +71,50 @@ def answers(algorithm: Algorithm) -> Iterator[Answer]:
             told = broken(algorithm)
         except Exception as error:  # whatever somebody's algorithm does
             told = f"{type(error).__name__}: {error}"
+            if broken is _stale and isinstance(error, UserError):
+                yield Answer(promise, None, str(error))
+                continue
         yield Answer(promise, not told, told)
 
 
 @dataclass
 class _Trained:
-    """An algorithm and all that it may change."""
+    """An algorithm and all that it may change.
+
+    Args:
+        algorithm: what is asked.
+        server: its server.
+        memory: its workers'.
+        stalest: how stale contributions become.
+        models: every version so far, which stale contributions are made from.
+    """
 
     algorithm: Algorithm
     server: Server
     memory: Memory
-    done: int = 0
+    stalest: int = 0
+    models: list[Tensor] = field(default_factory=list[Tensor])
 
     @classmethod
-    def begun(cls, algorithm: Algorithm) -> _Trained:
-        return cls(algorithm.on(_network()), algorithm.start(_model()), Memory())
+    def begun(cls, algorithm: Algorithm, stalest: int = 0) -> _Trained:
+        server = algorithm.start(_model())
+        return cls(algorithm.on(_network()), server, Memory(), stalest, [server.model.clone()])
+
+    @property
+    def done(self) -> int:
+        return len(self.models) - 1
 
     def on(self, folds: int) -> _Trained:
-        """So many more folds, each of what is contributed at the present model."""
+        """So many more folds, each of what is contributed at a model as old as may be."""
         for _ in range(folds):
-            out = _contributed(self.algorithm, self.server.model, self.memory, self.done)
-            workers = list(range(len(out)))
-            self.algorithm.fold(self.server, out, [0] * len(out), RATE, workers, [1.0] * len(out))
-            self.done += 1
+            stale = min(self.stalest, self.done)
+            read = self.models[self.done - stale]
+            out = _contributed(self.algorithm, read, self.memory, self.done)
+            count = len(out)
+            weights = [1.0 + k * bool(self.stalest) for k in range(count)]
+            told = [stale] * count, RATE, list(range(count)), weights
+            self.algorithm.fold(self.server, out, *told)
+            self.models.append(self.server.model.clone())
         return self
 
 
@@ -123,20 +151,24 @@ def _difference(one: Server, other: Server) -> str:
     return next((f"{n} differs" for n in ours if not torch.equal(ours[n], theirs[n])), "")
 
 
-def _again(algorithm: Algorithm) -> str:
-    return _difference(
-        _Trained.begun(algorithm).on(FOLDS).server, _Trained.begun(algorithm).on(FOLDS).server
-    )
+def _again(algorithm: Algorithm, stalest: int = 0) -> str:
+    one, other = (_Trained.begun(algorithm, stalest).on(FOLDS) for _ in range(2))
+    return _difference(one.server, other.server)
 
 
-def _resumed(algorithm: Algorithm) -> str:
-    whole, half = _Trained.begun(algorithm).on(FOLDS), _Trained.begun(algorithm).on(FOLDS // 2)
-    arrays, facts = capture_server(half.server)
-    kept, fresh = remembered("memory/", half.memory), _Trained.begun(algorithm)
+def _resumed(algorithm: Algorithm, stalest: int = 0) -> str:
+    whole = _Trained.begun(algorithm, stalest).on(FOLDS)
+    half, fresh = (_Trained.begun(algorithm, stalest) for _ in range(2))
+    arrays, facts = capture_server(half.on(FOLDS // 2).server)
+    kept, fresh.models = remembered("memory/", half.memory), half.models
     reinstate_server(fresh.server, arrays, facts)
     fresh.memory = recalled(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
-    fresh.done = half.done
     return _difference(whole.server, fresh.on(FOLDS - half.done).server)
+
+
+def _stale(algorithm: Algorithm) -> str:
+    stalest = STALEST_IN_ROUNDS if algorithm.rounds else STALEST
+    return _again(algorithm, stalest) or _resumed(algorithm, stalest)
 
 
 def _in_blocks(algorithm: Algorithm) -> str:
@@ -189,15 +221,18 @@ def _versions(algorithm: Algorithm) -> str:
     server, start = algorithm.start(model), model.clone()
     if not torch.equal(server.model, model):
         return "a server begins with another model than it is given"
-    found = _Trained(algorithm.on(_network()), server, Memory()).on(FOLDS).server.version
+    found = (
+        _Trained(algorithm.on(_network()), server, Memory(), 0, [start]).on(FOLDS).server.version
+    )
     if not torch.equal(model, start):
         return "the initial parameters were changed in place"
-    return "" if found == FOLDS else f"{FOLDS} folds made version {found}"
+    return "" if found.version == FOLDS else f"{FOLDS} folds made version {found.version}"
 
 
 PROMISES: dict[str, Callable[[Algorithm], str]] = {
     "every fold makes one version, from a copy of the initial parameters": _versions,
     "the same folds give the same bytes": _again,
+    "stale folds of unequal weights do so too, also from a checkpoint": _stale,
     "what is captured and reinstated goes on with the same bytes": _resumed,
     "on a timeline without staleness it is the serial method": _serial,
     "folds in a row give the bytes of one by one": _in_blocks,

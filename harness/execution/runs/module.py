@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.errors import UserError
 from harness.execution.data.arrays import Arrays, DrawingMinibatches
@@ -31,6 +31,9 @@ class ModuleConfig(TrainingConfig[Problem]):
     Raises:
         UserError: settings that do not go together.
     """
+
+    unit: ClassVar[str] = "examples"
+    cut_by: ClassVar[str] = "minibatch"
 
     problem: Problem
     work: Workload

@@ -123,6 +123,10 @@ class TrainingConfig(ABC, Generic[Data]):
 
     named: ClassVar[bool] = True
     """Whether an identity names the class."""
+    unit: ClassVar[str] = "frames"
+    """What a user trains on, in messages."""
+    cut_by: ClassVar[str] = "stages"
+    """The setting that cuts them into minibatches."""
 
     @abstractmethod
     def network(self, data: Data) -> Network:
@@ -233,13 +237,14 @@ class TrainingConfig(ABC, Generic[Data]):
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         _, own, a_fold, *_ = self.handing
         if own is not None:
-            between = (self.workers, size, own, share, self.shuffling)
+            between = (self.workers, size, own, share, self.shuffling, self.unit)
             return Partition(self.seed, stage, train.start, train.frames, *between)
         cut = (size, share, a_fold, self.shuffling)
         order = Order(self.seed, stage, train.start, train.frames, *cut)
         if not order.folds:
-            need, there = f"{a_fold} minibatches of {size} frames", int(train.frames.sum())
-            raise UserError(f"stages: a fold takes {need}, which {there} do not fill")
+            several = f"{a_fold} minibatches" if a_fold > 1 else "a minibatch"
+            need, there = f"{several} of {size} {self.unit}", int(train.frames.sum())
+            raise UserError(f"{self.cut_by}: a fold takes {need}, which {there} do not fill")
         return order
 
     def minibatches(self, data: Data, examples: Examples) -> Minibatches:

@@ -7,6 +7,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.catalogue import Algorithm
+from harness.errors import UserError
 from harness.execution.jobs.contract import answers
 from harness.execution.runs.methods import NAMES
 
@@ -39,6 +40,27 @@ class Guessing(AsyncSgd):
 
 
 @dataclass(frozen=True)
+class Jittering(AsyncSgd):
+    """Draws only what it adds to stale contributions."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        for contribution, stale in zip(contributions, staleness, strict=True):
+            noise = stale * torch.randn_like(contribution)
+            server.model.sub_(contribution + noise, alpha=rate)
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Fresh(AsyncSgd):
+    """Folds nothing that is stale."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        if any(staleness):
+            raise UserError("algorithm: nothing stale")
+        super().fold(server, contributions, staleness, rate, workers, weights)
+
+
+@dataclass(frozen=True)
 class Sharing(AsyncSgd):
     """Trains on what it was given, and makes no versions."""
 
@@ -61,6 +83,7 @@ class Hurrying(AsyncSgd):
     [
         (Counting(), "state is the server's"),
         (Guessing(), "the same folds give the same bytes"),
+        (Jittering(), "stale folds"),
         (Sharing(), "every fold makes one version"),
         (Hurrying(), "folds in a row"),
         (Hurrying(), "serial method"),
@@ -69,3 +92,8 @@ class Hurrying(AsyncSgd):
 def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
     broken = [answer.promise for answer in answers(algorithm) if not answer.kept]
     assert any(promise in each for each in broken), broken
+
+
+def test_what_an_algorithm_refuses_is_said_not_to_have_been_asked():
+    (unasked,) = [answer for answer in answers(Fresh()) if not answer.kept]
+    assert (unasked.kept, unasked.told) == (None, "algorithm: nothing stale")
