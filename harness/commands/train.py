@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from harness import given
 from harness.bundled import listed, run_file
 from harness.commands import varied
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
+from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 
 if TYPE_CHECKING:
     from harness.execution.runs.config import RunConfig
     from harness.execution.runs.sequence import SequenceConfig
-    from harness.store import Run
 
 __all__ = ["configure", "run"]
 
@@ -31,12 +30,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
     parser.add_argument(
+        "--processes",
+        type=int,
+        help="real processes, so many with the server, as python -m harness.train --processes",
+    )
+    parser.add_argument(
+        "--paced",
+        action="store_true",
+        help="with --processes: wait wherever a process is quicker than the cluster file says",
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train to the end, or go on where it stopped, and print what was measured."""
+    if arguments.processes is not None:
+        return _on_processes(arguments)
+    if arguments.paced:
+        raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.execution.jobs.named import execute_named
     from harness.store.atomic import writable_folder
 
@@ -46,11 +59,30 @@ def run(arguments: argparse.Namespace) -> int:
     for name, each in found.items():
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")
-        _print(each)
+        print(*each.lines(), sep="\n")
     lost = {name: each for name, each in found.items() if each.status != "done"}
     for name, each in lost.items():
         _say(each.ending(name))
     return EXIT_RUN_FAILED if lost else EXIT_DONE
+
+
+def _on_processes(arguments: argparse.Namespace) -> int:
+    """The same run by real processes: `harness.train`, with the options they have in common.
+
+    Raises:
+        UserError: options of several runs.
+    """
+    from harness import train
+
+    if arguments.workers or arguments.changes or arguments.seeds != 1:
+        told = "one run of the file as it is, without --workers, --seeds and --set"
+        raise UserError(f"--processes {arguments.processes}: allowed: {told}")
+    words = [str(arguments.file), "--processes", str(arguments.processes)]
+    words += ["--out", str(arguments.out)]
+    words += [] if arguments.seed is None else ["--seed", str(arguments.seed)]
+    words += [] if arguments.device == "auto" else ["--device", arguments.device]
+    words += ["--paced"] if arguments.paced else []
+    return train.main(words)
 
 
 def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceConfig]:
@@ -74,13 +106,6 @@ def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceCon
         for count in counts
         for seed in seeds
     }
-
-
-def _print(found: Run) -> None:
-    for key, value in sorted(found.summary.items()):
-        print(f"{key:32} {value:.6g}" if isinstance(value, float) else f"{key:32} {value}")
-    print(f"{'status':32} {found.status}")
-    print(f"{'run':32} {found.dir}")
 
 
 def _say(line: str) -> None:

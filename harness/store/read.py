@@ -119,6 +119,15 @@ class Run:
         why = "" if not self.note else f"{' ' if self.note.startswith('in ') else ': '}{self.note}"
         return f"{name} ({self.hash[:SHORT]}) {self.status}{why}"
 
+    def lines(self) -> list[str]:
+        """What it came to: a line a figure of its summary, how it ended, and where it lies."""
+        figures = {
+            key: f"{value:.6g}" if isinstance(value, float) else value
+            for key, value in sorted(self.summary.items())
+        }
+        told = {**figures, "status": self.status, "run": self.dir}
+        return [f"{key:32} {value}" for key, value in told.items()]
+
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """When, where and for how long; empty for an unfinished run."""

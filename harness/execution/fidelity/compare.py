@@ -27,7 +27,7 @@ from harness.execution.processes.sequence_recorder import DecodeLog, load_decode
 from harness.execution.runs.boundaries import SEARCH
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.run import TIMELINE
+from harness.execution.training.run import EXECUTED, TIMELINE
 from harness.execution.training.sequence import RECORD
 from harness.simulator import Cluster, Spans, Timeline
 from harness.simulator.lags import Lag
@@ -53,10 +53,16 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A recorded run beside its prediction."""
+    """A recorded run beside its prediction.
+
+    Attributes:
+        recorded, predicted: how the run went, and how it should have.
+        unpaced: whether real processes took the time that they needed, whatever the cluster says.
+    """
 
     recorded: Behaviour
     predicted: Behaviour
+    unpaced: bool = False
 
     @property
     def throughput_error(self) -> float:
@@ -96,7 +102,8 @@ def compared(
         told, _ = load_decode_log(run.path(RECORD))
     train = corpus_of(config, say).split("train")
     predicted = again(config, train, timeline, told, cluster)
-    return Comparison(*(behaviour(each, reads(config)) for each in (timeline, predicted)))
+    there, ours = (behaviour(each, reads(config)) for each in (timeline, predicted))
+    return Comparison(there, ours, run.config.get(EXECUTED, {}).get("paced") is False)
 
 
 def again(
@@ -177,6 +184,9 @@ def _is_pause(timeline: Timeline) -> np.ndarray:
 def shown(found: Comparison) -> Iterator[str]:
     """Lines of a table: recorded, predicted and how they differ."""
     there, ours = found.recorded, found.predicted
+    if found.unpaced:
+        yield "not paced: recorded is this machine's speed, predicted the cluster's"
+        yield "(--paced waits for the cluster; lagbench calibrate describes this machine)"
     yield f"{'':24}{'recorded':>12}{'predicted':>12}{'difference':>12}"
     yield _row("folds a second", there.throughput_per_s, ours.throughput_per_s)
     for name in there.lags:

@@ -74,6 +74,8 @@ def _shown(config: Config, share: float, run: Whole, alone: Whole) -> Iterator[s
     sequence = isinstance(config, SequenceConfig)
     worker, count = ("replica", config.replicas) if sequence else ("worker", config.workers)
     yield f"{'cluster':28} {config.cluster.name}, {count} {worker}s"
+    yield f"{f'  {worker}s':28} machines of the cluster file, not processes here"
+    yield f"{'  timed network':28} {_timed_network(config)}"
     if sequence:
         yield f"{'frames kept':28} {share:.3g} of all"
     yield f"{'folds a second':28} {run.per_s:.5g}"
@@ -89,6 +91,15 @@ def _shown(config: Config, share: float, run: Whole, alone: Whole) -> Iterator[s
     yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"
     passes = "all passes" if sequence else "all passes, at most"
     yield f"{passes:28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
+
+
+def _timed_network(config: Config) -> str:
+    """Whose minibatches the cluster computes: often a larger network than the trained one."""
+    hidden = (config.start if isinstance(config, SequenceConfig) else config).hidden
+    timed = "-".join(map(str, config.timed_layers))
+    if config.timed_layers[1:-1] == tuple(hidden):
+        return f"{timed}, as trained"
+    return f"{timed} (timed_layers); trained is hidden = {list(hidden)}"
 
 
 def _reached(finished: Run, predicted: Whole) -> Iterator[str]:

@@ -73,7 +73,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         say(f"error: server shard {gone} is gone; {GOES_ON}")
         return EXIT_RUN_FAILED
     who = f"{asked.file.stem}, seed {run.config.seed}"
-    return concluded(found, ("folds", "virtual_s"), who)
+    return concluded(found, who)
 
 
 def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks: int) -> Run:

@@ -58,8 +58,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     except NoWorkersLeft:
         say(f"error: no replica is left; {GOES_ON}")
         return EXIT_RUN_FAILED
-    figures = "folds", "virtual_s", "lost_frames"
-    return concluded(found, figures, f"{name}, seed {config.seed}")
+    return concluded(found, f"{name}, seed {config.seed}")
 
 
 def check(config: SequenceConfig) -> None:

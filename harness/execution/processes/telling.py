@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -36,17 +36,14 @@ def shown(name: str) -> Generator[Watch]:
         yield lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)}))
 
 
-def concluded(found: Run, figures: Sequence[str], who: str) -> int:
-    """Print what a run came to; returns the exit code.
+def concluded(found: Run, who: str) -> int:
+    """Print what a run came to, as `lagbench train` does; returns the exit code.
 
     Args:
         found: the run.
-        figures: of its summary, by name.
         who: the run, in words.
     """
-    for name in figures:
-        print(f"{name:32} {found.summary.get(name, 0):.6g}")
-    print(f"{'status':32} {found.status}\n{'run':32} {found.dir}")
+    print(*found.lines(), sep="\n")
     if found.status == "done":
         return EXIT_DONE
     say(found.ending(who))

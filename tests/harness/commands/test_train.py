@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.bundled import bundled
 from harness.cli import main
 from harness.store import Store
+from harness.train import parser as train_parser
 from tests.run_files import ASYNCHRONOUS, written
 
 DOCS = Path(__file__).parents[3] / "reproductions" / "runs"
@@ -52,3 +54,14 @@ def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
     path = written(tmp_path, ASYNCHRONOUS)
     assert main(["train", str(path), "--out", str(tmp_path / "runs"), *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_processes_are_those_of_harness_train_with_the_same_options(tmp_path, monkeypatch):
+    asked: list[list[str]] = []
+    monkeypatch.setattr("harness.train.main", lambda words: asked.append(words) or 0)
+    words = ["train", "async-averaged", "--processes", "5", "--seed", "7", "--out", str(tmp_path)]
+    assert main([*words, "--paced", "--device", "cpu"]) == 0
+    file = str(bundled("run")["async-averaged"])
+    rest = ["--processes", "5", "--out", str(tmp_path), "--seed", "7", "--device", "cpu", "--paced"]
+    assert asked == [[file, *rest]]
+    assert train_parser().parse_args(asked[0]).processes == 5

@@ -8,7 +8,14 @@ import pytest
 
 from harness.algorithms.schedules import Search
 from harness.errors import UserError
-from harness.execution.fidelity.compare import again, awake, behaviour, compared
+from harness.execution.fidelity.compare import (
+    Comparison,
+    again,
+    awake,
+    behaviour,
+    compared,
+    shown,
+)
 from harness.execution.processes.recorder import Recorder, Work
 from harness.execution.processes.sequence_recorder import DecodeLog
 from harness.execution.runs.config import Stage
@@ -67,6 +74,14 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
     said = again(config, asked.corpus.split("train"), timeline, DecodeLog())
     assert said.sha256() == timeline.sha256()
     assert awake(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
+
+
+def test_a_record_that_was_not_paced_is_said_to_be_none() -> None:
+    found = Comparison(*2 * [behaviour(steady(100), INNER)])
+    plain = list(shown(found))
+    told = list(shown(replace(found, unpaced=True)))
+    assert told[0] == "not paced: recorded is this machine's speed, predicted the cluster's"
+    assert told[2:] == plain
 
 
 def test_too_short_a_record_is_refused() -> None:

@@ -52,6 +52,20 @@ def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path
     assert "search" in predicted.timeline.kinds
 
 
+def test_it_says_that_workers_are_machines_and_whose_network_is_timed() -> None:
+    asked = load_run(RUNS / "async-averaged.toml")
+    layers = asked.corpus.layers(asked.config.hidden)
+    for timed, told in (
+        (asked.config.timed_layers, "10217 (timed_layers); trained is hidden = [64, 64]"),
+        (layers, "-64-64-"),
+    ):
+        config = replace(asked.config, timed_layers=tuple(timed))
+        lines = list(prediction(config, asked.corpus.split("train")))
+        assert lines[1].split(maxsplit=1)[1] == "machines of the cluster file, not processes here"
+        assert told in lines[2]
+    assert lines[2].endswith(", as trained")
+
+
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     train_set = asked.corpus.split("train")
