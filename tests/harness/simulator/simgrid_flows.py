@@ -15,10 +15,13 @@ SETTINGS = (
     "network/model:CM02",
     "network/crosstraffic:0",
     "network/TCP-gamma:0",
-    "precision/work-amount:1e-9",
+    "precision/work-amount:1e-5",
     "precision/timing:1e-12",
     "cpu/optim:Full",
 )
+
+SCALE = 1e9
+"""Whole bytes are sent: so many times as many, at as many times the rate: rounding is nothing."""
 
 
 class Flow:
@@ -30,7 +33,7 @@ class Flow:
     def __call__(self):
         this_actor.sleep_until(self.begins_s)
         ends = (Host.by_name(f"{end}{self.number}") for end in ("from", "to"))
-        Comm.sendto(*ends, self.size)
+        Comm.sendto(*ends, round(SCALE * self.size))
         self.arrived_s[self.number] = Engine.clock
 
 
@@ -38,7 +41,8 @@ def main():
     asked = json.load(sys.stdin)
     engine = Engine([sys.argv[0], "--log=root.thres:critical", *(f"--cfg={s}" for s in SETTINGS)])
     zone, arrived_s = engine.netzone_root, {}
-    links = [zone.add_link(f"link{n}", rate).seal() for n, rate in enumerate(asked["rates"])]
+    rates = [SCALE * rate for rate in asked["rates"]]
+    links = [zone.add_link(f"link{number}", rate).seal() for number, rate in enumerate(rates)]
     for number, (begins_s, way, size) in enumerate(asked["flows"]):
         source, target = (zone.add_host(f"{end}{number}", 1e9) for end in ("from", "to"))
         source.seal()
