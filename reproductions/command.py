@@ -29,6 +29,7 @@ PAPERS = {
     "paper1": "reproductions.paper1_async_asgd",
     "paper2": "reproductions.paper2_ng_averaging",
     "paper3": "reproductions.paper3_async_mmi",
+    "staleness": "reproductions.staleness",
 }
 """The module that declares each paper as its ``PAPER``."""
 

@@ -36,6 +36,7 @@ SUBJECTS: dict[str, Any] = {
         ("paper1", "mandarin-like", ("clean", "noise")),
         ("paper2", "conversational", ("swb", "callhome")),
         ("paper3", "voice-search-small", ("test",)),
+        ("staleness", "parametric", ("test",)),
     )
 }
 SUMMARY = (
@@ -43,7 +44,7 @@ SUMMARY = (
     "kept_frames", "rejected_frames", "mean_lag_s", "mean_staleness",
     "moved_train", "utterances", "stable", "diverged", "dev_loss/iterate",
     "auxiliary_at_0", "criterion_at_0", "auxiliary_slope", "criterion_slope",
-    "largest_difference", "largest_move",
+    "largest_difference", "largest_move", "loss", "rate",
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
       for what in ("lag_s", "staleness")),
 )  # fmt: skip
@@ -68,6 +69,10 @@ def made(maker: Maker[Any, Any], paper: Paper, runs: dict[str, list[Run]]) -> An
 
 ERRORS = {"changed": (7, 9), "changed-again": (0, 3)}
 """Ranges of an utterance's errors in runs of other readings: worse than all others, or better."""
+
+
+SIZES = {"changed": 0.1, "changed-again": 10.0}
+"""Of a summary's numbers in them: less than all others, or more."""
 
 
 class Book:
@@ -129,8 +134,10 @@ class Book:
         arrays = dict(self._errors(rng, setting.partition(" ")[0]))
         save_file(arrays, path := self.folder / "errors")
         writer.attach(WORD_ERRORS, path)
-        numbers = {name: (0.1 if other else 1.0) * rng.uniform(1, 1.1) for name in SUMMARY}
+        size = SIZES.get(setting.partition(" ")[0], 1.0)
+        numbers = {name: size * rng.uniform(1, 1.1) for name in SUMMARY}
         numbers["diverged"] = 2.0 * numbers["stable"]
+        numbers["first_loss"] = 3.0 + numbers["loss"] / 2.0
         passes = PASSES - 1 if other else PASSES
         troubles = {"trouble/nothing kept": 1}
         writer.finish(status, {**numbers, **troubles, "passes": passes, "stopped": 1})

@@ -20,7 +20,7 @@ def subject() -> Subject:
     return Subject("smoke", load_corpus("parametric", scale="smoke", seed=0), 0, "cpu")
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [name for name in PAPERS if name != "staleness"])
 def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice(name, subject):
     found = default_runs(import_module(PAPERS[name]).PAPER, subject, 100)
     assert found
@@ -32,6 +32,10 @@ def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice
             assert twice.start == config.start
         elif isinstance(config, RunConfig) and isinstance(twice, RunConfig):
             assert twice.schedule.rate == 2.0 * config.schedule.rate
+
+
+def test_where_every_rate_is_searched_for_there_is_no_default_to_ask(subject):
+    assert default_runs(import_module(PAPERS["staleness"]).PAPER, subject, 100) == {}
 
 
 def test_a_stability_map_is_not_asked_and_what_a_run_starts_from_is(subject):

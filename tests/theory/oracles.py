@@ -33,11 +33,13 @@ from harness.algorithms.momentum import Momentum
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.algorithms.partial_folds import PartialFolds
 from harness.algorithms.ringmaster import USED, Ringmaster
+from harness.algorithms.server_descent import ServerDescent
 from harness.algorithms.staleness_aware import StalenessAware
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
 from harness.execution.training.recorded import between
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from reproductions.staleness.theory import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 
 SGD = Momentum(0.0)
@@ -115,6 +117,15 @@ def local_optimizer() -> Figure:
     ours = walked(AsyncDescent(AdamW(decay=0.1)), stale(30, 0), CURVATURE, START, 0.05)
     return Figure(
         "AdamW, τ = 0: largest distance from torch.optim.AdamW", 0.0, apart(ours, theirs), 1e-14
+    )
+
+
+def server_optimizer() -> Figure:
+    """Roots of the delayed heavy ball's polynomial: momentum costs ten times under staleness."""
+    tau, expected = 4, delayed_stable_rate(4, 0.9)
+    found = found_stable_rate(ServerDescent(Momentum(0.9)), tau, expected)
+    return Figure(
+        f"momentum 0.9: largest stable rate at τ = {tau}", expected, found, 5e-3 * expected
     )
 
 
@@ -359,6 +370,7 @@ def compressed() -> Figure:
 ORACLES: dict[str, Callable[[], Figure]] = {
     "AsyncSgd": asynchronous_sgd,
     "AsyncDescent": local_optimizer,
+    "ServerDescent": server_optimizer,
     "stale synchronous parallel": stale_synchronous,
     "StalenessAware": staleness_aware,
     "DelayCompensated": delay_compensation,
