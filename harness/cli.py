@@ -23,10 +23,11 @@ from harness.errors import (
     refused_by_machine,
     unknown,
 )
+from harness.examples import shown
 from harness.kernels import notice
 from harness.signals import ended_by_signals
 
-__all__ = ["COMMANDS", "Parser", "exit_code", "main"]
+__all__ = ["COMMANDS", "Parser", "exit_code", "main", "parser_of"]
 
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
@@ -55,6 +56,7 @@ COMMANDS = {
     "device": ("harness.commands.device", "what this device does, in one archive"),
     "reproduce": ("reproductions.command", "a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
+    "completion": ("harness.commands.completion", "what makes a shell complete words"),
 }
 """Module and one-line description of every subcommand."""
 OPTIONS = ("--help", "--version", "-h")
@@ -73,6 +75,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:  # whatever argparse takes
         settings.setdefault("allow_abbrev", False)
         super().__init__(**settings)
+
+    def format_help(self) -> str:
+        """As argparse has it, and examples below."""
+        return super().format_help() + shown(self.prog)
 
     def error(self, message: str) -> NoReturn:
         """Refuse bad usage; `exit_code` prints the line."""
@@ -134,6 +140,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         raise unknown("lagbench: command", asked, COMMANDS)
     if asked is None and argv and argv[0] not in OPTIONS:
         raise unknown("lagbench: option", argv[0], OPTIONS)
+    return parser_of(asked).parse_args(argv)
+
+
+def parser_of(asked: str | None, *, every: bool = False) -> Parser:
+    """The parser of the command line.
+
+    Args:
+        asked: the command whose options it knows; its module sets ``run``.
+        every: it knows those of all.
+    """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
     told = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
     known = f"lagbench {version('lagbench')} ({told})"
@@ -141,8 +157,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module_name, description) in COMMANDS.items():
         command = commands.add_parser(name, help=description, description=description)
-        if name == asked:
+        if every or name == asked:
             module = import_module(module_name)
             module.configure(command)
             command.set_defaults(run=module.run)
-    return parser.parse_args(argv)
+    return parser

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from harness import train
 from harness.cli import COMMANDS, Parser
+from harness.examples import shown
 
 __all__ = ["commands"]
 
@@ -31,6 +32,9 @@ def _sections(parser: argparse.ArgumentParser) -> Iterator[str]:
     inner = [a for a in actions if isinstance(a.choices, dict)]
     rows = [_row(a) for a in actions if a not in inner and a.dest != "help"]
     yield f"## `{parser.prog}`\n\n{_sentence(parser.description)}\n"
+    examples = shown(parser.prog).removeprefix("\nexamples:\n").replace("\n  ", "\n").strip()
+    if examples:
+        yield f"```sh\n{examples}\n```\n"
     if rows:
         yield "\n".join(["| argument | meaning |", "|---|---|", *rows, ""])
     for action in inner:

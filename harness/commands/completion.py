@@ -1,0 +1,60 @@
+"""`lagbench completion`: what makes a shell complete commands, options, clusters and runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from harness.bundled import bundled, cluster_file, run_file
+from harness.errors import EXIT_DONE, UserError
+
+__all__ = ["configure", "run"]
+
+SHELLS = ("bash", "zsh", "tcsh")
+NAMED = {cluster_file: "cluster", run_file: "run"}
+BASH = '_lagbench_{kind}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
+ZSH = "_lagbench_{kind}() {{ _alternative '{kind}s:{kind}:({names})' 'files:file:_files' }}\n"
+PREAMBLE = {"bash": BASH, "zsh": ZSH}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the shell's program.
+
+    Raises:
+        UserError: shtab is not installed.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise UserError(
+            "completion: shtab is not installed; needed: pip install 'lagbench[completion]'"
+        ) from None
+    from harness.cli import parser_of
+
+    parser = parser_of(None, every=True)
+    _mark(parser)
+    kinds = {kind: " ".join(bundled(kind)) for kind in ("cluster", "run")}
+    own = "".join(
+        PREAMBLE.get(arguments.shell, "").format(kind=k, names=v) for k, v in kinds.items()
+    )
+    print(shtab.complete(parser, arguments.shell, preamble={arguments.shell: own}))
+    return EXIT_DONE
+
+
+def _mark(parser: argparse.ArgumentParser) -> None:
+    """Tell shtab which arguments are files, and which may be names of what comes along."""
+    actions: list[Any] = vars(parser)["_actions"]  # argparse has no other way to ask
+    for action in actions:
+        if isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                _mark(inner)
+        elif action.type in NAMED:
+            name = f"_lagbench_{NAMED[action.type]}"
+            action.complete = dict.fromkeys(PREAMBLE, name)
+        elif action.nargs != 0 and action.choices is None and action.type not in (int, float):
+            action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}
