@@ -55,6 +55,7 @@ class Store:
             raise
 
     def _opened(self, folder: Path, config: Mapping[str, object], lease: Lease) -> RunWriter:
+        self._configure(folder, config)
         if (folder / schema.RUN).exists():
             run = verified(read_run(folder))
             if run.status == "damaged":
@@ -64,7 +65,6 @@ class Store:
                 raise AlreadyFinished(run)
             (folder / schema.RUN).unlink()
         atomic.sweep(folder)
-        self._configure(folder, config)
         return RunWriter(folder, config, lease)
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:

@@ -118,3 +118,11 @@ def test_a_run_of_before_there_were_digests_is_believed(tmp_path):
     path.write_text(json.dumps(record | {"schema": 1, "files": sorted(record["files"])}))
     assert Store(tmp_path).has(run.hash)
     assert Store(tmp_path).load(run.hash).metrics["value"].tolist() == [1.0, 0.5, 1 / 3]
+
+
+def test_a_damaged_configuration_of_a_finished_run_is_written_again_and_nothing_else(tmp_path):
+    store = Store(tmp_path)
+    run = store.obtain({"seed": 0}, lambda writer: writer.finish())
+    (config := run.dir / "config.json").write_bytes(b"{")
+    assert store.obtain({"seed": 0}, lambda writer: pytest.fail("made again")).status == "done"
+    assert json.loads(config.read_text()) == {"seed": 0}
