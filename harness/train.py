@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import socket
 import sys
 import time
@@ -21,7 +22,7 @@ from harness import given
 from harness.bundled import listed, run_file
 from harness.cli import Parser, exit_code
 from harness.errors import EXIT_RUN_FAILED, UserError
-from harness.execution.processes.telling import GOES_ON, say
+from harness.execution.processes.telling import GOES_ON, SECRET, say
 from harness.kernels import notice
 from harness.signals import ended_by_signals
 
@@ -100,18 +101,21 @@ def _take_part(asked: argparse.Namespace) -> int:
     import torch
 
     from harness.execution.processes.command import serve, take_part
-    from harness.execution.processes.group import join, whole
+    from harness.execution.processes.group import join, leave, whole
     from harness.execution.processes.messages import SERVER_RANK
     from harness.execution.processes.rejoining import comes_late
 
     torch.set_num_threads(1)
-    if comes_late():
-        return take_part(asked, whole("RANK"), late=True)
-    rank, ranks = join()
-    if rank != SERVER_RANK:
-        return take_part(asked, rank)
-    notice.announce()  # one of them all: what others compile, they compile at the same time
-    return serve(asked, ranks)
+    try:
+        if comes_late():
+            return take_part(asked, whole("RANK"), late=True)
+        rank, ranks = join()
+        if rank != SERVER_RANK:
+            return take_part(asked, rank)
+        notice.announce()  # one of them all: what others compile, they compile at the same time
+        return serve(asked, ranks)
+    finally:
+        leave()
 
 
 def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
@@ -131,6 +135,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(listening.getsockname()[1]),
             "WORLD_SIZE": str(processes),
+            SECRET: os.environ.get(SECRET) or secrets.token_hex(32),
         }
 
         group_of: list[BaseProcess] = []

@@ -6,6 +6,7 @@ all-reduces among two to four, and folds.
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,10 @@ from harness import forked
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.lines import Line
+from harness.execution.processes.messages import into, receive, send
+from harness.execution.processes.sockets import Socket
 from harness.simulator import Workload
 
 SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
@@ -130,20 +135,30 @@ def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:
 
 
 def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measured]:
-    messages = {size: torch.zeros(size // 4) for size in sizes}
+    messages, line = {size: torch.zeros(size // 4) for size in sizes}, _line(rank)
     return [
-        Measured((1.0, size), _timed(partial(_there_and_back, message, rank), repeats) / 2.0)
+        Measured((1.0, size), _timed(partial(_there_and_back, message, rank, line), repeats) / 2.0)
         for size, message in messages.items()
     ]
 
 
-def _there_and_back(message: torch.Tensor, rank: int) -> None:
-    if rank == 0:
-        dist.send(message, dst=1)
-        dist.recv(message, src=1)
-    else:
-        dist.recv(message, src=0)
-        dist.send(message, dst=0)
+def _line(rank: int) -> Line:
+    """What carries messages between two processes of a run."""
+    port = torch.zeros(1, dtype=torch.int64)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port[0] = listening.getsockname()[1]
+        dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
+        if rank == 0:
+            return Line(Socket(listening.accept()[0]))
+    return Line(Socket(socket.create_connection(("127.0.0.1", int(port)))))
+
+
+def _there_and_back(message: torch.Tensor, rank: int, line: Line) -> None:
+    for sends in (rank == 0, rank == 1):
+        if sends:
+            send(FrameHeader(Kind.PIECE), line, message)
+        else:
+            receive(line, FrameHeader, into(message))
 
 
 def _reductions(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch.distributed as dist
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -16,9 +14,10 @@ from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes import sequence_command
 from harness.execution.processes.backends import device_of, own_device
-from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
+from harness.execution.processes.group import DONE, agree, begin, begun
+from harness.execution.processes.lines import CLOSED
 from harness.execution.processes.membership import NoWorkersLeft
-from harness.execution.processes.messages import SERVER_RANK, Address, ServerGone
+from harness.execution.processes.messages import ServerGone
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import admission_to, come_back
 from harness.execution.processes.rounds import Rounds, work_in_rounds
@@ -26,7 +25,7 @@ from harness.execution.processes.server import Distributed
 from harness.execution.processes.shard import serve as serve_shard
 from harness.execution.processes.shards import Sharded, ShardGone
 from harness.execution.processes.telling import GOES_ON, concluded, say, shown
-from harness.execution.processes.worker import work, work_in_shards
+from harness.execution.processes.worker import Contributor, work, work_in_shards
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
@@ -65,7 +64,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     _check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _trained(run.config, run.corpus, asked, ranks)
+        found = _trained(run.config, run.corpus, asked)
     except NoWorkersLeft:
         say(f"error: no worker is left; {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -76,7 +75,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     return concluded(found, who)
 
 
-def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks: int) -> Run:
+def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace) -> Run:
     """The finished run: the stored one, or trained by all processes now."""
     served: list[Served] = []
 
@@ -91,7 +90,7 @@ def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace, ranks
     for executor in served:
         executor.close()
     if not served:  # the store had the run
-        dismiss(ranks)
+        begin(DONE)
     return found
 
 
@@ -101,7 +100,7 @@ def _executor(
     if config.rounds:
         return Rounds(config, model, minibatches, say=say, backend=asked.backend)
     kind = Sharded if config.shards > 1 else Distributed
-    admission = admission_to(SERVER_RANK, config.shards)
+    admission = admission_to(config.shards)
     return kind(config, model, minibatches, Pacing.of(config, asked.paced), say, admission)
 
 
@@ -179,11 +178,9 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
         UserError: this process would do something else than the server, or may not come back.
     """
     try:
-        at_work = begun()
+        at_work = begun(late=late)
         if at_work == SEQUENCE and late:
             raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
-        if at_work == SEQUENCE:
-            dist.barrier()  # pyright: ignore[reportUnknownMemberType]
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if at_work == DONE:
@@ -203,27 +200,28 @@ def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late
     if late and (run.config.rounds or rank < shards):
         raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
     try:
-        servers = come_back(rank, shards) if late else range(shards)
+        if late:
+            come_back(rank, shards)
         with denormals_flushed():
-            _work(run.config, run.corpus, rank, asked, servers)
-    except ServerGone:
+            _work(run.config, run.corpus, rank, asked)
+    except ServerGone as gone:
         name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
-        say(f"error: {name}: the server is gone; {GOES_ON}")
+        why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
+        say(f"error: {name}: the server {why}; {GOES_ON}")
         return EXIT_RUN_FAILED
     return EXIT_DONE
 
 
-def _work(
-    config: RunConfig, corpus: Corpus, rank: int, asked: argparse.Namespace,
-    servers: Sequence[Address],
-) -> None:  # fmt: skip
+def _work(config: RunConfig, corpus: Corpus, rank: int, asked: argparse.Namespace) -> None:
     """Do what a rank does, until the server says stop."""
     pace, shards = Pacing.of(config, asked.paced), config.shards
     if config.rounds:
         work_in_rounds(config, corpus, rank, pace, asked.backend)
-    elif shards == 1:
-        work(config, corpus, rank, pace, servers[0])
     elif rank < shards:
-        serve_shard(config, corpus, rank, pace, say, admission_to(rank, shards))
+        serve_shard(config, corpus, rank, pace, say, admission_to(shards))
     else:
-        work_in_shards(config, corpus, rank - shards, pace, servers)
+        contributor = Contributor(config, corpus, rank - shards, pace)
+        if shards == 1:
+            work(contributor)
+        else:
+            work_in_shards(contributor, rank - shards, shards)

@@ -1,8 +1,9 @@
 """How the processes of a run meet: at a key-value store that rank 0 serves.
 
 The store listens at ``MASTER_ADDR`` and nowhere else; under torchrun it is torchrun's own. In it
-the server announces the run that begins. So nobody waits in a collective for a peer that has died
-meanwhile, and no two processes work on different runs without knowing.
+every process says where it is. Then each has a line to each other one, and only those who come
+late need the store. Over these lines the server announces the run that begins: nobody waits for
+a peer that has died meanwhile, and no two processes work on different runs without knowing.
 """
 
 from __future__ import annotations
@@ -13,32 +14,36 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import torch.distributed as dist
+import torch
+from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.errors import UserError
-from harness.execution.processes.messages import DEAD_AFTER_S, SERVER_RANK
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.lines import Line, PeerGone
+from harness.execution.processes.messages import SERVER_RANK, bytes_of, into, receive, send
+from harness.execution.processes.sockets import Introduced, Socket, connect, listen
+from harness.execution.processes.world import beat_on, world
 
 OPEN = "lagbench/open"
 """Key that exists once the first group is complete: a process that starts now comes late."""
 DONE = "done"
 """Announced in place of a run's identity when there is nothing to do."""
-LONG = timedelta(days=1000)
-"""How long processes wait for a server that makes a corpus or pretrains; if it dies, its store
-ends, which ends the wait."""
-HEARD_WITHIN = timedelta(seconds=10)
-"""How long a server that has nothing to do waits for all to hear so."""
+NAMED = 64
+"""Bytes of what is announced."""
+HEARD_WITHIN_S = 10.0
+"""How long a process that ends waits for what it said to arrive."""
 SERVED_WITHIN = timedelta(minutes=5)
-"""How long a process that was started before the server waits for the store."""
+"""How long processes that were started earlier wait for the others."""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LISTENING = "LAGBENCH_STORE_FD"
 """The file descriptor of a socket that was bound for the store before the server started."""
+_kept: list[TCPStore | Socket] = []
+"""What has to last as long as the process: the store, and every connection."""
 
 
 def join() -> tuple[int, int]:
-    """Enter the process group that ``torchrun`` (or Slurm) describes; returns (rank, ranks).
-
-    Listens on the loopback interface unless ``GLOO_SOCKET_IFNAME`` names another.
+    """Enter the group that ``torchrun`` (or Slurm) describes; returns (rank, ranks).
 
     Raises:
         UserError: the process was not started as one of a group, or nobody answers.
@@ -46,28 +51,96 @@ def join() -> tuple[int, int]:
     missing = [name for name in NAMES if name not in os.environ]
     if missing:
         raise UserError(f"environment: {missing[0]} is missing; start with torchrun")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    timeout = timedelta(seconds=DEAD_AFTER_S)
+    rank, ranks = whole("RANK"), whole("WORLD_SIZE")
     try:
-        if under_torchrun():
-            dist.init_process_group("gloo", timeout=timeout)
-        else:
-            rank, ranks = whole("RANK"), whole("WORLD_SIZE")
-            store = _served() if rank == SERVER_RANK else connected()
-            dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=ranks, timeout=timeout
-            )
-            if rank == SERVER_RANK:
-                store.set(OPEN, "yes")
+        serves = rank == SERVER_RANK and not _is_served()
+        store = _served() if serves else connected()
+        _kept.append(store)
+        _meet(store, rank, ranks)
+        if rank == SERVER_RANK:
+            store.set(OPEN, "yes")
     except (RuntimeError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"torch.distributed: cannot form the group: {first}") from error
-    return dist.get_rank(), dist.get_world_size()
+        first = (str(error) or repr(error)).splitlines()[0]
+        raise UserError(f"environment: cannot form the group: {first}") from error
+    return rank, ranks
+
+
+def _meet(store: TCPStore, rank: int, ranks: int) -> None:
+    """Have a line to everybody: to lower ranks we connect, higher ones come.
+
+    Raises:
+        RuntimeError: somebody does not come in time, or lies in the store.
+        OSError: somebody does not answer.
+    """
+    lines, met = world().lines, world().changes()
+    late, came_late = world().late, world().came_late()
+
+    def enter(who: Introduced, connection: Socket) -> None:
+        _kept.append(connection)
+        line = Line(connection)
+        if who.late:
+            with came_late:
+                late.append((who.rank, line))
+                came_late.notify_all()
+            return
+        with met:
+            if rank < who.rank < ranks and who.rank not in lines:
+                lines[who.rank] = line
+                met.notify_all()
+            else:
+                connection.close()
+
+    beat_on()
+    host, port = listen(_own_address(), rank, enter)
+    store.set(attempt(f"at/{rank}"), f"{host} {port}")
+    for other in range(rank):
+        line = reach(store, Introduced(rank, other, late=False))
+        with met:
+            lines[other] = line
+    end = world().now_s() + SERVED_WITHIN.total_seconds()
+    with met:
+        while len(lines) < ranks - 1:
+            if not met.wait(end - world().now_s()):
+                away = sorted(set(range(ranks)) - {rank, *lines})
+                raise RuntimeError(f"rank {away[0]} of {ranks} has not come")
+
+
+def reach(store: TCPStore, who: Introduced) -> Line:
+    """A line to another process.
+
+    Args:
+        store: where it says where it is.
+        who: this process, and the one it wants.
+
+    Raises:
+        RuntimeError: it is not in the store, or not as we write it.
+        OSError: it does not answer, or it is a stranger.
+    """
+    store.wait([attempt(f"at/{who.wants}")], SERVED_WITHIN)
+    found = store.get(attempt(f"at/{who.wants}"))[:NAMED].decode(errors="replace")
+    host, _, port = found.partition(" ")
+    if not port.isdecimal():
+        raise RuntimeError(f"rank {who.wants} is nowhere: {found!r}")
+    connection = connect((host, int(port)), who)
+    _kept.append(connection)
+    return Line(connection)
+
+
+def _own_address() -> str:
+    """That by which this process is connected to where all meet; so others reach it there too."""
+    at = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    with socket.create_connection(at, SERVED_WITHIN.total_seconds()) as there:
+        return there.getsockname()[0]
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun started this process, and serves the store."""
+    """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _is_served() -> bool:
+    """Whether torchrun's agent serves the store."""
+    return under_torchrun() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
 def connected(within: timedelta = SERVED_WITHIN) -> TCPStore:
@@ -94,39 +167,54 @@ def whole(name: str) -> int:
         raise UserError(f"environment: {name}={found}: allowed: a whole number") from error
 
 
+# -- what begins ----------------------------------------------------------------------------
+
+
 def begin(run: str) -> None:
     """Announce a run to the processes that wait in `begun`; called by the server.
 
     Args:
         run: its identity.
     """
-    connected().set(_key(), run)
+    connected().set(attempt("begun"), run)  # for those who come late
+    announced = torch.zeros(NAMED, dtype=torch.uint8)
+    announced[: len(run)] = torch.frombuffer(bytearray(run.encode()), dtype=torch.uint8)
+    for rank in list(world().lines):
+        with suppress(PeerGone):  # as the run will notice
+            send(FrameHeader(Kind.RUN), rank, announced)
 
 
-def dismiss(ranks: int) -> None:
-    """Announce that there is nothing to do, and wait a little for all to hear it.
+def begun(*, late: bool = False) -> str:
+    """Wait until the server announces a run; returns its identity.
 
     Args:
-        ranks: how many processes there are.
-    """
-    store = connected()
-    store.set(_key(), DONE)
-    with suppress(RuntimeError):  # somebody is gone: so be it
-        store.wait([_heard(str(rank)) for rank in range(1, ranks)], HEARD_WITHIN)
-
-
-def begun() -> str:
-    """Wait until the server announces a run; returns its identity.
+        late: whether it has done so already.
 
     Raises:
         RuntimeError: the server is gone.
     """
-    # The group is whole, so the store is there, or the server has ended since.
-    store = connected(HEARD_WITHIN)
-    store.wait([_key()], LONG)
-    run = store.get(_key()).decode()
-    store.set(_heard(os.environ["RANK"]), "yes")
-    return run
+    if late:
+        store = connected(SERVED_WITHIN)
+        store.wait([attempt("begun")], SERVED_WITHIN)
+        return store.get(attempt("begun"))[:NAMED].decode(errors="replace")
+    try:
+        announced = into(torch.zeros(NAMED, dtype=torch.uint8))
+        _, found = receive(SERVER_RANK, FrameHeader, announced)
+    except GarbageReceived as error:
+        raise RuntimeError(str(error)) from error
+    return _text(found)
+
+
+def _text(found: Tensor) -> str:
+    return bytes(bytes_of(found)).rstrip(b"\0").decode(errors="replace")
+
+
+def leave() -> None:
+    """Wait until what this process has said is with the others: its end drops what is not."""
+    end = world().now_s() + HEARD_WITHIN_S
+    sockets = [each for each in _kept if isinstance(each, Socket)]
+    while any(each.unread() for each in sockets) and world().now_s() < end:
+        world().sleep(0.01)
 
 
 def agree(at_work: str, own: str, file: Path) -> None:
@@ -142,10 +230,6 @@ def agree(at_work: str, own: str, file: Path) -> None:
         )
 
 
-def _heard(rank: str) -> str:
-    return f"{_key()}/{rank}"
-
-
 def _served() -> TCPStore:
     """The store itself, listening at one address alone."""
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
@@ -157,6 +241,6 @@ def _served() -> TCPStore:
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=bound)
 
 
-def _key() -> str:
-    """Of what is begun; torchrun's store outlives an attempt."""
-    return f"lagbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/begun"
+def attempt(what: str) -> str:
+    """The key of what this attempt says; torchrun's store outlives one."""
+    return f"lagbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{what}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import IntEnum
+from functools import cache
 from typing import ClassVar
 
 from harness.acoustics.mmi import TROUBLES
@@ -23,7 +24,7 @@ class Kind(IntEnum):
     """What a message says, and who says it to whom."""
 
     CLOCK = 1  # Server: what time is it? Everybody: ``began_s`` on my clock
-    WAIT = 2  # Server: not ready yet; no answer is needed
+    RUN = 2  # Server to all: the run that begins, by its identity
     STOP = 3  # Server to all, and decoder to trainer: the run is over
 
     WORK = 10  # Server to worker: a minibatch, and the model
@@ -40,7 +41,8 @@ class Kind(IntEnum):
     GATHER = 21  # First shard to shard: your state, please
     STATE = 22  # One of a server's vectors
     NUMBERS = 23  # A server's numbers, after its vectors
-    BACK = 24  # A worker has come back; never sent, but put into the server's own mailbox
+    BACK = 24  # First shard to a worker that comes back: come in. Also in its own mailbox then
+    HELD = 25  # Shard to first shard: it holds the state, or the numbers, that were sent
 
     START = 30  # Server to all: the model that sequence training starts from
     ASK = 31  # Decoder to server: the next utterance, please
@@ -57,7 +59,7 @@ class Kind(IntEnum):
 
 WITH_BODY = frozenset(
     {
-        Kind.WORK, Kind.DONE, Kind.TIMES, Kind.SLICE, Kind.PIECE, Kind.STATE,
+        Kind.RUN, Kind.WORK, Kind.DONE, Kind.TIMES, Kind.SLICE, Kind.PIECE, Kind.STATE,
         Kind.NUMBERS, Kind.START, Kind.DECODE, Kind.DECODED, Kind.MODEL, Kind.GRADIENT,
     }
 )  # fmt: skip
@@ -95,11 +97,17 @@ class Header:
         Raises:
             GarbageReceived: one is negative or not finite.
         """
-        for each in fields(self):
-            number = getattr(self, each.name)
-            finite = each.name == self.any_value or math.isfinite(number)
-            if not finite or (is_whole(each.type) and number < 0):
+        for name, whole in _limits(type(self)):
+            number = getattr(self, name)
+            if (whole and number < 0) or (not whole and not math.isfinite(number)):
                 raise GarbageReceived("not a message of lagbench")
+
+
+@cache
+def _limits(of: type[Header]) -> tuple[tuple[str, bool], ...]:
+    """The fields that have limits, and whether they are whole numbers."""
+    named = ((each.name, is_whole(each.type)) for each in fields(of))
+    return tuple((name, whole) for name, whole in named if name != of.any_value)
 
 
 def is_whole(declared: object) -> bool:

@@ -13,7 +13,8 @@ from enum import Enum, auto
 
 from harness.algorithms.contract import Server
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
-from harness.execution.processes.messages import CLOSED, Address, Mailbox, send
+from harness.execution.processes.lines import CLOSED, PeerGone
+from harness.execution.processes.messages import Address, Mailbox, line_to, send
 from harness.execution.processes.pace import Clock
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.transfer import bodies
@@ -110,11 +111,13 @@ class Membership:
         self._standing[worker] = Standing.LEAVING
 
     def lose(self, worker: int, why: str) -> Work | None:
-        """Do without a worker from now on.
+        """Do without a worker from now on; should it live, it notices.
 
         Returns:
             What it was at, which will be handed out again.
         """
+        with suppress(PeerGone):
+            line_to(self.addresses[worker]).end()
         self._standing[worker] = Standing.GONE
         if worker in self.free:
             self.free.remove(worker)

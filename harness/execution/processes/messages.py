@@ -1,56 +1,41 @@
-"""Messages between processes, point to point over torch.distributed (gloo).
+"""Messages between processes, point to point: what is on the wire, and a mailbox for many peers.
 
 A message is a header of a fixed size and, for some kinds, one tensor after it, which travels in
 host memory. One listening thread per peer puts what arrives into a `Mailbox`: the reader takes
 messages in the order of their arrival, and a peer's death breaks its own connection alone.
 
-A peer is the number of a rank; a worker that came later, into a group of its own, is a `Peer`.
+A peer is the number of a rank; a worker that came later has a `Line` of its own.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from functools import cache
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from harness.execution.processes.headers import GarbageReceived, Header, Kind, is_whole
+from harness.execution.processes.lines import CLOSED, HEADER_BYTES, Line, PeerGone
+from harness.execution.processes.world import now_s, world
 
 SERVER_RANK = 0
-HEADER_BYTES = 256
-"""Of every header; what its fields leave is zero."""
-CLOSED = "is gone: its connection closed"
-HEAD, BODY = 0, 1
-"""Message tags."""
-DEAD_AFTER_S = 1800.0
-"""A peer that a message waits for so long without a word is taken for dead: longer than a server
-scores its test sets, while workers wait. A peer whose process ends is noticed at once: its
-connection closes."""
+KINDS = frozenset(Kind)
+UNREAD = 64
+"""So many messages of one peer wait in a mailbox at most; the others wait where they come from."""
 NOTHING = torch.empty(0)
 
 H = TypeVar("H", bound=Header)
 BodyOf = Callable[[H], Tensor]
 """Where the tensor after a header lands: of its size and type, in host memory."""
-
-
-class Peer(NamedTuple):
-    """A rank of a group other than the one everybody entered at first."""
-
-    group: Any  # torch has no one type for the first group and for those that are gloo's alone
-    rank: int
-
-
-Address = int | Peer
-"""Whom a message goes to: a rank of the first group, or a peer in another."""
+Address = int | Line
+"""Whom a message goes to: a rank, or somebody who came back."""
 
 
 class ServerGone(Exception):  # noqa: N818 (what happened)
@@ -74,7 +59,12 @@ def why_silent(error: Exception) -> str:
     """Why nothing more is heard from a peer."""
     if isinstance(error, GarbageReceived):
         return f"sent garbage: {error}"
-    return CLOSED if isinstance(error, RuntimeError) else f"cannot be heard: {error!r}"
+    if isinstance(error, RuntimeError):
+        return str(error) if isinstance(error, PeerGone) and error.args else CLOSED
+    return f"cannot be heard: {error!r}"
+
+
+# -- what is on the wire --------------------------------------------------------------------
 
 
 @cache
@@ -83,24 +73,33 @@ def _layout(of: type[Header]) -> Struct:
     return Struct("<qq" + "".join("q" if is_whole(each.type) else "d" for each in fields(of)))
 
 
-def packed(header: Header, body: Tensor | None = None) -> Tensor:
-    """A header as ``[HEADER_BYTES]`` uint8, with the size of what follows it."""
+@cache
+def _names(of: type[Header]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(of))
+
+
+@cache
+def _values(of: type[Header]) -> Callable[[Header], tuple[Any, ...]]:
+    return attrgetter(*_names(of))
+
+
+def packed(header: Header, body: Tensor | None = None) -> bytes:
+    """A header as `HEADER_BYTES`, with the size of what follows it."""
     words, size = bytearray(HEADER_BYTES), 0 if body is None else body.nbytes
-    _layout(type(header)).pack_into(words, 0, header.magic, size, *astuple(header))
-    return torch.frombuffer(words, dtype=torch.uint8)
+    _layout(type(header)).pack_into(words, 0, header.magic, size, *_values(type(header))(header))
+    return bytes(words)
 
 
-def unpacked(words: Tensor, of: type[H]) -> tuple[H, int]:
+def unpacked(words: bytes | bytearray, of: type[H]) -> tuple[H, int]:
     """The header that `packed` made these words of, and the size in bytes of what follows.
 
     Raises:
         GarbageReceived: they are no such header.
     """
-    magic, size, kind, *values = _layout(of).unpack_from(words.numpy().tobytes())
-    if magic != of.magic or kind not in set(Kind):
+    magic, size, kind, *values = _layout(of).unpack_from(words)
+    if magic != of.magic or kind not in KINDS:
         raise GarbageReceived("not a message of lagbench")
-    names = [each.name for each in fields(of)][1:]
-    header = of(Kind(kind), **dict(zip(names, values, strict=True)))
+    header = of(**dict(zip(_names(of), (Kind(kind), *values), strict=True)))
     header.check()
     return header, size
 
@@ -115,16 +114,23 @@ def like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="cpu")
 
 
+def bytes_of(tensor: Tensor) -> memoryview:
+    """What a contiguous tensor in host memory consists of; to be read or written."""
+    words = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(words)  # pyright: ignore[reportArgumentType] (arrays are buffers)
+
+
+# -- to one peer ----------------------------------------------------------------------------
+
+
 def send(header: Header, to: Address, body: Tensor | None = None) -> None:
     """Send a message; returns once it is on its way.
 
     Raises:
-        RuntimeError: the peer is gone.
+        PeerGone: so.
     """
-    group, rank = _route(to)
-    group.send([packed(header, body)], rank, HEAD).wait()
-    if body is not None:
-        group.send([body.cpu().contiguous()], rank, BODY).wait()
+    follows = None if body is None else bytes_of(body.cpu().contiguous())
+    line_to(to).send(packed(header, body), follows)
 
 
 def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor]:
@@ -136,19 +142,22 @@ def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
         body_of: where its tensor lands.
 
     Raises:
-        RuntimeError: the peer is gone.
-        GarbageReceived: what came is no message, or its tensor is of another size.
+        PeerGone: so.
+        GarbageReceived: what came is no message, or its tensor is of another size; the line is
+            at its end then.
     """
-    group, rank = _route(source)
-    words = torch.empty(HEADER_BYTES, dtype=torch.uint8)
-    group.recv([words], rank, HEAD).wait()
-    header, size = unpacked(words, of)
-    body = body_of(header) if header.has_body else NOTHING
-    # Gloo ends the process where more comes than fits, and is silent where less does.
-    if body.nbytes != size:
-        raise GarbageReceived(f"{header.kind.name} with {size} bytes, where {body.nbytes} are due")
-    if header.has_body:
-        group.recv([body], rank, BODY).wait()
+    line = line_to(source)
+    try:
+        header, size = unpacked(line.header(), of)
+        body = body_of(header) if header.has_body else NOTHING
+        if body.nbytes != size:
+            said = f"{header.kind.name} with {size} bytes, where {body.nbytes} are due"
+            raise GarbageReceived(said)
+        if header.has_body:
+            line.body(bytes_of(body))
+    except GarbageReceived:
+        line.end()
+        raise
     return header, body
 
 
@@ -161,14 +170,26 @@ def ordered(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
     with talking():
         while True:
             header, body = receive(server, of, body_of)
-            if header.kind is Kind.CLOCK:
-                send(replace(header, began_s=time.monotonic()), server)
-            elif header.kind is not Kind.WAIT:
+            if header.kind is not Kind.CLOCK:
                 return header, body
+            send(replace(header, began_s=now_s()), server)
 
 
-def _route(to: Address) -> Peer:
-    return to if isinstance(to, Peer) else Peer(dist.group.WORLD, to)
+def line_to(peer: Address) -> Line:
+    """The line to a peer.
+
+    Raises:
+        PeerGone: there is none.
+    """
+    if isinstance(peer, Line):
+        return peer
+    try:
+        return world().lines[peer]
+    except KeyError as error:
+        raise PeerGone(CLOSED) from error
+
+
+# -- from many peers ------------------------------------------------------------------------
 
 
 class Arrival(NamedTuple, Generic[H]):
@@ -188,8 +209,9 @@ class Mailbox(Generic[H]):
     """
 
     def __init__(self, of: type[H]) -> None:
-        self._of = of
-        self._arrivals: queue.Queue[Arrival[H]] = queue.Queue()
+        self._of, self._changes = of, world().changes()
+        self._arrivals = deque[Arrival[H]]()
+        self._unread = Counter[int]()
         self._sources: dict[int, Address] = {}
 
     def listen(self, sender: int, source: Address, body_of: BodyOf[H]) -> None:
@@ -201,30 +223,46 @@ class Mailbox(Generic[H]):
             body_of: where tensors land; called in the listening thread.
         """
         self._sources[sender] = source
-        threading.Thread(
-            target=self._listen, args=(sender, source, body_of), daemon=True, name=f"from {sender}"
-        ).start()
+        world().start(lambda: self._listen(sender, source, body_of), f"from {sender}")
 
     def get(self) -> Arrival[H]:
         """The next arrival; waits for it."""
-        return self._arrivals.get()
+        arrival = self.get_before(float("inf"))
+        assert arrival is not None
+        return arrival
 
     def get_before(self, moment_s: float) -> Arrival[H] | None:
-        """The next arrival before a moment of the monotonic clock; None if there is none."""
-        left = min(moment_s - time.monotonic(), threading.TIMEOUT_MAX)
-        try:
-            return self._arrivals.get(timeout=left) if left > 0.0 else self._arrivals.get_nowait()
-        except queue.Empty:
-            return None
+        """The next arrival before a moment of this process's clock; None if there is none."""
+        with self._changes:
+            while not self._arrivals:
+                left = moment_s - now_s()
+                if left <= 0.0:
+                    return None
+                self._changes.wait(None if left == float("inf") else left)
+            arrival = self._arrivals.popleft()
+            self._unread[arrival.sender] -= 1
+            self._changes.notify_all()
+            return arrival
 
-    def put(self, sender: int, header: H | None, trouble: str = "") -> None:
+    def put(self, sender: int, header: H | None, trouble: str = "", body: Tensor = NOTHING) -> None:
         """Let something in that came another way."""
-        self._arrivals.put(Arrival(sender, header, NOTHING, trouble))
+        with self._changes:
+            self._arrivals.append(Arrival(sender, header, body, trouble))
+            self._unread[sender] += 1
+            self._changes.notify_all()
 
     def _listen(self, sender: int, source: Address, body_of: BodyOf[H]) -> None:
         try:
+            line = line_to(source)  # once: a rank's line is another when it has come back
             while True:
-                self._arrivals.put(Arrival(sender, *receive(source, self._of, body_of), ""))
+                header, body = receive(line, self._of, body_of)
+                self.put(sender, header, "", body)
+                self._wait_for_room(sender)
         except Exception as error:  # a thread that ends in silence leaves its peer waiting
             if self._sources[sender] is source:  # else it has come back meanwhile
                 self.put(sender, None, why_silent(error))
+
+    def _wait_for_room(self, sender: int) -> None:
+        with self._changes:
+            while self._unread[sender] >= UNREAD:
+                self._changes.wait()

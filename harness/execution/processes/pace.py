@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from harness.execution.processes.headers import Header
+from harness.execution.processes.headers import GarbageReceived, Header
 from harness.execution.processes.messages import NOTHING, Address, into, receive, send
+from harness.execution.processes.world import now_s, sleep_until
 from harness.execution.runs.config import RunConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 
@@ -46,28 +48,37 @@ class Pacing:
         return 0.0 if self.costs is None else float(folding_s(self.costs, worker, count))
 
 
-def sleep_until(moment: float) -> None:
-    """Wait until a moment of the monotonic clock, if it is still to come."""
-    time.sleep(max(0.0, moment - time.monotonic()))
+Aside = Callable[[Any], None]
 
 
-def clock_offset(address: Address, question: Header) -> float:
+def only_answers(header: Header) -> None:
+    """For a peer that has nothing else to say yet.
+
+    Raises:
+        GarbageReceived: it said something else.
+    """
+    raise GarbageReceived(f"{header.kind.name} in place of the time")
+
+
+def clock_offset(address: Address, question: Header, aside: Aside) -> float:
     """What to add to a peer's monotonic clock to have ours, by the quickest of some answers.
 
     Args:
         address: of the peer.
         question: what it is asked.
+        aside: told what else it says meanwhile.
 
     Raises:
         RuntimeError: it is gone.
-        GarbageReceived: it answered with what is no message.
+        GarbageReceived: it answered with what is no message, or no answer.
     """
     answers = list[tuple[float, float]]()
     for _ in range(QUESTIONS):
-        asked = time.monotonic()
+        asked = now_s()
         send(question, address)
-        answer, _ = receive(address, type(question), into(NOTHING))
-        now = time.monotonic()
+        while (answer := receive(address, type(question), into(NOTHING))[0]).kind != question.kind:
+            aside(answer)
+        now = now_s()
         answers.append((now - asked, (now + asked) / 2.0 - answer.began_s))
     return min(answers)[1]
 
@@ -80,21 +91,21 @@ class Clock:
     """
 
     def __init__(self, question: Header) -> None:
-        self._began, self._question = time.monotonic(), question
+        self._began, self._question = now_s(), question
         self._offset: dict[int, float] = {}
 
     @property
     def now_s(self) -> float:
         """Seconds since the run began."""
-        return self.of(time.monotonic())
+        return self.of(now_s())
 
     def of(self, moment: float) -> float:
         """A moment of this process's monotonic clock, on the run's clock."""
         return moment - self._began
 
-    def ask(self, peer: int, address: Address) -> None:
+    def ask(self, peer: int, address: Address, aside: Aside = only_answers) -> None:
         """Ask a peer for its clock; see `clock_offset`."""
-        self._offset[peer] = clock_offset(address, self._question)
+        self._offset[peer] = clock_offset(address, self._question, aside)
 
     def of_peer(self, peer: int, moment: float) -> float:
         """A moment of a peer's monotonic clock, on the run's clock."""

@@ -5,10 +5,8 @@ Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decode
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,9 +17,6 @@ from harness.execution.processes.recorder import Work
 from harness.execution.runs.sequence import SequenceConfig
 from harness.identity import identity
 from harness.simulator.costs import costs_of
-
-SIGN_EVERY_S = 60.0
-"""How often a server that is not ready says so: well before receivers give up."""
 
 
 def trainer_rank(replica: int) -> int:
@@ -99,33 +94,8 @@ class Replica:
         return utterances, lost
 
 
-@contextmanager
-def kept_waiting(replicas: int) -> Generator[None]:
-    """Send all processes a sign of life now and then, which needs no answer.
-
-    Replicas wait for the server's first message while it trains the run that it starts from.
-    """
-    ended = threading.Event()
-
-    def give() -> None:
-        while not ended.wait(SIGN_EVERY_S):
-            _tell_all(replicas, Kind.WAIT)
-
-    thread = threading.Thread(target=give, daemon=True, name="signs of life")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def send_home(replicas: int) -> None:
     """Tell everybody that there is nothing to do: the run is there already."""
-    _tell_all(replicas, Kind.STOP)
-
-
-def _tell_all(replicas: int, kind: Kind) -> None:
     for rank in range(1, 1 + 2 * replicas):
-        with suppress(RuntimeError):  # it is gone, as greeting it will find
-            send(SequenceHeader(kind), rank)
+        with suppress(RuntimeError):  # it is gone
+            send(SequenceHeader(Kind.STOP), rank)

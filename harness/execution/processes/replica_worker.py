@@ -7,7 +7,6 @@ for each minibatch.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import torch
@@ -35,8 +34,9 @@ from harness.execution.processes.messages import (
     talking,
     why_silent,
 )
-from harness.execution.processes.pace import Pacing, sleep_until
+from harness.execution.processes.pace import Pacing
 from harness.execution.processes.replica import decoder_rank, sign_of, trainer_rank
+from harness.execution.processes.world import now_s, sleep_until
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.setup import Setup, inner_loss
 
@@ -97,7 +97,7 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> 
         if header.utterance >= len(setup.train):
             raise ServerGone(f"sent garbage: utterance {header.utterance} of {len(setup.train)}")
         model = body if header.kind is Kind.DECODE else model
-        began = time.monotonic()
+        began = now_s()
         (found,) = setup.decoder.decode([model], [header.utterance])
         frames = found.seen.frames * config.decode_cost
         sleep_until(began + pace.plain_s(replica, frames / config.slots))
@@ -121,7 +121,7 @@ def _told(asked: SequenceHeader, found: Decoded, began: float) -> SequenceHeader
         trouble=trouble_of(seen),
         value=seen.value,
         began_s=began,
-        ended_s=time.monotonic(),
+        ended_s=now_s(),
     )
 
 
@@ -200,14 +200,14 @@ class Trainer:
             count += 1
 
     def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
-        began, minibatch = time.monotonic(), filled([frames])
+        began, minibatch = now_s(), filled([frames])
         with torch.no_grad():
             AsyncSgd().contribute(
                 self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
             )
         share = len(frames) / self._slots
         sleep_until(began + self._pace.compute_s(self._replica, count) * share)
-        done = SequenceHeader(Kind.GRADIENT, number, began_s=began, ended_s=time.monotonic())
+        done = SequenceHeader(Kind.GRADIENT, number, began_s=began, ended_s=now_s())
         _say(done, self._out[0])
 
     def _gathered(self) -> list[Frame]:

@@ -23,9 +23,9 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.decoding import Seen
 from harness.execution.data.utterances import orders
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
+from harness.execution.processes.lines import CLOSED
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import (
-    CLOSED,
     Arrival,
     Mailbox,
     into,

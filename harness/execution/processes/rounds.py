@@ -8,27 +8,33 @@ round needs all workers: when one dies, the run stops, and goes on from its last
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from data_synth.corpus import Corpus
 from harness.errors import UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.backends import GLOO, MPI, staged_on
 from harness.execution.processes.executor import OnProcesses
+from harness.execution.processes.group import attempt, connected
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.lines import BEAT_EVERY_S, PeerGone
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import (
     SERVER_RANK,
-    into,
-    ordered,
-    receive,
+    Arrival,
+    BodyOf,
+    Mailbox,
+    ServerGone,
     send,
     talking,
 )
@@ -36,12 +42,15 @@ from harness.execution.processes.pace import Clock, Pacing
 from harness.execution.processes.recorder import Work
 from harness.execution.processes.transfer import bodies, send_state, take_state
 from harness.execution.processes.worker import Contributor
+from harness.execution.processes.world import now_s
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.execution.runs.config import RunConfig
 from harness.simulator import Averaging, Timeline
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
 """What a worker tells of each round: three moments on its clock, and its summed loss."""
+AVERAGED_WITHIN_S = 1800.0
+"""How long an average waits for whoever still computes; who is dead, silence tells before."""
 NEEDED = "a worker is gone, and a round needs everybody"
 
 
@@ -75,12 +84,14 @@ class Rounds(OnProcesses):
         super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
         self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
         self._minibatches, self._say = minibatches, say
-        self._next, self._begun = 0, False
+        self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
+        self._times = dict[int, Tensor]()
         with self._needed():
             if backend == MPI:
-                workers_group(backend)
+                workers_group(SERVER_RANK, config.workers, backend)
             for rank in self._ranks:
                 self.clock.ask(rank, rank)
+                self._mailbox.listen(rank, rank, self._bodies(rank))
 
     @contextmanager
     def _needed(self) -> Generator[None]:
@@ -100,9 +111,10 @@ class Rounds(OnProcesses):
         del drain, handing_out
         self.recorder.go_on(self.now_s)
         with self._needed():
+            self._times = {rank: torch.zeros(folds, 4, dtype=torch.float64) for rank in self._ranks}
             self._order(folds, rate)
-            told = [self._heard(rank, folds) for rank in self._ranks]
-            self._take_model()
+            self._take_in()
+        told = [self._times[rank] for rank in self._ranks]
         for k in range(folds):
             step = self._next + k * self._every
             self._record(self.server.version + k, step, [times[k] for times in told])
@@ -124,20 +136,31 @@ class Rounds(OnProcesses):
             send(header, rank)
         self._begun = True
 
-    def _heard(self, rank: int, folds: int) -> Tensor:
-        """When the rounds of a worker happened, and its losses ``[folds, 4]``."""
-        times = torch.zeros(folds, 4, dtype=torch.float64)
-        receive(rank, FrameHeader, into(times))
-        times[:, :LOSS] += self.clock.of_peer(rank, 0.0)
-        return times
+    def _bodies(self, rank: int) -> BodyOf[FrameHeader]:
+        """Where what a worker sends lands: when its rounds happened ``[folds, 4]``, or a state."""
+        state = bodies(self.server)
 
-    def _take_model(self) -> None:
-        """Take over the model of the first worker, which all of them have."""
-        version, kind = self.server.version, Kind.STATE
-        while kind is Kind.STATE:
-            header, body = receive(self._ranks[0], FrameHeader, bodies(self.server))
-            take_state(self.server, header, body)
-            kind = header.kind
+        def body(header: FrameHeader) -> Tensor:
+            return self._times[rank] if header.kind is Kind.TIMES else state(header)
+
+        return body
+
+    def _take_in(self) -> None:
+        """What all workers tell, and the model of the first, which all of them have."""
+        version, silent, sender = self.server.version, set(self._ranks), self._ranks[0]
+        modelled = False
+        while silent or not modelled:
+            who, header, body, trouble = self._mailbox.get()
+            if header is None:
+                raise PeerGone(trouble)
+            if header.kind is Kind.TIMES and who in silent:
+                silent.remove(who)
+                self._times[who][:, :LOSS] += self.clock.of_peer(who, 0.0)
+            elif who == sender and not modelled:
+                take_state(self.server, header, body)
+                modelled = header.kind is Kind.NUMBERS  # the last of a state
+            else:
+                raise GarbageReceived(f"{header.kind.name} at the wrong time")
         self.server.version = version
 
     def _record(self, fold: int, step: int, told: list[Tensor]) -> None:
@@ -170,12 +193,24 @@ class Rounds(OnProcesses):
         self.clock.go_on_at(facts["now_s"])
 
 
-def workers_group(backend: str = GLOO) -> dist.ProcessGroup | int | None:
-    """The group of all ranks but the first, which only for MPI has to ask for it as well."""
-    ranks = list(range(1, dist.get_world_size()))
-    return dist.new_group(  # pyright: ignore[reportUnknownMemberType]
-        ranks, backend=backend, use_local_synchronization=backend != MPI
+def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessGroup | None:
+    """The group that averages: all ranks but the first, which only for MPI has to ask for it too.
+
+    Args:
+        rank: of this process in the run.
+        workers: how many average.
+        backend: of the averages.
+    """
+    if backend == MPI:
+        dist.init_process_group(backend)
+        return dist.new_group(list(range(1, 1 + workers)))  # pyright: ignore[reportUnknownMemberType, reportReturnType]
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = PrefixStore(attempt("rounds"), connected())
+    patience = timedelta(seconds=AVERAGED_WITHIN_S)
+    dist.init_process_group(
+        backend, store=store, rank=rank - 1, world_size=workers, timeout=patience
     )
+    return dist.group.WORLD
 
 
 def work_in_rounds(
@@ -204,24 +239,34 @@ class _Worker:
         self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str
     ) -> None:
         self.contributor = Contributor(config, corpus, rank - 1, pace)
-        self.config, self.rank = config, rank
+        self.config, self.rank, self.backend = config, rank, backend
         size = self.contributor.out.numel()
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
+        self.orders = Mailbox(FrameHeader)
+        self.orders.listen(SERVER_RANK, SERVER_RANK, bodies(self.server))
         self.staged_on = staged_on(backend, config.device)
         with talking():
-            self.group = workers_group(backend)
+            self.group = workers_group(rank, config.workers, backend)
 
     def run(self) -> None:
         """Answer until told to stop."""
-        body_of = bodies(self.server)
         while True:
-            header, body = ordered(SERVER_RANK, FrameHeader, body_of)
+            header, body = self._order(self.orders.get())
             if header.kind is Kind.STOP:
                 return
             if header.kind is Kind.ROUNDS:
                 self._train(header)
             else:
-                take_state(self.server, header, body)
+                with talking():
+                    if header.kind is Kind.CLOCK:
+                        send(replace(header, began_s=now_s()), SERVER_RANK)
+                    else:
+                        take_state(self.server, header, body)
+
+    def _order(self, arrival: Arrival[FrameHeader]) -> tuple[FrameHeader, Tensor]:
+        if arrival.header is None:
+            raise ServerGone(arrival.trouble)
+        return arrival.header, arrival.body
 
     def _train(self, header: FrameHeader) -> None:
         """So many rounds; tell when each happened, and the first worker the model as well."""
@@ -236,11 +281,27 @@ class _Worker:
         """Descend, average with everybody and take the outer step; when, and the loss."""
         done = self.contributor.contribute(header, self.server.model.clone())
         mean = self.contributor.out.to(self.staged_on)
-        with talking():
-            dist.all_reduce(mean, group=self.group)  # pyright: ignore[reportUnknownMemberType]
+        self._add_up(mean)
         mean /= self.config.workers
         with torch.no_grad():
             mean = mean.to(self.config.device)
             self.config.algorithm.fold(self.server, mean, [0], header.rate)
-        times = [done.began_s, done.ended_s, time.monotonic(), done.loss]
+        times = [done.began_s, done.ended_s, now_s(), done.loss]
         return torch.tensor(times, dtype=torch.float64)
+
+    def _add_up(self, summed: Tensor) -> None:
+        """Add up everybody's; over gloo, look now and then whether the server still wants it."""
+        all_reduce = cast(Callable[..., dist.Work], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
+        with talking():
+            adding = all_reduce(summed, group=self.group, async_op=True)
+            while self.backend == GLOO:
+                try:
+                    adding.wait(timedelta(seconds=BEAT_EVERY_S))
+                    return
+                except RuntimeError:
+                    if adding.is_completed():
+                        raise
+                if (order := self.orders.get_before(now_s())) is not None:
+                    header, _ = self._order(order)
+                    raise GarbageReceived(f"{header.kind.name} at the wrong time")
+            adding.wait()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
-import torch.distributed as dist
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -13,7 +11,7 @@ from harness.acoustics.denormals import denormals_flushed
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import ServerGone
-from harness.execution.processes.replica import kept_waiting, pace_of, send_home
+from harness.execution.processes.replica import pace_of, send_home
 from harness.execution.processes.replica_worker import PartnerGone, contribute
 from harness.execution.processes.replicas import Replicas
 from harness.execution.processes.telling import GOES_ON, concluded, say, shown
@@ -48,11 +46,6 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         )
     writable_folder(asked.out, "--out")
     try:
-        dist.barrier()  # pyright: ignore[reportUnknownMemberType]
-    except RuntimeError:
-        say(f"error: a process died before the run began; {GOES_ON}")
-        return EXIT_RUN_FAILED
-    try:
         with shown(name) as watch:
             found = _trained(config, run.corpus, Store(asked.out), watch, paced=asked.paced)
     except NoWorkersLeft:
@@ -86,15 +79,12 @@ def _trained(
     servers: list[Replicas] = []
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
-        waiting.close()
         server = Replicas(config, setup, initial, pace_of(config, paced), say)
         servers.append(server)
         return server
 
     how = {"by": "processes", "paced": paced}
-    with ExitStack() as waiting:
-        waiting.enter_context(kept_waiting(config.replicas))
-        run = train_sequence(config, corpus, store, watch, executed_by, how)
+    run = train_sequence(config, corpus, store, watch, executed_by, how)
     for server in servers:
         server.close()
     if not servers:

@@ -20,8 +20,9 @@ from torch import Tensor
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes.executor import Asynchronous
 from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.lines import CLOSED
 from harness.execution.processes.membership import Membership
-from harness.execution.processes.messages import CLOSED, send
+from harness.execution.processes.messages import send
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import Admission
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server

@@ -7,7 +7,6 @@ first of them, who says when a contribution is complete.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Algorithm, Server
 from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.lines import PeerGone
 from harness.execution.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -27,12 +27,14 @@ from harness.execution.processes.messages import (
     Arrival,
     Mailbox,
     ServerGone,
+    line_to,
     send,
     talking,
 )
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rejoining import Admission
 from harness.execution.processes.transfer import bodies, send_state, take_state
+from harness.execution.processes.world import now_s
 from harness.execution.replay.shards import edges
 from harness.execution.runs.config import RunConfig
 
@@ -113,7 +115,7 @@ class Shard:
         self._gone.discard(worker)
 
     def _wait(self, worker: int, header: FrameHeader | None, body: Tensor, seconds: float) -> None:
-        begun = max(time.monotonic(), self._busy_until_s)
+        begun = max(now_s(), self._busy_until_s)
         self._busy_until_s = begun + seconds
         self._waiting.append(_Waiting(worker, header, body, begun, self._busy_until_s))
 
@@ -122,7 +124,7 @@ class Shard:
         worker, header, body, begun, _ = self._waiting.popleft()
         step, read = self._read.get(worker, (0, 0))
         if header is None:
-            now = time.monotonic()
+            now = now_s()
             lost = FrameHeader(Kind.GONE, step, began_s=now, ended_s=now)
             self._tell(replace(lost, worker=worker, read_version=read))
             return
@@ -130,7 +132,7 @@ class Shard:
         piece = body.to(self.server.model.device).unsqueeze(0)
         whose = [worker], [float(header.steps)]
         self._algorithm.fold(self.server, piece, [version - read], header.rate, *whose)
-        self._folded_at_s = time.monotonic()
+        self._folded_at_s = now_s()
         folded = FrameHeader(Kind.FOLDED, step, version=version, worker=worker, read_version=read)
         self._tell(replace(folded, began_s=begun, ended_s=self._folded_at_s))
 
@@ -211,16 +213,22 @@ class _Serving:
         if header is None:
             raise ServerGone
         if header.kind is Kind.CLOCK:
-            self._answer(replace(header, began_s=time.monotonic()))
+            self._answer(replace(header, began_s=now_s()))
         elif header.kind is Kind.GONE:
             self._shard.drop(header.worker)
-        elif header.kind in (Kind.STATE, Kind.NUMBERS):
-            take_state(self._server, header, arrival.body)
         elif header.kind is Kind.GATHER:
             with talking():
                 send_state(self._server, SERVER_RANK)
+        elif header.kind is not Kind.STOP:
+            with talking():
+                take_state(self._server, header, arrival.body)
+            if header.kind is Kind.NUMBERS:  # the last of a state
+                self._answer(FrameHeader(Kind.HELD))
         return header.kind is not Kind.STOP
 
     def _answer(self, header: FrameHeader) -> None:
+        if header.kind is Kind.GONE:  # should it live, it notices
+            with suppress(PeerGone):
+                line_to(self._workers[header.worker]).end()
         with talking():
             send(header, SERVER_RANK)

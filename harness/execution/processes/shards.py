@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -36,6 +37,9 @@ from harness.execution.replay.shards import ShardedServer
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.config import RunConfig
 from harness.simulator import LOST, Timeline
+
+OF_A_STATE = (Kind.STATE, Kind.NUMBERS, Kind.HELD)
+"""What another shard says of its state."""
 
 
 class ShardGone(Exception):  # noqa: N818 (what happened)
@@ -88,9 +92,11 @@ class Sharded(Asynchronous):
         members = Membership(ranks, own, say, config.handing.a_fold)
         super().__init__(self._sharded.whole, members, minibatches)
         for shard, part in enumerate(others, 1):
+            peer = self._workers + shard
             with _needed(shard):
-                self.clock.ask(self._workers + shard, shard)
-            self.members.mailbox.listen(self._workers + shard, shard, bodies(part))
+                # It may have lost a worker already, and says so only once.
+                self.clock.ask(peer, shard, partial(members.mailbox.put, peer))
+            self.members.mailbox.listen(peer, shard, bodies(part))
         self._shard = Shard(config.algorithm, own, self._told_by_first, pace, config.shards)
         self._progress: dict[int, _Progress] = {}
         self._given_up: dict[int, dict[int, FrameHeader]] = {}
@@ -123,31 +129,40 @@ class Sharded(Asynchronous):
     # -- the state of all shards -------------------------------------------------------
 
     def _scatter(self) -> None:
-        """Give every shard its slice at first, and later what training has changed."""
+        """Give every shard its slice at first, and later what training has changed.
+
+        A worker's read may overtake them on its own connection: so all wait until they are there.
+        """
         changed = self._sharded.begin()
+        if self._scattered and not changed:
+            return
         for shard, part in enumerate(self._sharded.parts[1:], 1):
             with _needed(shard):
-                if not self._scattered:
-                    send_state(part, shard)
-                elif changed:
-                    send_numbers(part, shard)
+                (send_numbers if self._scattered else send_state)(part, shard)
         self._scattered = True
+        self._wait_for_all(Kind.HELD)
 
     def _gather(self) -> None:
         """Take in every shard's slice."""
-        missing = set(range(1, self._shards))
-        for shard in missing:
+        for shard in range(1, self._shards):
             self._order(shard, FrameHeader(Kind.GATHER))
+        self._wait_for_all(Kind.NUMBERS)  # the last of a state
+        self._sharded.end(self.server.version)
+
+    def _wait_for_all(self, last: Kind) -> None:
+        """Take in what comes, until every other shard has said the last of what is waited for."""
+        missing = set(range(1, self._shards))
         while missing:
             arrival = self.members.mailbox.get()
             shard, header = arrival.sender - self._workers, arrival.header
-            if shard in missing and header and header.kind in (Kind.STATE, Kind.NUMBERS):
-                take_state(self._sharded.parts[shard], header, arrival.body)
-                if header.kind is Kind.NUMBERS:  # the last of a state
-                    missing.remove(shard)
-            else:
+            if shard not in missing or header is None or header.kind not in OF_A_STATE:
                 self._take_in(arrival)
-        self._sharded.end(self.server.version)
+                continue
+            if header.kind is not Kind.HELD:
+                with _needed(shard):
+                    take_state(self._sharded.parts[shard], header, arrival.body)
+            if header.kind is last:
+                missing.remove(shard)
 
     def _order(self, shard: int, header: FrameHeader) -> None:
         with _needed(shard):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from harness.execution.runs.executed import Watch
     from harness.store import Run
 
+SECRET = "LAGBENCH_SECRET"
+"""The environment variable that has the secret of a run's processes."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Server
-from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
 from harness.execution.processes.messages import Address, BodyOf, like, send
 from harness.execution.replay.state import vectors_of
 
@@ -28,10 +28,17 @@ def send_numbers(server: Server, to: Address) -> None:
 
 
 def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
-    """Take over what one message of `send_state` says."""
-    if header.kind is Kind.STATE:
-        list(vectors_of(server).values())[header.step].copy_(body)
+    """Take over what one message of `send_state` says.
+
+    Raises:
+        GarbageReceived: it says nothing of a state.
+    """
+    vectors = list(vectors_of(server).values())
+    if header.kind is Kind.STATE and header.step < len(vectors):
+        vectors[header.step].copy_(body)
         server.version = header.version
+    elif header.kind is not Kind.NUMBERS:
+        raise GarbageReceived(f"{header.kind.name} {header.step} in a state")
     else:
         server.numbers = dict(zip(sorted(server.numbers), map(float, body), strict=True))
 

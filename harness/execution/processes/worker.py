@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -18,14 +14,14 @@ from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.messages import (
     NOTHING,
     SERVER_RANK,
-    Address,
     into,
     ordered,
     receive,
     send,
     talking,
 )
-from harness.execution.processes.pace import Pacing, sleep_until
+from harness.execution.processes.pace import Pacing
+from harness.execution.processes.world import now_s, sleep_until
 from harness.execution.replay.shards import edges
 from harness.execution.runs.config import RunConfig
 
@@ -63,7 +59,7 @@ class Contributor:
         Returns:
             The same header, with when it began and ended and the loss.
         """
-        began, data = time.monotonic(), self._minibatches
+        began, data = now_s(), self._minibatches
         if (header.stage, header.before) != (data.stage, data.before):
             data.begin(header.stage, header.before)
             self._memory.new_pass = True
@@ -77,7 +73,7 @@ class Contributor:
         self._memory.new_pass = False
         loss = losses.sum(dtype=torch.float64).item()
         sleep_until(began + self._at_least_s(header.steps))
-        return replace(header, began_s=began, ended_s=time.monotonic(), loss=loss)
+        return replace(header, began_s=began, ended_s=now_s(), loss=loss)
 
     def _at_least_s(self, steps: int) -> float:
         """How long the next minibatches take at least."""
@@ -85,66 +81,49 @@ class Contributor:
         return sum(self._pace.compute_s(self._worker, n) for n in range(first, self._count))
 
 
-def work(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, server: Address = SERVER_RANK
-) -> None:
+def work(contributor: Contributor) -> None:
     """Contribute until the server says stop: what ranks from 1 do.
 
     Args:
-        config: what is run.
-        corpus: what it is trained on.
-        rank: of this worker.
-        pace: slows it.
-        server: where the server is.
+        contributor: what computes.
 
     Raises:
         ServerGone: its connection closed.
     """
-    contributor = Contributor(config, corpus, rank - 1, pace)
     while True:
-        header, model = ordered(server, FrameHeader, into(contributor.received))
+        header, model = ordered(SERVER_RANK, FrameHeader, into(contributor.received))
         if header.kind is Kind.STOP:
             return
         done = contributor.contribute(header, model)
         with talking():
-            send(replace(done, kind=Kind.DONE), server, contributor.out[0])
+            send(replace(done, kind=Kind.DONE), SERVER_RANK, contributor.out[0])
 
 
-def work_in_shards(
-    config: RunConfig, corpus: Corpus, worker: int, pace: Pacing, shards: Sequence[Address]
-) -> None:
+def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
     """Contribute until the first shard says stop.
 
     Args:
-        config: what is run.
-        corpus: what it is trained on.
+        contributor: what computes.
         worker: which worker this is.
-        pace: slows it.
-        shards: where the shards of the server are.
+        shards: of the server, whose ranks are the first.
 
     Raises:
         ServerGone: a connection closed.
     """
-    contributor = Contributor(config, corpus, worker, pace)
-    slices = edges(contributor.received.numel(), len(shards))
-    reads = [contributor.received[begin:end] for begin, end in slices]
-    pieces = [contributor.out[0, begin:end] for begin, end in slices]
-    first = worker % len(shards)
-    with ThreadPoolExecutor(len(shards)) as at_once:
-        while True:
-            header, _ = ordered(shards[0], FrameHeader, into(NOTHING))
-            if header.kind is Kind.STOP:
-                return
-            with talking():
-                list(at_once.map(_fetch, shards, reads, repeat(header.step)))
-            done = contributor.contribute(header, contributor.received)
-            with talking():
-                for shard in (*range(first, len(shards)), *range(first)):
-                    send(replace(done, kind=Kind.PIECE), shards[shard], pieces[shard])
-                send(replace(done, kind=Kind.PUSHED), shards[0])
-
-
-def _fetch(shard: Address, read: Tensor, step: int) -> None:
-    """Read a shard as it is when it is asked, for a minibatch."""
-    send(FrameHeader(Kind.FETCH, step), shard)
-    receive(shard, FrameHeader, into(read))
+    slices = edges(contributor.received.numel(), shards)
+    first = worker % shards
+    while True:
+        header, _ = ordered(SERVER_RANK, FrameHeader, into(NOTHING))
+        if header.kind is Kind.STOP:
+            return
+        with talking():
+            for shard in range(shards):  # all are asked before the first has answered
+                send(FrameHeader(Kind.FETCH, header.step), shard)
+            for shard, (begin, end) in enumerate(slices):
+                receive(shard, FrameHeader, into(contributor.received[begin:end]))
+        done = contributor.contribute(header, contributor.received)
+        with talking():
+            for shard in (*range(first, shards), *range(first)):
+                begin, end = slices[shard]
+                send(replace(done, kind=Kind.PIECE), shard, contributor.out[0, begin:end])
+            send(replace(done, kind=Kind.PUSHED), SERVER_RANK)

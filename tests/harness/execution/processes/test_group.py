@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,13 +17,20 @@ import pytest
 from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
 from harness.execution.processes import group as rendezvous
-from harness.execution.processes import rejoining
+from harness.execution.processes import lines, rejoining
 from harness.execution.processes.command import serve
-from harness.execution.processes.group import DONE, agree, begin, begun, dismiss
+from harness.execution.processes.group import agree, begin, begun
+from harness.execution.processes.headers import FrameHeader, Kind
+from harness.execution.processes.lines import HEADER_BYTES, Line
+from harness.execution.processes.messages import line_to, packed, unpacked
 from harness.execution.processes.rejoining import comes_late
+from harness.execution.processes.sockets import Socket
+from harness.execution.processes.world import Machine, living_in
 from harness.train import NEEDED, _kept_up, _start, main, parser
 from tests.run_files import OUTER_LOOP, ROUNDS, written
 
+worlds_of = threading.local()
+"""Of each thread of a test, in which world it is."""
 STARTED = """
 cd "$0"
 [ "$1" = 0 ] || { echo "$1" >> started; exit 1; }
@@ -48,23 +55,6 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         os.close(int(unserved))
 
 
-def test_a_server_that_ended_before_its_run_began_is_not_waited_for(port, monkeypatch):
-    os.close(int(os.environ.pop(rendezvous.LISTENING)))
-    monkeypatch.setattr(rendezvous, "HEARD_WITHIN", timedelta(seconds=1))
-    told: list[BaseException] = []
-
-    def listen():
-        try:
-            begun()
-        except RuntimeError as error:
-            told.append(error)
-
-    worker = threading.Thread(target=listen, daemon=True)
-    worker.start()
-    worker.join(30.0)
-    assert told, "it still waits"
-
-
 def test_the_store_listens_where_it_was_told_to_and_nowhere_else(port: int) -> None:
     store = rendezvous._served()
     socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
@@ -74,30 +64,61 @@ def test_the_store_listens_where_it_was_told_to_and_nowhere_else(port: int) -> N
     assert rendezvous.connected().get("key") == b"value"
 
 
-def test_workers_hear_which_run_begins_and_refuse_another(port: int) -> None:
+@pytest.fixture
+def worker(port: int) -> Iterator[Machine]:
+    """The world of rank 1, to which that of this test, rank 0, has a line."""
+    ours, theirs = Machine(), Machine()
+    here, there = socket.socketpair()
+    ours.lines[1], theirs.lines[0] = Line(Socket(here)), Line(Socket(there))
+    with living_in(ours):
+        yield theirs
+
+
+def test_workers_hear_which_run_begins_and_refuse_another(port: int, worker: Machine) -> None:
     store = rendezvous._served()
     begin("a1b2")
-    assert begun() == "a1b2"
-    agree("a1b2", begun(), Path("run.toml"))
+    with living_in(worker):
+        assert begun() == "a1b2"
+        assert begun(late=True) == "a1b2"
+    agree("a1b2", "a1b2", Path("run.toml"))
     with pytest.raises(UserError, match="run c3d4 is not allowed; allowed: a1b2"):
-        agree(begun(), "c3d4", Path("run.toml"))
+        agree("a1b2", "c3d4", Path("run.toml"))
     assert store.check(["lagbench/0/begun"])
 
 
-def test_a_store_with_nothing_to_do_ends_when_everybody_has_heard(
+@pytest.mark.parametrize("says", ["nothing", "garbage"])
+def test_a_server_that_ended_before_its_run_began_is_not_waited_for(
+    worker: Machine, says: str
+) -> None:
+    if says == "garbage":
+        line_to(1).send(bytes(HEADER_BYTES))
+    line_to(1).end()
+    with living_in(worker), pytest.raises(RuntimeError):
+        begun()
+
+
+def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = rendezvous._served()
-    heard: list[str] = []
-    worker = threading.Thread(target=lambda: heard.append(begun()), daemon=True)
-    worker.start()
-    dismiss(2)
-    assert store.check(["lagbench/0/begun/1"])
-    worker.join(20.0)
-    assert heard == [DONE]
-    monkeypatch.setattr(rendezvous, "HEARD_WITHIN", timedelta(seconds=0.1))
-    dismiss(3)  # the other one has died: nobody waits for it for long
-    assert not store.check(["lagbench/0/begun/2"])
+    worlds = [Machine() for _ in range(3)]
+
+    def meet(rank: int) -> None:
+        worlds_of.place = worlds[rank]
+        rendezvous._meet(store if rank == 0 else rendezvous.connected(), rank, 3)
+
+    monkeypatch.setattr(rendezvous, "world", lambda: worlds_of.place)
+    monkeypatch.setattr(lines, "world", lambda: worlds_of.place)
+    with ThreadPoolExecutor(3) as together:
+        list(together.map(meet, range(3)))
+    for rank, place in enumerate(worlds):
+        assert sorted(place.lines) == [other for other in range(3) if other != rank]
+        for other, line in place.lines.items():
+            line.send(packed(FrameHeader(Kind.DONE, 10 * rank + other)))
+    for rank, place in enumerate(worlds):
+        for other, line in place.lines.items():
+            header, _ = unpacked(line.header(), FrameHeader)
+            assert header.step == 10 * other + rank
 
 
 @pytest.mark.parametrize(("name", "value"), [("MASTER_PORT", "abc"), ("RANK", "x")])

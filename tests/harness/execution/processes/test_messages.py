@@ -16,15 +16,9 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
 from harness.execution.processes import membership, pace, server, shards
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.lines import CLOSED
 from harness.execution.processes.membership import NoWorkersLeft
-from harness.execution.processes.messages import (
-    CLOSED,
-    Arrival,
-    Mailbox,
-    Peer,
-    ServerGone,
-    talking,
-)
+from harness.execution.processes.messages import Arrival, Mailbox, ServerGone, talking
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.rounds import Rounds
 from harness.execution.processes.server import Distributed
@@ -33,6 +27,7 @@ from harness.execution.processes.shards import Sharded, ShardGone
 from harness.execution.runs.config import RunConfig
 from harness.simulator import Averaging
 
+NOBODY: Any = SimpleNamespace(send=lambda words, body: None, end=lambda: None)
 NET = Dnn(Layout((9, 6, 5)))
 SIZE = NET.layout.parameters
 GONE_AND_BACK = [
@@ -45,7 +40,7 @@ GONE_AND_BACK_OF_SHARDS = ["worker 0 is gone; 2 left", "worker 0 is back; 3 at w
 @pytest.fixture
 def config(configure: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """Of three workers nobody has to be there for."""
-    monkeypatch.setattr(pace, "clock_offset", lambda address, question: 0.0)
+    monkeypatch.setattr(pace, "clock_offset", lambda *told: 0.0)
     for module in (membership, server, shards):
         monkeypatch.setattr(module, "send", lambda header, address, body=None: None)
     monkeypatch.setattr(Mailbox, "listen", lambda self, sender, source, body_of: None)
@@ -69,7 +64,7 @@ class Talk:
     def says(self, worker: int, header: FrameHeader | None) -> None:
         """A message of a worker comes in, or its connection closes."""
         body, trouble = torch.ones(SIZE), "" if header else CLOSED
-        self.server.members.mailbox._arrivals.put(Arrival(worker, header, body, trouble))
+        self.server.members.mailbox.put(worker, header, trouble, body)
 
     def works(self, *done: tuple[int, int]) -> Any:
         """Workers hand in minibatches; the timeline of their folds."""
@@ -103,7 +98,7 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
     talk.says(0, None)
     talk.works((1, 1), (2, 2), (1, 0))
     assert talk.server.members.is_gone(0)
-    talk.server.members.enter(0, Peer(None, 1))
+    talk.server.members.enter(0, NOBODY)
     assert not talk.server.members.is_gone(0)  # so a second one is not admitted
     talk.says(0, FrameHeader(Kind.BACK))
     timeline = talk.works((2, 3), (1, 4), (0, 5))
@@ -117,9 +112,7 @@ def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -
 
     def pieces(worker: int, *steps: int) -> None:
         for step in steps:
-            shard.hear(
-                worker, FrameHeader(Kind.PIECE, step, rate=1.0), torch.ones(4), Peer(None, 1)
-            )
+            shard.hear(worker, FrameHeader(Kind.PIECE, step, rate=1.0), torch.ones(4), NOBODY)
             while shard.due_s < float("inf"):
                 shard.go_on()
 
@@ -149,7 +142,7 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
     assert not sharded.members.is_gone(0)  # the other shard has not given it up yet
     sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), body, ""))
     assert sharded.members.is_gone(0)
-    sharded.members.enter(0, Peer(None, 2))
+    sharded.members.enter(0, NOBODY)
     assert not sharded.members.is_gone(0)
     for _ in range(2):
         sharded._take_in(Arrival(0, FrameHeader(Kind.BACK), body, ""))
@@ -166,7 +159,7 @@ def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> Non
 def dead(rank: int) -> Callable[..., float]:
     """What asks for clocks, where one rank has died before it was asked."""
 
-    def clock_offset(address: int, question: object) -> float:
+    def clock_offset(address: int, *told: object) -> float:
         if address == rank:
             raise RuntimeError("connection closed")
         return 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,113 +13,120 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from harness.errors import UserError
 from harness.execution.processes import rejoining
+from harness.execution.processes.group import OPEN, attempt
 from harness.execution.processes.headers import FrameHeader, Kind
-from harness.execution.processes.messages import (
-    HEAD,
-    Mailbox,
-    Peer,
-    ServerGone,
-    into,
-    packed,
-    receive,
-    send,
-)
+from harness.execution.processes.lines import CLOSED, Line
+from harness.execution.processes.messages import Mailbox, ServerGone, into, receive, send
 from harness.execution.processes.rejoining import Admission, admission_to, come_back, comes_late
+from harness.execution.processes.sockets import Introduced, Socket, listen
+from harness.execution.processes.world import Machine, living_in
+
+Entered = queue.Queue[tuple[int, Line]]
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
-    """That of a first group, as the environment of rank 2 names it."""
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
+    """That of a group, as the environment of rank 2 names it, which is in a world of its own."""
     made = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(made.port)}
     for name, value in {**named, "RANK": "2", "WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    return made
+    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
+    with living_in(Machine()):
+        yield made
 
 
-def test_who_comes_back_and_the_shards_hear_each_other_in_a_group_of_their_own(
-    store: TCPStore,
-) -> None:
-    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
-    absent = [True]
-    for shard in (1, 0):
-        Admission(shard, 2).open(lambda *who: entered.put(who), lambda worker: absent[0])
-    shards = come_back(3, 2)
-    peers = dict(entered.get(timeout=20.0) for _ in shards)
-    assert list(peers) == [1]  # rank 3 of two shards and their workers is worker 1
-    mailbox = Mailbox(FrameHeader)
-    mailbox.listen(1, peers[1], into(torch.zeros(4)))
-    which = next(s for s in shards if s.rank == peers[1].group.rank())
-    send(FrameHeader(Kind.DONE, 7), which, torch.arange(4.0))
-    arrival = mailbox.get()
-    assert (arrival.sender, arrival.header) == (1, FrameHeader(Kind.DONE, 7))
-    assert arrival.body.tolist() == [0.0, 1.0, 2.0, 3.0]
-    body = torch.zeros(4)
-    with ThreadPoolExecutor(1) as aside:
-        hears = aside.submit(receive, which, FrameHeader, into(body))
-        send(FrameHeader(Kind.WORK, 8), peers[1], torch.ones(4))
-        assert hears.result()[0].step == 8
-    assert body.tolist() == [1.0] * 4
+def shard(store: TCPStore, which: int, shards: int, is_gone=lambda worker: True) -> Entered:
+    """A shard that admits workers, in a world of its own; who has entered."""
+    entered: Entered = queue.Queue()
+    place = Machine()
+
+    def comes(who: Introduced, connection: Socket) -> None:
+        assert who.late
+        with (came := place.came_late()):
+            place.late.append((who.rank, Line(connection)))
+            came.notify_all()
+
+    with living_in(place):
+        host, port = listen("127.0.0.1", which, comes)
+        store.set(attempt(f"at/{which}"), f"{host} {port}")
+        Admission(shards).open(lambda *who: entered.put(who), is_gone)
+    return entered
+
+
+def test_who_comes_back_and_the_shards_hear_each_other(store: TCPStore) -> None:
+    doors = [shard(store, which, 2) for which in (0, 1)]
+    come_back(3, 2)
+    for which, door in enumerate(doors):
+        worker, line = door.get(timeout=20.0)
+        assert worker == 1  # rank 3 of two shards and their workers is worker 1
+        mailbox = Mailbox(FrameHeader)
+        mailbox.listen(1, line, into(torch.zeros(4)))
+        send(FrameHeader(Kind.DONE, 7), which, torch.arange(4.0))
+        arrival = mailbox.get()
+        assert (arrival.sender, arrival.header) == (1, FrameHeader(Kind.DONE, 7))
+        assert arrival.body.tolist() == [0.0, 1.0, 2.0, 3.0]
+        send(FrameHeader(Kind.WORK, 8), line, torch.ones(4))
+        body = torch.zeros(4)
+        assert receive(which, FrameHeader, into(body))[0].step == 8
+        assert body.tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_a_body_of_another_size_is_garbage_and_not_the_end_of_the_process(
+def test_a_body_of_another_size_is_garbage_and_ends_the_line_alone(
     store: TCPStore, count: int
 ) -> None:
-    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
-    Admission(0, 1).open(lambda *who: entered.put(who))
-    (server,) = come_back(1, 1)
-    _, peer = entered.get(timeout=20.0)
+    door = shard(store, 0, 1)
+    come_back(1, 1)
+    _, line = door.get(timeout=20.0)
     mailbox, kept = Mailbox(FrameHeader), torch.zeros(4)
-    mailbox.listen(0, peer, into(kept))
-    server.group.send([packed(FrameHeader(Kind.DONE), torch.ones(count))], server.rank, HEAD).wait()
+    mailbox.listen(0, line, into(kept))
+    with suppress(RuntimeError):  # it may be at its end before all is sent
+        send(FrameHeader(Kind.DONE), 0, torch.ones(count))
     arrival = mailbox.get()
     assert arrival.header is None
     assert arrival.trouble == f"sent garbage: DONE with {4 * count} bytes, where 16 are due"
     assert kept.tolist() == [0.0] * 4
+    with pytest.raises(RuntimeError, match=CLOSED):
+        receive(0, FrameHeader, into(kept))
 
 
-def test_the_number_of_a_worker_that_lives_is_not_let_in(
-    store: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
-    entered: list[object] = []
-    Admission(0, 1).open(lambda *who: entered.append(who), lambda worker: False)
+def test_the_number_of_a_worker_that_lives_is_not_let_in_and_the_next_is(store: TCPStore) -> None:
+    door = shard(store, 0, 1, lambda worker: worker == 0)
     with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
         come_back(2, 1)
-    assert not entered
+    with pytest.raises(UserError, match="worker 98 is not allowed"):
+        come_back(99, 1)
+    come_back(1, 1)
+    assert door.get(timeout=20.0)[0] == 0
+    assert door.empty()
 
 
-def test_what_is_no_number_is_not_admitted_and_the_next_worker_is(
-    store: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
-    entered: queue.Queue[tuple[int, Peer]] = queue.Queue()
-    Admission(0, 1).open(lambda *who: entered.put(who), lambda worker: worker == 1)
-    store.set(f"lagbench/{store.add(rejoining.TICKETS, 1)}/worker", "a stranger")
-    come_back(2, 1)
-    assert entered.get(timeout=20.0)[0] == 1
-    assert entered.empty()
-
-
-def test_a_worker_that_comes_back_while_it_enters_waits_and_is_not_admitted_twice(
-    store: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rejoining, "NOTICED_S", 0.1)
+def test_a_worker_that_comes_back_while_it_enters_is_not_admitted_twice(store: TCPStore) -> None:
     entering, go_on = threading.Event(), threading.Event()
+    gone = {1}
 
-    def enters(worker: int, peer: Peer) -> None:
+    def is_gone(worker: int) -> bool:
+        return worker in gone
+
+    door = shard(store, 0, 1, is_gone)
+    original = door.put
+
+    def enters(who: tuple[int, Line]) -> None:
+        gone.discard(who[0])
         entering.set()
         go_on.wait(20.0)
+        original(who)
 
-    Admission(0, 1).open(enters)
+    door.put = enters  # type: ignore[method-assign, assignment]
     come_back(2, 1)
     assert entering.wait(20.0)
+    threading.Timer(0.3, go_on.set).start()
     with pytest.raises(UserError, match="worker 1 is not allowed"):
         come_back(2, 1)
-    go_on.set()
-    assert store.get("lagbench/1/answer").decode() == rejoining.YES
+    assert door.get(timeout=20.0)[0] == 1
+    assert door.empty()
 
 
 def test_who_comes_back_to_a_server_that_is_gone_hears_so(
@@ -136,7 +144,7 @@ def test_nobody_comes_late_under_torchrun_or_without_a_group(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not comes_late()
-    store.set(rejoining.OPEN, "yes")
+    store.set(OPEN, "yes")
     assert comes_late()
     with monkeypatch.context() as patch:
         patch.setenv("RANK", "0")
@@ -144,6 +152,6 @@ def test_nobody_comes_late_under_torchrun_or_without_a_group(
     with monkeypatch.context() as patch:
         patch.setenv("TORCHELASTIC_RUN_ID", "x")
         assert not comes_late()
-        assert admission_to(0, 1) is None
+        assert admission_to(1) is None
     monkeypatch.delenv("MASTER_PORT")
     assert not comes_late()

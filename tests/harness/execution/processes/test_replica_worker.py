@@ -11,36 +11,16 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.execution.processes import messages, replica
+from harness.execution.processes import messages
 from harness.execution.processes import replica_worker as module
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
-from harness.execution.processes.messages import CLOSED, NOTHING, ServerGone
+from harness.execution.processes.lines import CLOSED
+from harness.execution.processes.messages import NOTHING, ServerGone
 from harness.execution.processes.pace import Pacing
-from harness.execution.processes.replica import kept_waiting, sign_of
+from harness.execution.processes.replica import sign_of
 from harness.execution.training.setup import Setup
 
 Conversation = Callable[[list[SequenceHeader], Exception], list[SequenceHeader]]
-
-
-def test_while_a_server_is_not_ready_it_says_so_to_everybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    signs: list[tuple[Kind, int]] = []
-
-    def send(header: SequenceHeader, rank: int) -> None:
-        if rank == 2:
-            raise RuntimeError
-        signs.append((header.kind, rank))
-
-    monkeypatch.setattr(replica, "send", send)
-    monkeypatch.setattr(replica, "SIGN_EVERY_S", 0.001)
-    with kept_waiting(2):
-        while len(signs) < 6:
-            time.sleep(0.001)
-    given = len(signs)
-    assert signs[:6] == [(Kind.WAIT, rank) for rank in (1, 3, 4)] * 2
-    time.sleep(0.01)
-    assert len(signs) == given
 
 
 @pytest.fixture
@@ -62,10 +42,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Conversation:
     return sends
 
 
-def test_signs_of_life_are_not_answered_and_questions_for_the_time_are(
+def test_questions_for_the_time_are_answered_on_the_way_to_an_order(
     server: Conversation,
 ) -> None:
-    asked = [Kind.WAIT, Kind.CLOCK, Kind.WAIT, Kind.CLOCK, Kind.START]
+    asked = [Kind.CLOCK, Kind.CLOCK, Kind.START]
     answers = server([SequenceHeader(kind) for kind in asked], RuntimeError())
     header, _ = messages.ordered(0, SequenceHeader, messages.into(NOTHING))
     assert header.kind is Kind.START

@@ -14,8 +14,9 @@ from torch import Tensor
 from harness.execution.processes import pace
 from harness.execution.processes import replicas as module
 from harness.execution.processes.headers import Kind, SequenceHeader
+from harness.execution.processes.lines import CLOSED
 from harness.execution.processes.membership import NoWorkersLeft
-from harness.execution.processes.messages import CLOSED, Arrival
+from harness.execution.processes.messages import Arrival
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.replica import decoder_rank, trainer_rank
 from harness.execution.processes.replicas import Replicas
@@ -90,7 +91,7 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
         config = sequence(**{"replicas": 2, "passes": 1, **choices})
         script, told = Script(), list[str]()
         script.dead.update(dead)
-        monkeypatch.setattr(pace, "clock_offset", lambda rank, question: 0.0)
+        monkeypatch.setattr(pace, "clock_offset", lambda *told: 0.0)
         monkeypatch.setattr(module, "send", script.send)
         monkeypatch.setattr(module, "Mailbox", lambda of: script)
         initial = torch.zeros(config.start.network(corpus).layout.parameters)

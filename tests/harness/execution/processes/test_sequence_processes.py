@@ -31,11 +31,9 @@ FETCH_S = 0.5
 CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
 OFTEN = """
 import math, os, sys
-import torch.distributed as dist
-from harness.execution.processes import replica, sequence_command
+from harness.execution.processes import command, sequence_command
 from harness.execution.training import loop
 from harness.train import main
-replica.SIGN_EVERY_S = 0.05
 words = sys.argv[1:]
 class Often(sequence_command.Replicas):
     def __init__(self, *parts):
@@ -47,9 +45,9 @@ def dies(*told, **asked):
 {special}
 os._exit(main(words))
 """
-"""The program, with a checkpoint after every step of sequence training, and many signs of life."""
+"""The program, with a checkpoint after every step of sequence training."""
 SPECIAL = {
-    "joined": "dist.barrier = dies",
+    "joined": "command.begun = dies",
     "of another seed": "words += ['--seed', '5']",
     "loading": "sequence_command.load_run = dies",
 }
@@ -226,13 +224,13 @@ def test_a_trainer_of_another_seed_is_refused_and_contributes_nothing(
     assert not any("Traceback" in each for each in told)
 
 
-def test_a_process_that_dies_before_the_run_begins_ends_it_in_one_line(
+def test_a_process_that_dies_before_the_run_begins_costs_its_replica_and_the_last_one_the_run(
     tmp_path: Path, group: Launch
 ) -> None:
     running = group(asked_for(tmp_path, 0.001, replicas=1), 3, "joined", 2)
     codes, told = running.ended()
     assert codes == [3, 3, 9], told
-    assert told[0].splitlines()[-1].startswith("error: a process died before the run began; the")
+    assert told[0].splitlines()[-1].startswith("error: no replica is left; the")
     assert "Traceback" not in told[0] + told[1]
 
 

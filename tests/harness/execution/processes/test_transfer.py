@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import threading
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from harness.execution.processes.headers import (
@@ -23,12 +20,11 @@ from harness.execution.processes.headers import (
     Kind,
     SequenceHeader,
 )
+from harness.execution.processes.lines import CLOSED, Line
 from harness.execution.processes.messages import (
-    BODY,
-    HEAD,
     BodyOf,
     Mailbox,
-    Peer,
+    bytes_of,
     into,
     packed,
     receive,
@@ -36,8 +32,8 @@ from harness.execution.processes.messages import (
     unpacked,
 )
 from harness.execution.processes.replica_worker import PartnerGone, Room, frames_of
+from harness.execution.processes.sockets import Socket
 
-PATIENCE = timedelta(seconds=20)
 DONE = FrameHeader(
     Kind.DONE, 7, 1, 2, 2**62, 4, 3, 8, 0.25, math.inf, version=9, began_s=1.5, ended_s=2.5
 )
@@ -81,27 +77,18 @@ def test_a_value_is_no_number_where_an_utterance_has_a_trouble_and_only_there() 
 
 
 @pytest.fixture
-def pair() -> tuple[Peer, Peer]:
+def pair() -> tuple[Line, Line]:
     """Two ends of a connection: where the first sends to, and the second."""
-    store = dist.HashStore()
-    with ThreadPoolExecutor(2) as both:
-        ours, theirs = both.map(lambda r: dist.ProcessGroupGloo(store, r, 2, PATIENCE), (0, 1))
-    return Peer(ours, 1), Peer(theirs, 0)
+    ours, theirs = socket.socketpair()
+    return Line(Socket(ours)), Line(Socket(theirs))
 
 
-def sent(peer: Peer, words: Tensor, body: Tensor | None = None) -> None:
-    """Send without waiting for anybody to listen."""
-
-    def go() -> None:
-        with suppress(RuntimeError):  # nobody wanted it
-            peer.group.send([words], peer.rank, HEAD).wait()
-            if body is not None:
-                peer.group.send([body], peer.rank, BODY).wait()
-
-    threading.Thread(target=go, daemon=True).start()
+def sent(line: Line, words: bytes, body: Tensor | None = None) -> None:
+    """Send what may be no message of ours."""
+    line.send(words, None if body is None else bytes_of(body))
 
 
-def test_a_message_arrives_with_its_tensor(pair: tuple[Peer, Peer]) -> None:
+def test_a_message_arrives_with_its_tensor(pair: tuple[Line, Line]) -> None:
     ours, theirs = pair
     gradient = torch.rand(5)
     with ThreadPoolExecutor(1) as aside:
@@ -125,7 +112,7 @@ def test_a_message_arrives_with_its_tensor(pair: tuple[Peer, Peer]) -> None:
     ids=["larger", "smaller", "none", "unexpected", "other width", "endless"],
 )
 def test_a_tensor_of_another_size_is_not_received(
-    pair: tuple[Peer, Peer],
+    pair: tuple[Line, Line],
     header: SequenceHeader,
     floats: int,
     body_of: BodyOf[SequenceHeader],
@@ -143,7 +130,7 @@ INFINITE = packed(SequenceHeader(Kind.ROOM, read_s=math.inf))
     "words", [INFINITE, packed(SequenceHeader(Kind.STOP))], ids=["infinite", "another kind"]
 )
 def test_a_decoder_that_waits_for_room_hears_of_garbage(
-    pair: tuple[Peer, Peer], words: Tensor
+    pair: tuple[Line, Line], words: bytes
 ) -> None:
     room = Room(1, pair[0])
     room.take()
@@ -161,7 +148,7 @@ def test_a_decoder_that_waits_for_room_hears_of_garbage(
     ids=["infinite", "unforeseen"],
 )
 def test_whoever_listens_says_why_it_stops(
-    pair: tuple[Peer, Peer], words: Tensor, trouble: str
+    pair: tuple[Line, Line], words: bytes, trouble: str
 ) -> None:
     def unforeseen(header: SequenceHeader) -> Tensor:
         raise KeyError(header.entering)
@@ -174,11 +161,10 @@ def test_whoever_listens_says_why_it_stops(
     assert arrival.trouble.startswith(trouble)
 
 
-def test_a_connection_that_was_replaced_ends_in_silence(pair: tuple[Peer, Peer]) -> None:
+def test_a_connection_that_was_replaced_ends_in_silence(pair: tuple[Line, Line]) -> None:
     mailbox = Mailbox(FrameHeader)
     mailbox.listen(1, pair[0], into(torch.empty(1)))
-    mailbox.listen(1, Peer(pair[0].group, 1), into(torch.empty(1)))
-    for _ in range(2):
-        sent(pair[1], INFINITE)
-    assert "garbage" in mailbox.get().trouble
+    mailbox.listen(1, pair[1], into(torch.empty(1)))
+    pair[0].end()
+    assert mailbox.get().trouble == CLOSED
     assert mailbox.get_before(time.monotonic() + 0.2) is None

@@ -1,0 +1,134 @@
+"""Connections over TCP: who is let in, and how silence is noticed."""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import socket
+import struct
+import threading
+
+import pytest
+import torch
+
+from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
+from harness.execution.processes.lines import HEADER_BYTES, SILENT, Line, PeerGone
+from harness.execution.processes.messages import into, receive, send
+from harness.execution.processes.sockets import Introduced, Socket, Stranger, connect, listen
+from harness.execution.processes.telling import SECRET
+
+Door = tuple[tuple[str, int], "queue.Queue[Introduced]"]
+SECRET_OF_ALL = b"ours"
+WHO = Introduced(3, 0, late=False)
+"""Rank 3 wants rank 0."""
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    """Where rank 0 listens, whose processes share a secret, and who has come in."""
+    monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
+    came: queue.Queue[Introduced] = queue.Queue()
+    return listen("127.0.0.1", 0, lambda who, connection: came.put(who)), came
+
+
+def knock(
+    where: tuple[str, int], secret: bytes, wants: int = 0, word: bytes = b"lagbench"
+) -> tuple[bytes, bytes]:
+    """What an acceptor answers, written after the documents alone; and what it was told."""
+    with socket.create_connection(where, 20.0) as knocks:
+        theirs, ours = knocks.recv(32), bytes(32)
+        said = ours + struct.pack("<8sqqq", word, 3, wants, 0)
+        told = said + hmac.digest(secret, b"connects" + theirs + said, "sha256")
+        knocks.sendall(told)
+        return knocks.recv(32), told
+
+
+def test_who_knows_the_secret_comes_in(door: Door) -> None:
+    where, came = door
+    connect(where, WHO)
+    assert came.get(timeout=20.0) == WHO
+    assert len(knock(where, SECRET_OF_ALL)[0]) == 32
+    assert came.get(timeout=20.0) == WHO
+
+
+def test_who_does_not_know_it_or_wants_somebody_else_is_hung_up_on(door: Door) -> None:
+    where, came = door
+    assert knock(where, b"another")[0] == b""
+    assert knock(where, b"")[0] == b""
+    assert knock(where, SECRET_OF_ALL, wants=1)[0] == b""
+    assert knock(where, SECRET_OF_ALL, word=b"somebody")[0] == b""
+    assert came.empty()
+
+
+def test_an_introduction_cannot_be_played_again(door: Door) -> None:
+    where, came = door
+    _, told = knock(where, SECRET_OF_ALL)
+    came.get(timeout=20.0)
+    with socket.create_connection(where, 20.0) as knocks:
+        knocks.recv(32)
+        knocks.sendall(told)
+        assert knocks.recv(32) == b""
+    assert came.empty()
+
+
+def test_who_answers_without_the_secret_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connected, _ = listening.accept()
+            connected.sendall(bytes(32))
+            connected.recv(1000)
+            connected.sendall(bytes(32))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(Stranger, match=SECRET):
+            connect(listening.getsockname(), WHO)
+
+
+def test_a_door_is_at_one_address_and_no_other(door: Door) -> None:
+    (_, port), _ = door
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5.0)
+
+
+def pair(patience_s: float = 20.0) -> tuple[Line, Line]:
+    ours, theirs = socket.socketpair()
+    return Line(Socket(ours, patience_s)), Line(Socket(theirs, patience_s))
+
+
+def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() -> None:
+    ours, theirs = pair(0.3)
+    with pytest.raises(PeerGone, match=SILENT):
+        ours.header()
+    ours, theirs = pair(0.3)
+    ended = threading.Event()
+
+    def beats() -> None:
+        for _ in range(8):
+            ended.wait(0.1)
+            theirs.beat()
+        send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
+
+    threading.Thread(target=beats, daemon=True).start()
+    header, body = receive(ours, FrameHeader, into(torch.zeros(3)))
+    assert (header.step, body.tolist()) == (7, [1.0] * 3)
+
+
+def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
+    ours, _ = kept = pair(0.3)
+    with pytest.raises(PeerGone, match=SILENT):
+        send(FrameHeader(Kind.WORK), ours, torch.zeros(4_000_000))
+    ours.beat()  # to nobody
+    del kept
+
+
+@pytest.mark.parametrize("size", [1, 16, HEADER_BYTES - 1, HEADER_BYTES + 17])
+def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_process(
+    size: int,
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"\7" * size)
+    theirs.close()
+    with pytest.raises((GarbageReceived, PeerGone)):
+        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
