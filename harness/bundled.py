@@ -12,7 +12,7 @@ from typing import Literal
 from harness.errors import UserError, unknown
 from harness.spec import load_toml
 
-__all__ = ["bundled", "cluster_file", "listed", "run_file"]
+__all__ = ["Kind", "bundled", "cluster_file", "listed", "run_file"]
 
 Kind = Literal["cluster", "run"]
 COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}

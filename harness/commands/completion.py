@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, cast
 
-from harness.bundled import bundled, cluster_file, run_file
+from harness.bundled import Kind, bundled, cluster_file, run_file
 from harness.errors import EXIT_DONE, UserError
 
 __all__ = ["configure", "run"]
 
 SHELLS = ("bash", "zsh", "tcsh")
-NAMED = {cluster_file: "cluster", run_file: "run"}
+NAMED: dict[Any, Kind] = {cluster_file: "cluster", run_file: "run"}
 BASH = '_lagbench_{kind}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 ZSH = "_lagbench_{kind}() {{ _alternative '{kind}s:{kind}:({names})' 'files:file:_files' }}\n"
 PREAMBLE = {"bash": BASH, "zsh": ZSH}
@@ -38,11 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     parser = parser_of(None, every=True)
     _mark(parser)
-    kinds = {kind: " ".join(bundled(kind)) for kind in ("cluster", "run")}
-    own = "".join(
-        PREAMBLE.get(arguments.shell, "").format(kind=k, names=v) for k, v in kinds.items()
+    own = PREAMBLE.get(arguments.shell, "")
+    told = [own.format(kind=kind, names=" ".join(bundled(kind))) for kind in NAMED.values()]
+    # it is said to be a text and taken by shell
+    print(
+        shtab.complete(
+            parser, arguments.shell, preamble=cast(str, {arguments.shell: "".join(told)})
+        )
     )
-    print(shtab.complete(parser, arguments.shell, preamble={arguments.shell: own}))
     return EXIT_DONE
 
 
@@ -50,11 +53,12 @@ def _mark(parser: argparse.ArgumentParser) -> None:
     """Tell shtab which arguments are files, and which may be names of what comes along."""
     actions: list[Any] = vars(parser)["_actions"]  # argparse has no other way to ask
     for action in actions:
-        if isinstance(action.choices, dict):
-            for inner in action.choices.values():
+        choices: Any = action.choices
+        if isinstance(choices, dict):
+            for inner in cast(dict[str, argparse.ArgumentParser], choices).values():
                 _mark(inner)
         elif action.type in NAMED:
             name = f"_lagbench_{NAMED[action.type]}"
             action.complete = dict.fromkeys(PREAMBLE, name)
-        elif action.nargs != 0 and action.choices is None and action.type not in (int, float):
+        elif action.nargs != 0 and choices is None and action.type not in (int, float):
             action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}

@@ -13,18 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.execution.jobs.grid import Report
+from harness.execution.jobs.left import ENOUGH, Estimate
 from harness.execution.runs.executed import Progress
 
 PLAIN_EVERY_S = 10.0
+WORTH_TELLING_S = 10.0
+"""Work that took less is not summed up."""
 
 
-def remaining_s(report: Report, elapsed_s: float, already: int) -> float | None:
-    """Seconds left if the rest goes as what was done since the start; None before anything was."""
-    if report.total is None:
-        return None
-    done = report.finished - already + sum(p.done / p.passes for p in report.running.values())
-    left = report.total - already - done
-    return max(0.0, elapsed_s * left / done) if done > 0.05 else None
+def remaining(report: Report, elapsed_s: float) -> Estimate | None:
+    """What the rest takes; of a single run, if it goes on as it began."""
+    if report.left is not None or report.total != 1:
+        return report.left
+    done = sum(p.done / p.passes for p in report.running.values())
+    return Estimate(elapsed_s * (1.0 - done) / done, True) if done > ENOUGH else None
 
 
 @dataclass
@@ -36,10 +38,11 @@ class Display:
     """
 
     names: dict[str, str]
-    _started: float = field(default_factory=time.monotonic)
+    _started: float = field(default_factory=lambda: time.monotonic())
     _last: float = 0.0
     _already: int | None = None
     _live: Live | None = None
+    _report: Report | None = None
 
     def __enter__(self) -> Display:
         console = Console(stderr=True)
@@ -48,16 +51,22 @@ class Display:
             self._live.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._live:
             self._live.__exit__(None, None, None)
+        report, elapsed_s = self._report, time.monotonic() - self._started
+        if kind is not None or report is None or elapsed_s < WORTH_TELLING_S:
+            return
+        if report.total is not None:
+            print(_summary(report, self._already or 0, elapsed_s), file=sys.stderr)
 
     def show(self, report: Report) -> None:
         """Bring the display up to date."""
         now = time.monotonic()
         if self._already is None:
             self._already = report.finished
-        left = remaining_s(report, now - self._started, self._already)
+        self._report = report
+        left = remaining(report, now - self._started)
         if self._live:
             self._live.update(Group(Text(_head(report, left)), self._table(report)))
         elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
@@ -88,11 +97,19 @@ def _wrong(p: Progress) -> str:
     return f"{p.frame_error:.1%}" if 0.0 <= p.frame_error <= 1.0 else f"{p.frame_error:.4g}"
 
 
-def _head(report: Report, left: float | None) -> str:
-    time_left = "" if left is None else f", about {_duration(left)} left"
+def _head(report: Report, left: Estimate | None) -> str:
+    about = "" if left is None else "about" if left.whole else "more than"
+    time_left = "" if left is None else f", {about} {_duration(left.seconds)} left"
     compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
     done = f"{report.finished}" if report.total is None else f"{report.finished} of {report.total}"
     return f"[{done} runs finished{time_left}{compiling}]"
+
+
+def _summary(report: Report, already: int, elapsed_s: float) -> str:
+    """What was done, in how long; it stays on the screen."""
+    made = report.finished - already if report.total != 1 else 1
+    found = f", {already} finished before" if already and report.total != 1 else ""
+    return f"{made} run{'' if made == 1 else 's'} in {_duration(elapsed_s)}{found}"
 
 
 def _duration(seconds: float) -> str:

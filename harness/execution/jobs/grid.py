@@ -22,6 +22,7 @@ import torch
 from harness import forked
 from harness.errors import UserError, refused_by_machine
 from harness.execution.jobs import submitted
+from harness.execution.jobs.left import Estimate, Left, kind_of
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
@@ -44,14 +45,15 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
 class Report:
     """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is.
 
-    ``compiling`` is the kernel that a process compiles, if one does. A search does not know its
-    ``total``.
+    ``compiling`` is the kernel that a process compiles, if one does, ``left`` what the rest takes,
+    as far as it is known. A search does not know its ``total``.
     """
 
     finished: int
     total: int | None
     running: dict[str, Progress]
     compiling: str = ""
+    left: Estimate | None = None
 
 
 def execute(
@@ -76,7 +78,9 @@ def execute(
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
     wanted = {identity(config.to_dict()): config for config in configs}
     missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
-    board = _Board(frozenset(wanted), len(wanted) - len(missing), show)
+    kinds = {name: kind_of(config) for name, config in wanted.items()}
+    left = Left(kinds, min(jobs, max(1, len(missing))))
+    board = _Board(tuple(wanted), set(missing), Store(store), left, show)
     if missing and submit:
         work = partial(_execute_alone, store=store.resolve())
         try:
@@ -109,13 +113,19 @@ def execute(
 class _Board:
     """What is known of the grid, shown whenever it changes."""
 
-    wanted: frozenset[str]
-    finished: int
+    wanted: tuple[str, ...]
+    unfinished: set[str]
+    store: Store
+    left: Left
     show: Callable[[Report], None]
 
     def __post_init__(self) -> None:
         self.running: dict[str, Progress] = {}
+        self.begun_s: dict[str, float] = {}
         self.compiling = ""
+        for name in self.wanted:
+            if name not in self.unfinished:
+                self._learn(name)
         self._show()
 
     def hear(self, news: News) -> None:
@@ -127,6 +137,7 @@ class _Board:
             self._show()
 
     def tell(self, progress: Progress) -> None:
+        self.begun_s.setdefault(progress.run, time.monotonic())
         self.running[progress.run] = progress
         if progress.run not in self.wanted and progress.done >= progress.passes:
             # What another run starts from: nobody reports its end.
@@ -135,11 +146,22 @@ class _Board:
 
     def finish(self, name: str) -> None:
         self.running.pop(name, None)
-        self.finished += 1
+        self.unfinished.discard(name)
+        self._learn(name)
         self._show()
 
+    def _learn(self, name: str) -> None:
+        """How long a finished run took, if it says so."""
+        took = self.store.load(name).provenance.get("wall_s")
+        if isinstance(took, int | float):
+            self.left.learn(name, float(took))
+
     def _show(self) -> None:
-        self.show(Report(self.finished, len(self.wanted), dict(self.running), self.compiling))
+        now_s, finished = time.monotonic(), len(self.wanted) - len(self.unfinished)
+        spent = {name: (p, now_s - self.begun_s[name]) for name, p in self.running.items()}
+        left = self.left.estimate([n for n in self.wanted if n in self.unfinished], spent)
+        running = dict(self.running)
+        self.show(Report(finished, len(self.wanted), running, self.compiling, left))
 
 
 def _watch(
