@@ -50,11 +50,14 @@ def bodies(server: Server) -> BodyOf[FrameHeader]:
     nothing more before its contribution is folded, so all contributions of one have the same.
     """
     numbers, contribution = _numbers(server), like(server.model)
+    vectors = dict(enumerate(vectors_of(server).values()))
 
     def body(header: FrameHeader) -> Tensor:
         if header.kind is Kind.NUMBERS:
             return like(numbers)
-        return like(contribution) if header.kind is Kind.STATE else contribution
+        if header.kind is Kind.STATE:
+            return like(vectors.get(header.step, contribution))
+        return contribution
 
     return body
 
