@@ -122,7 +122,7 @@ class _Functions(TorchFunctionMode):
             return real if not self.device.has(first) else DEVICE if func == _GETTER else True
         if first is not None and func in _TO_HOST and self.device.has(first):
             self.device.waited(f"Tensor.{func.__name__}")
-            return func(first.clone(), *args[1:], **kwargs)  # a copy, which lives on the host
+            return func(_apart(first), *args[1:], **kwargs)
         like = [each for each in args[1:] if isinstance(each, Tensor)]
         if func == Tensor.to and any(map(self.device.has, like)):
             return self._moved(func, first, DEVICE, args, kwargs)
@@ -205,6 +205,7 @@ def _host(value: Any) -> Any:
 
 
 def _apart(tensor: Tensor) -> Tensor:
+    """A copy that lives on the host."""
     return torch.from_numpy(tensor.numpy().copy())
 
 

@@ -122,3 +122,23 @@ def test_the_host_waits_thrice_for_a_batch_on_a_device_however_many_utterances(
     assert device.has(found.gradient)
     assert device.counts.round_trips.total() == 3
     assert not device.counts.mixes
+
+
+@pytest.mark.parametrize(("kind", "a_frame"), [("mmi", 70), ("smbr", 114)])
+def test_launches_of_a_batch_grow_with_its_frames_and_not_with_its_utterances(
+    references, kind, a_frame
+):
+    log_posteriors, lengths, said = utterances(references, 9)
+    longest = lengths.index(max(lengths))
+
+    def launches(count, frames):
+        x, words = log_posteriors[[longest] * count, :frames], [said[longest]] * count
+        with LogicalDevice() as device:
+            rules = Criterion(kind, 0.6, numerator="sum")
+            _, batched = both(references, rules, str(DEVICE))
+            batched.outers(device.holds(torch.from_numpy(x)), [frames] * count, words)
+        assert device.counts.round_trips.total() == 3
+        return device.counts.launches.total()
+
+    assert launches(2, 40) - launches(2, 30) == 10 * a_frame
+    assert launches(5, 40) == launches(2, 40)
