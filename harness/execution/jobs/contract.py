@@ -226,7 +226,7 @@ def _versions(algorithm: Algorithm) -> str:
     )
     if not torch.equal(model, start):
         return "the initial parameters were changed in place"
-    return "" if found.version == FOLDS else f"{FOLDS} folds made version {found.version}"
+    return "" if found == FOLDS else f"{FOLDS} folds made version {found}"
 
 
 PROMISES: dict[str, Callable[[Algorithm], str]] = {
