@@ -39,12 +39,13 @@ SUBJECTS: dict[str, Any] = {
         ("staleness", "parametric", ("test",)),
     )
 }
+# Draws follow this order; "loss" is second, where no rank of the middle of five stays by chance.
 SUMMARY = (
-    "virtual_s", "folds", "throughput_per_s", "bare_throughput_per_s", "cancelled_frames",
+    "virtual_s", "loss", "folds", "throughput_per_s", "bare_throughput_per_s", "cancelled_frames",
     "kept_frames", "rejected_frames", "mean_lag_s", "mean_staleness",
     "moved_train", "utterances", "stable", "diverged", "dev_loss/iterate",
     "auxiliary_at_0", "criterion_at_0", "auxiliary_slope", "criterion_slope",
-    "largest_difference", "largest_move", "loss", "rate",
+    "largest_difference", "largest_move", "rate",
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
       for what in ("lag_s", "staleness")),
 )  # fmt: skip
