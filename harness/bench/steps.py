@@ -98,22 +98,15 @@ class SimulatedSteps:
         model = initial(layout).to(setting.device)
         parts = algorithm, Dnn(layout, precision=setting.precision), algorithm.start(model)
         self.replay = (
-            BlockReplay(*parts, self)
+            BlockReplay(*parts, self.minibatch_of)
             if in_blocks
             else StaleReplay(*parts, self.minibatch_of, WORKERS)
         )
 
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
         """Spliced frames from all of the speech, in the order of a run; pass after pass."""
-        return self.gather(torch.as_tensor(self.rows(keys), device=self._device))
-
-    def rows(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames of minibatches, ``[W, B]``."""
-        return self._order.rows_of([(worker, step % self._order.steps) for worker, step in keys])
-
-    def gather(self, rows: Tensor) -> Minibatch:
-        """Frames ``rows [W, B]``, spliced."""
-        return self._frames.gather(rows)
+        steps = [(worker, step % self._order.steps) for worker, step in keys]
+        return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
 
     def run(self, folds: int) -> None:
         """The next folds, one minibatch each."""

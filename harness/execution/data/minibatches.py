@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,12 +52,5 @@ class Minibatches:
 
     def of(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of the minibatches named by worker and by step since the run began."""
-        return self.gather(torch.as_tensor(self.rows(keys)))
-
-    def rows(self, keys: Sequence[Key]) -> np.ndarray:
-        """Their row numbers, ``[W, B]``."""
-        return self.order.rows_of([(worker, step - self.before) for worker, step in keys])
-
-    def gather(self, rows: Tensor) -> Minibatch:
-        """The minibatches of ``rows [W, B]``."""
-        return self._examples.gather(rows)
+        rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
+        return self._examples.gather(torch.as_tensor(rows))

@@ -3,7 +3,7 @@
 The last versions of the model stand in a ring, as long as contributions are stale at most: who
 reads takes a row of it by number, and a fold writes the next one. A block is a multiple of the
 ring, so that every fold of it writes the row it wrote in the block before. What differs from block
-to block (which versions are read, which frames are seen, rates and weights) is filled into
+to block (which versions are read, the frames that are seen, rates and weights) is filled into
 tensors beforehand. So a block can be recorded once and be played from then on (`graphs`).
 
 Nothing is computed before its fold's turn; of a contribution that is lost, nothing ever is.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,8 @@ from torch import Tensor
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.repeating import Repeating
 from harness.errors import UserError
-from harness.execution.data.minibatches import Key
 from harness.execution.replay.graphs import Work, recorded
+from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.network import Minibatch, Network
 from harness.simulator import Timeline
@@ -37,29 +37,19 @@ BLOCK = 16
 Recorder = Callable[[Work, torch.device], Work]
 
 
-class Data(Protocol):
-    """The training data, by (worker, step) and by row."""
-
-    def rows(self, keys: Sequence[Key]) -> np.ndarray:
-        """Row numbers ``[W, B]`` of minibatches."""
-        ...
-
-    def gather(self, rows: Tensor) -> Minibatch:
-        """The minibatches of ``rows [W, B]``."""
-        ...
-
-
 class Inputs(NamedTuple):
     """What differs between blocks, for K folds.
 
     Args:
         reads: places in the ring, ``[K, W]``.
-        rows: of the training data, ``[K, S, W, B]``.
+        x: of the minibatches, ``[K, S, W, B, ...]``.
+        targets: likewise.
         numbers: ``[K, Q]``.
     """
 
     reads: Tensor
-    rows: Tensor
+    x: Tensor
+    targets: Tensor
     numbers: Tensor
 
 
@@ -70,7 +60,7 @@ class BlockReplay:
         algorithm: one that `repeats`.
         network: what is trained.
         server: changed in place; its model is another row of the ring after each segment.
-        data: what it is trained on.
+        minibatch_of: gives the frames of local steps.
         stack: the precision of what workers read; the models that are folded into keep theirs.
         recorder: makes of a block's work what a device is told at once.
 
@@ -83,11 +73,11 @@ class BlockReplay:
         algorithm: Repeating,
         network: Network,
         server: Server,
-        data: Data,
+        minibatch_of: MinibatchOf,
         stack: torch.dtype = torch.float32,
         recorder: Recorder = recorded,
     ) -> None:
-        self._algorithm, self._network, self._data = algorithm, network, data
+        self._algorithm, self._network, self._minibatch_of = algorithm, network, minibatch_of
         self._stack, self._recorder = stack, recorder
         self.server = server
         self.loss = server.model.new_zeros((), dtype=torch.float64)
@@ -175,7 +165,9 @@ class BlockReplay:
         count, base = len(reads), self.server.version
         steps = keys[0].shape[0]
         numbers = [self._algorithm.numbers(self.server, rate) for _ in reads]
-        self._fill(reads % len(self._ring), self._rows(keys), np.array(numbers).reshape(count, -1))
+        model, (x, targets) = self.server.model, self._seen(keys)
+        told = torch.tensor(numbers, dtype=model.dtype).view(count, -1)
+        self._fill(Inputs(torch.as_tensor(reads % len(self._ring)), x, targets, told))
         together = _together(reads.max(1) - base, count)
         local = rate if steps > 1 or self._algorithm.rounds else 0.0
         work = partial(self._folds, place, count, together, local)
@@ -188,21 +180,19 @@ class BlockReplay:
         work()
         self.server.model = self._models[(place + count) % len(self._models)]
 
-    def _rows(self, keys: Sequence[np.ndarray]) -> np.ndarray:
-        """Row numbers ``[K, S, W, B]`` of minibatches named by ``[S, W, 2]`` for each fold."""
+    def _seen(self, keys: Sequence[np.ndarray]) -> Minibatch:
+        """The minibatches ``[K, S, W, B, ...]`` that are named by ``[S, W, 2]`` for each fold."""
         whole = np.stack(keys)
-        rows = self._data.rows([(w, s) for w, s in whole.reshape(-1, 2).tolist()])
-        return rows.reshape(*whole.shape[:-1], -1)
+        found = self._minibatch_of([(w, s) for w, s in whole.reshape(-1, 2).tolist()])
+        return Minibatch(*(t.view(*whole.shape[:-1], *t.shape[1:]) for t in found))
 
-    def _fill(self, *arrays: np.ndarray) -> None:
+    def _fill(self, values: Inputs) -> None:
         """Put a block's inputs where its operations look for them."""
-        model = self.server.model
-        values = [torch.as_tensor(a) for a in arrays]
-        values[2] = values[2].to(model.dtype)
         shapes = [(self.block, *value.shape[1:]) for value in values]
         if self._inputs is None or shapes != [tuple(t.shape) for t in self._inputs]:
-            new = (value.new_zeros(s) for value, s in zip(values, shapes, strict=True))
-            self._inputs = Inputs(*(t.to(model.device) for t in new))
+            device = self.server.model.device
+            new = (torch.zeros(s, dtype=t.dtype) for t, s in zip(values, shapes, strict=True))
+            self._inputs = Inputs(*(t.to(device) for t in new))
             self._recorded.clear()
         for place, value in zip(self._inputs, values, strict=True):
             place[: len(value)].copy_(value)
@@ -228,8 +218,8 @@ class BlockReplay:
         shape = given.reads.shape
         replicas = self._ring.index_select(0, given.reads.flatten())
         minibatches = [
-            self._data.gather(given.rows[:, step].flatten(0, 1))
-            for step in range(given.rows.shape[1])
+            Minibatch(given.x[:, step].flatten(0, 1), given.targets[:, step].flatten(0, 1))
+            for step in range(given.x.shape[1])
         ]
         out = torch.empty_like(replicas, dtype=self.server.model.dtype)
         losses = self._algorithm.contribute(

@@ -102,7 +102,7 @@ def _replay(
     if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and in_blocks(config):
         narrow = network.precision == "bf16" and not config.rounds
         stack = torch.bfloat16 if narrow else model.dtype
-        return BlockReplay(algorithm, network, server, minibatches, stack)
+        return BlockReplay(algorithm, network, server, minibatches.of, stack)
     parts = algorithm, network, server, minibatches.of
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards)
