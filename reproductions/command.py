@@ -63,7 +63,12 @@ def configure(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
-    p.add_argument("--submit", help="runs as jobs of a batch system: slurm, or local")
+    p.add_argument(
+        "--submit", help="who carries the runs: slurm, local, dask, or MODULE:FUNCTION (executor)"
+    )
+    p.add_argument(
+        "--runs-per-job", type=_whole, default=1, help="with --submit: runs of one job (1)"
+    )
     p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
@@ -132,7 +137,8 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     Raises:
         UserError: an unknown scale, exhibit or batch system.
     """
-    from harness.execution.jobs.submitted import check
+    from harness.execution.jobs.carriers import check
+    from harness.execution.jobs.submitted import Submission
     from reproductions.reproduce import Request
 
     if scale not in paper.seeds:
@@ -147,7 +153,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
         out=asked.out or Path("reports/out") / asked.paper / scale,
-        submit=asked.submit,
+        submit=None if asked.submit is None else Submission(asked.submit, asked.runs_per_job),
         share=asked.shard,
     )
 

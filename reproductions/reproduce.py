@@ -11,6 +11,7 @@ from typing import Any
 
 import reports
 from harness.execution.jobs.named import execute_named
+from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
 from harness.identity import identity
 from harness.judge import provenance
@@ -38,7 +39,7 @@ class Request:
         jobs: processes.
         budget_s: stop starting and checkpoint after so long; None for no limit.
         out: where everything goes.
-        submit: the batch system whose jobs the runs are; None for processes here.
+        submit: who carries the runs; None for processes here.
         share: which of how many commands this is, from 1, that fill one store; None for the only.
     """
 
@@ -47,7 +48,7 @@ class Request:
     jobs: int
     budget_s: float | None
     out: Path
-    submit: str | None = None
+    submit: Submission | None = None
     share: tuple[int, int] | None = None
 
 

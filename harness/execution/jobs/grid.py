@@ -22,7 +22,9 @@ import torch
 from harness import forked
 from harness.errors import UserError, refused_by_machine
 from harness.execution.jobs import submitted
+from harness.execution.jobs.carriers import carrier
 from harness.execution.jobs.left import Estimate, Left, kind_of
+from harness.execution.jobs.order import longest_first
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
@@ -62,13 +64,14 @@ def execute(
     jobs: int,
     show: Callable[[Report], None],
     budget_s: float | None = None,
-    submit: str | None = None,
+    submit: submitted.Submission | None = None,
 ) -> dict[str, Run]:
     """Run every configuration the store does not have yet; returns the runs by hash.
 
     Equal configurations run once. Each process uses one thread: results depend on the number
     of threads in their last bits, and two such processes beat one of two threads at the sizes
-    that fit a CPU. With ``submit``, each run is a job of a batch system (see `submitted`).
+    that fit a CPU. With ``submit``, somebody else
+    carries them (see `submitted`). The longest run begins first.
 
     Raises:
         UserError: a run met bad input.
@@ -76,17 +79,16 @@ def execute(
         KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
     """
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
-    wanted = {identity(config.to_dict()): config for config in configs}
+    wanted = longest_first({identity(config.to_dict()): config for config in configs})
     missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
     kinds = {name: kind_of(config) for name, config in wanted.items()}
     left = Left(kinds, min(jobs, max(1, len(missing))))
     board = _Board(tuple(wanted), set(missing), Store(store), left, show)
     if missing and submit:
         work = partial(_execute_alone, store=store.resolve())
+        carried = carrier(submit.where, store.parent / "jobs", jobs)
         try:
-            submitted.submit(
-                missing, work, store.parent / "jobs", submit, jobs, board.finish, end_s
-            )
+            submitted.submit(missing, work, carried, board.finish, end_s, submit.runs_a_job)
         except submitted.JobDied:
             raise ProcessDied from None
     elif missing:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import execute
+from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
 from harness.identity import identity
 from harness.store import Run
@@ -21,7 +22,7 @@ def execute_named(
     store: Path,
     jobs: int,
     budget_s: float | None = None,
-    submit: str | None = None,
+    submit: Submission | None = None,
 ) -> dict[Key, Run]:
     """The finished run of every configuration; equal ones run once, under all their names.
 
@@ -31,7 +32,7 @@ def execute_named(
         store: where runs are kept.
         jobs: processes.
         budget_s: stop starting and checkpoint after so long; None for no limit.
-        submit: the batch system whose jobs the runs are; None for processes here.
+        submit: who carries the runs; None for processes here.
 
     Raises:
         UserError, ProcessDied, KeyboardInterrupt: as `harness.execution.jobs.grid.execute`.

@@ -1,138 +1,131 @@
-"""The runs of a grid as jobs of a batch system, through submitit (optional extra ``slurm``).
+"""The runs of a grid as jobs that somebody else carries (`carriers`), one run or several a job.
 
-``slurm`` submits with sbatch, whose own variables (``SBATCH_PARTITION``, ``SBATCH_ACCOUNT``, …)
-say what the jobs need; ``local`` starts the same jobs as processes of this machine. A job is one
-run; it writes to the store as any process does, and what is checkpointed survives the job. A job
+A run writes to the store as in any process, and what is checkpointed survives its job. A job
 that is lost (its node failed, it was preempted or ran out of time) is submitted again, and no other
-is disturbed.
+is disturbed; what it had finished is found in the store.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from harness.errors import UserError, unknown
+from harness.errors import UserError
+from harness.execution.jobs.carriers import Carrier, Job
 
-if TYPE_CHECKING:
-    from submitit import AutoExecutor, Job
-
-WHERE = ("slurm", "local")
 POLL_S = 1.0
-MINUTES = 24 * 60
-"""A job's limit; a longer run goes on in another job."""
 ATTEMPTS = 4
-"""Jobs that are submitted for one task before it is given up."""
+"""Jobs that are submitted for the same tasks before they are given up."""
 
 Task = TypeVar("Task")
+Names = tuple[str, ...]
+"""The tasks of one job."""
 
 
 class JobDied(Exception):  # noqa: N818 (what happened)
     """Every job of a task ended without an answer: cancelled, out of time or of memory."""
 
 
-def check(where: str) -> None:
-    """Refuse a batch system that is not known or cannot be used here.
+@dataclass(frozen=True)
+class Submission:
+    """What ``--submit`` and ``--runs-per-job`` ask for.
 
-    Raises:
-        UserError: it is unknown, or submitit is not installed.
+    Args:
+        where: see `carriers`.
+        runs_a_job: executed one after the other by each job.
     """
-    if where not in WHERE:
-        raise unknown("--submit", where, WHERE)
-    try:
-        import_module("submitit")
-    except ImportError as error:
-        raise UserError("--submit: needs submitit; pip install 'lagbench[slurm]'") from error
+
+    where: str
+    runs_a_job: int = 1
 
 
 def submit(
     tasks: Mapping[str, Task],
     work: Callable[[Task], object],
-    folder: Path,
-    where: str,
-    jobs: int,
+    carried: Carrier,
     finish: Callable[[str], None],
     end_s: float,
+    runs_a_job: int = 1,
 ) -> None:
-    """Have every task done in a job of its own, at most ``jobs`` at a time.
+    """Have every task done by some job.
 
-    A task whose job is lost has another, up to `ATTEMPTS` in all, after those that still wait.
+    Tasks whose job is lost have another, up to `ATTEMPTS` in all, after those that still wait.
 
     Args:
-        tasks: by name.
-        work: what a job does with its task.
-        folder: for submitit's scripts and logs.
-        where: ``"slurm"`` or ``"local"``.
-        jobs: at a time.
+        tasks: by name, in the order in which they are begun.
+        work: what is done with each.
+        carried: who does it.
         finish: told of each task that is done.
         end_s: `time.monotonic` at which to stop.
+        runs_a_job: tasks of one job.
 
     Raises:
         UserError: a job met bad input.
-        JobDied: a task has lost all its jobs; the others are done, its checkpoints kept.
+        JobDied: some tasks have lost all their jobs; the others are done, all checkpoints kept.
         KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
     """
-    executor = _executor(folder, where)
-    waiting = deque(tasks)
-    running: dict[str, Job[str]] = {}
-    lost = Counter[str]()
+    waiting, lost = deque(dealt(list(tasks), runs_a_job)), Counter[Names]()
+    running: dict[Names, Job] = {}
     try:
         while waiting or running:
             if time.monotonic() > end_s:
                 raise KeyboardInterrupt("the budget is spent")
-            while waiting and len(running) < jobs:
-                name = waiting.popleft()
-                running[name] = executor.submit(answered, work, tasks[name])
-            for name in [name for name, job in running.items() if job.done()]:
-                if _answered(running.pop(name)):
-                    finish(name)
+            free = min(len(waiting), carried.at_once - len(running))
+            fresh = [waiting.popleft() for _ in range(free)]
+            handed = [[tasks[name] for name in names] for names in fresh]
+            started = carried.start(partial(answered, work), handed) if fresh else ()
+            running.update(zip(fresh, started, strict=True))
+            for names in [names for names, job in running.items() if job.done()]:
+                if _answered(running.pop(names), carried.lost):
+                    for name in names:
+                        finish(name)
                     continue
-                lost[name] += 1
-                waiting.extend([name] if lost[name] < ATTEMPTS else [])
+                lost[names] += 1
+                waiting.extend([names] if lost[names] < ATTEMPTS else [])
             time.sleep(POLL_S)
-    except BaseException:
+    finally:
         for job in running.values():
             job.cancel()
-        raise
-    if given_up := [name for name, times in lost.items() if times >= ATTEMPTS]:
+        carried.close()
+    given_up = [name for names, times in lost.items() if times >= ATTEMPTS for name in names]
+    if given_up:
         raise JobDied(f"{len(given_up)} of {len(tasks)} tasks lost {ATTEMPTS} jobs each")
 
 
-def _executor(folder: Path, where: str) -> AutoExecutor:
-    import submitit
+def dealt(names: Sequence[str], each: int) -> list[Names]:
+    """Names in jobs of so many, dealt like cards: the first job has the first, not the longest.
 
-    try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=where)
-    except RuntimeError as error:
-        raise UserError(f"--submit {where}: {str(error).splitlines()[0]}") from error
-    executor.update_parameters(name="lagbench", cpus_per_task=1, timeout_min=MINUTES)
-    return executor
+    Example:
+        >>> dealt(["a", "b", "c", "d", "e"], 2)
+        [('a', 'd'), ('b', 'e'), ('c',)]
+    """
+    jobs = -(-len(names) // each)
+    return [tuple(names[at::jobs]) for at in range(jobs)]
 
 
-def answered(work: Callable[[Task], object], task: Task) -> str:
+def answered(work: Callable[[Task], object], tasks: Sequence[Task]) -> str:
     """What a job sends back: nothing, or the line for the user."""
     try:
-        work(task)
+        for task in tasks:
+            work(task)
     except UserError as error:
         return str(error)
     return ""
 
 
-def _answered(job: Job[str]) -> bool:
-    """Whether a job that ended did its task; not if it was lost.
+def _answered(job: Job, lost: tuple[type[BaseException], ...]) -> bool:
+    """Whether a job that ended did its tasks; not if it was lost.
 
     Raises:
         UserError: it met bad input.
     """
-    from submitit.core.utils import UncompletedJobError
-
     try:
         line = job.result()
-    except UncompletedJobError:
+    except lost:
         return False
     if line:
         raise UserError(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from submitit.core.utils import UncompletedJobError
 
 from harness.errors import UserError
 from harness.execution.jobs import submitted
+from harness.execution.jobs.carriers import Carrier, carrier, check
 from harness.store import Store
 from tests.processes import Started
 
@@ -23,13 +25,15 @@ from dataclasses import replace
 from pathlib import Path
 from sys import argv
 from harness.execution.jobs.grid import execute
+from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 
 if __name__ == "__main__":
     one = TimingConfig(load_cluster(Path({str(CLUSTER)!r})), 4, (429, 64, 100), 256, 200, 0)
     configs = [replace(one, seed=seed) for seed in range(3)]
-    execute(configs, Path(argv[1]), 2, lambda report: None, submit=argv[2] or None)
+    submit = Submission(argv[2], 2) if argv[2] else None
+    execute(configs, Path(argv[1]), 2, lambda report: None, submit=submit)
 """
 
 
@@ -70,22 +74,21 @@ def test_a_jobs_bad_input_comes_back_as_its_line(tmp_path: Path) -> None:
     tasks = {"good": Task(tmp_path, False), "bad": Task(tmp_path, True)}
     finished: list[str] = []
     with pytest.raises(UserError, match="changed on disk"):
-        submitted.submit(tasks, do, tmp_path / "jobs", "local", 1, finished.append, 1e18)
+        submitted.submit(tasks, do, carrier("local", tmp_path / "jobs", 1), finished.append, 1e18)
     assert finished == ["good"]
     assert (tmp_path / "done").exists()
 
 
 def test_a_spent_budget_cancels_the_jobs(tmp_path: Path) -> None:
+    carried = carrier("local", tmp_path / "jobs", 1)
     with pytest.raises(KeyboardInterrupt):
-        submitted.submit(
-            {"a": Task(tmp_path, False)}, do, tmp_path / "jobs", "local", 1, print, -1.0
-        )
+        submitted.submit({"a": Task(tmp_path, False)}, do, carried, print, -1.0)
     assert not (tmp_path / "done").exists()
 
 
 def test_an_unknown_batch_system_is_refused() -> None:
     with pytest.raises(UserError, match=r"--submit: unknown 'slurn' \(did you mean 'slurm'\?\)"):
-        submitted.check("slurn")
+        check("slurn")
 
 
 class Flaky:
@@ -94,7 +97,10 @@ class Flaky:
     def __init__(self, losses: dict[str, int]) -> None:
         self.losses, self.submitted = losses, list[str]()
 
-    def submit(self, answered: object, work: object, task: str) -> Flaky.Job:
+    def start(self, work: object, jobs: Sequence[Sequence[str]]) -> list[Flaky.Job]:
+        return [self.begun(task) for (task,) in jobs]
+
+    def begun(self, task: str) -> Flaky.Job:
         self.submitted.append(task)
         return Flaky.Job(self.submitted.count(task) <= self.losses[task])
 
@@ -110,15 +116,17 @@ class Flaky:
                 raise UncompletedJobError("the node is gone")
             return ""
 
+        def cancel(self) -> None: ...
+
 
 def submitted_to(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What finished, in its order."""
-    monkeypatch.setattr(submitted, "_executor", lambda folder, where: flaky)
     monkeypatch.setattr(submitted, "POLL_S", 0.0)
     finished: list[str] = []
     tasks = {name: name for name in flaky.losses}
     try:
-        submitted.submit(tasks, do, Path(), "local", 1, finished.append, 1e18)
+        carried = Carrier(flaky.start, 1, (UncompletedJobError,))
+        submitted.submit(tasks, do, carried, finished.append, 1e18)
     except submitted.JobDied as error:
         finished.append(str(error))
     return finished

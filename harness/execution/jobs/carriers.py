@@ -1,0 +1,167 @@
+"""Who carries the runs of a grid: batch systems through submitit, and any executor of futures.
+
+``slurm`` submits job arrays with sbatch, whose own variables (``SBATCH_PARTITION``,
+``SBATCH_ACCOUNT``, …) say what the jobs need; ``local`` starts the same jobs as processes of this
+machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own.
+``MODULE:FUNCTION`` is called with the number of jobs and gives a `concurrent.futures.Executor`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from submitit import AutoExecutor
+
+WHERE = ("slurm", "local", "dask")
+NEEDS = {
+    "slurm": ("submitit", "slurm"),
+    "local": ("submitit", "slurm"),
+    "dask": ("distributed", "dask"),
+}
+"""The package that each needs, and the extra of ours that brings it."""
+MINUTES = 24 * 60
+"""A job's limit; a longer run goes on in another job."""
+EVERYTHING = 10**9
+
+
+class Job(Protocol):
+    """Work under way elsewhere."""
+
+    def done(self) -> bool:
+        """Whether it has ended, however."""
+        ...
+
+    def result(self) -> Any:
+        """What it gave; raises what it raised, or one of its carrier's `lost`."""
+        ...
+
+    def cancel(self) -> object:
+        """Have it not done, or ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """Takes work and does it elsewhere.
+
+    Args:
+        start: begins the same work on each of several tasks.
+        at_once: how many jobs it is handed at a time.
+        lost: what the result of a job that was lost raises.
+        close: at the end, whatever the end.
+    """
+
+    start: Callable[[Callable[[Any], str], Sequence[Any]], Sequence[Job]]
+    at_once: int
+    lost: tuple[type[BaseException], ...]
+    close: Callable[[], object] = lambda: None
+
+
+def check(where: str) -> None:
+    """Refuse a carrier that is not known or cannot be used here.
+
+    Raises:
+        UserError: it is unknown, or its package is not installed.
+    """
+    if ":" in where:
+        _named(where)
+        return
+    if where not in WHERE:
+        raise unknown("--submit", where, (*WHERE, "MODULE:FUNCTION"))
+    package, extra = NEEDS[where]
+    try:
+        import_module(package)
+    except ImportError as error:
+        told = f"--submit {where}: needs {package}; pip install 'lagbench[{extra}]'"
+        raise UserError(told) from error
+
+
+def carrier(where: str, folder: Path, jobs: int) -> Carrier:
+    """What ``--submit`` names.
+
+    Args:
+        where: see above.
+        folder: for scripts and logs of jobs.
+        jobs: at a time.
+
+    Raises:
+        UserError: it cannot be used here.
+    """
+    check(where)
+    if where == "dask":
+        return _dask(jobs)
+    if ":" in where:
+        return of_executor(_named(where)(jobs), jobs)
+    return _submitit(where, folder, jobs)
+
+
+def of_executor(
+    executor: Executor, at_once: int, lost: tuple[type[BaseException], ...] = ()
+) -> Carrier:
+    """Any executor of futures; a broken one has lost its jobs."""
+
+    def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
+        return [executor.submit(work, task) for task in tasks]
+
+    def close() -> None:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    return Carrier(start, at_once, (BrokenExecutor, CancelledError, *lost), close)
+
+
+def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
+    import submitit
+    from submitit.core.utils import UncompletedJobError
+
+    executor: AutoExecutor
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=where)
+    except RuntimeError as error:
+        raise UserError(f"--submit {where}: {str(error).splitlines()[0]}") from error
+    executor.update_parameters(name="lagbench", cpus_per_task=1, timeout_min=MINUTES)
+    if where == "slurm":  # all of them are one array, of which Slurm lets so many run
+        executor.update_parameters(slurm_array_parallelism=jobs)
+    at_once = EVERYTHING if where == "slurm" else jobs
+    return Carrier(executor.map_array, at_once, (UncompletedJobError,))
+
+
+def _dask(jobs: int) -> Carrier:
+    import distributed
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    client: Any = distributed.Client(address) if address else _local_dask(jobs)
+
+    def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
+        return [client.submit(work, task, pure=False) for task in tasks]
+
+    return Carrier(start, EVERYTHING, _lost_by_dask(), client.close)
+
+
+def _local_dask(jobs: int) -> Any:
+    import distributed
+
+    return distributed.Client(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+
+
+def _lost_by_dask() -> tuple[type[BaseException], ...]:
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+
+    return (KilledWorker, FutureCancelledError, CancelledError)
+
+
+def _named(where: str) -> Callable[[int], Executor]:
+    module, _, name = where.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"--submit {where}: {error}; allowed: MODULE:FUNCTION") from error

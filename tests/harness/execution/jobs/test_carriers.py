@@ -1,0 +1,84 @@
+"""Whoever carries the runs of a grid, and in which order they begin."""
+
+from __future__ import annotations
+
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.execution.jobs import submitted
+from harness.execution.jobs.carriers import carrier, check, of_executor
+from harness.execution.jobs.order import longest_first
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(submitted, "POLL_S", 0.001)
+
+
+def done_by(carried, tasks, runs_a_job=1):
+    """What was done, and what was told to be done, of tasks that are paths to touch."""
+    finished: list[str] = []
+    submitted.submit(tasks, Path.touch, carried, finished.append, 1e18, runs_a_job)
+    return sorted(name for name, path in tasks.items() if path.exists()), sorted(finished)
+
+
+@pytest.mark.parametrize("runs_a_job", [1, 2, 100])
+def test_any_executor_carries_a_grid(tmp_path, runs_a_job):
+    tasks = {str(each): tmp_path / str(each) for each in range(5)}
+    found = done_by(of_executor(ThreadPoolExecutor(2), 2), tasks, runs_a_job)
+    assert found == (list(tasks), list(tasks))
+
+
+def test_an_executor_of_anybodys_is_named_by_its_module(tmp_path):
+    tasks = {"a": tmp_path / "a"}
+    named = carrier("concurrent.futures:ThreadPoolExecutor", tmp_path, 2)
+    assert done_by(named, tasks) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("where", ["no.such:Executor", "concurrent.futures:Nothing"])
+def test_an_executor_that_is_not_there_is_one_line(where):
+    with pytest.raises(UserError, match=f"--submit {where}: .*; allowed: MODULE:FUNCTION"):
+        check(where)
+
+
+def test_what_a_broken_executor_lost_is_submitted_again(tmp_path):
+    class Breaks(ThreadPoolExecutor):
+        left = 3
+
+        def submit(self, *call):
+            if not self.left:
+                return super().submit(*call)
+            Breaks.left -= 1
+            (lost := Future()).set_exception(BrokenExecutor("a worker died"))
+            return lost
+
+    tasks = {str(each): tmp_path / str(each) for each in range(4)}
+    assert done_by(of_executor(Breaks(1), 2), tasks) == (list(tasks), list(tasks))
+
+
+def test_dask_carries_a_grid(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    tasks = {str(each): tmp_path / str(each) for each in range(4)}
+    with distributed.LocalCluster(
+        n_workers=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as cluster:
+        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
+        assert done_by(carrier("dask", tmp_path, 2), tasks, 2) == (list(tasks), list(tasks))
+
+
+@dataclass(frozen=True)
+class Config:
+    passes: int
+    hidden: tuple[int, ...] = ()
+
+    def to_dict(self):
+        return vars(self)
+
+
+def test_the_longest_run_begins_first_and_equals_keep_their_order():
+    configs = {"short": Config(1, (8,)), "a": Config(4, (8, 8)), "b": Config(4, (8, 8))}
+    assert list(longest_first({"timing": object(), **configs})) == ["a", "b", "short", "timing"]
