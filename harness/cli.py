@@ -20,6 +20,7 @@ from harness.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     UserError,
+    lacks_memory,
     refused_by_machine,
     unknown,
 )
@@ -124,8 +125,10 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         return EXIT_DONE
     except OSError as error:
         return _refuse(refused_by_machine(error))
-    except MemoryError:
-        return _refuse(UserError("out of memory; allowed: what fits, e.g. fewer --jobs"))
+    except (MemoryError, RuntimeError) as error:
+        if (told := lacks_memory(error)) is None:
+            raise
+        return _refuse(told)
 
 
 def _refuse(error: UserError) -> int:

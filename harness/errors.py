@@ -28,6 +28,17 @@ def refused_by_machine(error: OSError) -> UserError:
     return UserError(f"{where}{what}; once that is mended the same command goes on")
 
 
+def lacks_memory(error: BaseException) -> UserError | None:
+    """What to say of an error that means that memory is used up; None for any other.
+
+    PyTorch says so by a RuntimeError, on a processor of no kind of its own.
+    """
+    said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
+        return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
+    return None
+
+
 def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 

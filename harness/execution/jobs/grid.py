@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from harness import forked
-from harness.errors import UserError, refused_by_machine
+from harness.errors import UserError, lacks_memory, refused_by_machine
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import carrier
 from harness.execution.jobs.left import Estimate, Left, kind_of
@@ -219,6 +219,8 @@ def _execute_one(config: Configuration, store: Path, watch: Watch = _tell) -> st
     except OSError as error:  # a full disk is no result
         raise refused_by_machine(error) from error
     except Exception as error:
+        if told := lacks_memory(error):  # nor is a machine that is too small
+            raise told from error
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
         with Store(store).begin(config.to_dict()) as writer:

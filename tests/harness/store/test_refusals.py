@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from harness.cli import exit_code, main
 from harness.errors import UserError
 from harness.execution.jobs import grid
 from harness.identity import identity
@@ -60,12 +64,43 @@ def test_a_disk_that_refuses_from_any_moment_on_loses_nothing(tmp_path, whole, n
         assert not list(folder.glob(".unfinished-*"))
 
 
+class Config:
+    def to_dict(self):
+        return CONFIG
+
+
+def too_much_for_torch():
+    torch.empty(2**48)
+
+
+def too_much_for_numpy():
+    np.empty(2**55)
+
+
+@pytest.mark.parametrize("asks", [too_much_for_torch, too_much_for_numpy])
+def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch, capsys, asks):
+    monkeypatch.setattr(grid, "executed", lambda config, store, watch: asks())
+    with pytest.raises(UserError, match="out of memory; allowed: what fits"):
+        grid._execute_one(Config(), tmp_path, lambda progress: None)
+    assert not Store(tmp_path).has(identity(CONFIG))
+    assert exit_code(asks) == 2
+    assert (
+        capsys.readouterr().err == "error: out of memory; allowed: what fits, e.g. fewer --jobs\n"
+    )
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+    (in_its_place := tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("LAGBENCH_CACHE", str(in_its_place))
+    run = Path(__file__).parents[3] / "docs" / "runs" / "async-averaged.toml"
+    assert main(["train", str(run), "--out", str(tmp_path / "runs")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert str(in_its_place) in line
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "a/b")])
 def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
-    class Config:
-        def to_dict(self):
-            return CONFIG
-
     def refused(config, store, watch):
         raise error
 
