@@ -1,0 +1,76 @@
+"""A small command is disturbed in every way, and ends as one that never was.
+
+Its clock jumps by years, to and fro, all the time.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.kills.history import disturbed, results
+from tests.kills.ways import WAYS
+from tests.processes import Started
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+STEPS, STEP_S = 12, 0.03
+PROGRAM = f"""
+import sys, time
+from pathlib import Path
+import numpy as np
+from harness.cli import exit_code
+from harness.execution.training import checkpoint
+from harness.signals import ended_by_signals
+from harness.store import Store
+
+the_time = time.time
+time.time = lambda: the_time() + 1e8 * np.sin(1e3 * time.monotonic())
+
+def train(writer):
+    found = checkpoint.load(writer.checkpoint)
+    first, total = (found[0]["at"].tolist() if found else (0, 0))
+    for step in range(first, {STEPS}):
+        end = time.process_time() + {STEP_S}
+        while time.process_time() < end:
+            pass
+        total += step
+        checkpoint.save(writer.checkpoint, {{"at": np.array([step + 1, total + FORGETS]) }}, {{}})
+    writer.finish(summary={{"total": total}})
+
+@ended_by_signals()
+def run():
+    Store(Path(sys.argv[1]) / "runs").obtain({{"seed": 0}}, train)
+    return 0
+
+sys.exit(exit_code(run))
+"""
+
+
+def begun(out, program):
+    return Started(["-c", program, out], leads=True)
+
+
+@pytest.mark.parametrize("forgets", [0, 1])
+def test_whatever_disturbs_a_command_its_results_are_those_of_an_undisturbed_one(tmp_path, forgets):
+    """One that loses something at each resumption is found out."""
+    program = PROGRAM.replace("FORGETS", f"({forgets} if first else 0)")
+    assert begun(tmp_path / "whole", program).ended().returncode == 0
+    history = disturbed(
+        lambda: begun(tmp_path / "out", program), STEP_S * 3, len(WAYS), Random(4), [*WAYS]
+    )
+    assert history.wrong == []
+    assert sum(history.kills.values()) >= 5
+    assert (results(tmp_path / "out") == results(tmp_path / "whole")) == (forgets == 0)
+
+
+def test_results_are_runs_without_what_differs_and_a_report_without_its_moment(tmp_path):
+    (folder := tmp_path / "runs" / "a").mkdir(parents=True)
+    for name in ("run.json", "provenance.json", ".lease-1", "timeline.parquet"):
+        (folder / name).write_text(name)
+    (tmp_path / "results.json").write_text('{"provenance": 1, "claims": []}')
+    found = results(tmp_path, frozenset({"timeline.parquet"}))
+    assert sorted(Path(name).name for name in found) == ["results.json", "run.json"]
+    assert found["results.json"] == '{"claims": []}'
