@@ -138,18 +138,29 @@ def _dask(jobs: int) -> Carrier:
     import distributed
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
-    client: Any = distributed.Client(address) if address else _local_dask(jobs)
+    cluster: Any = None if address else _local_dask(jobs)
+    client: Any = distributed.Client(address or cluster)
 
     def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
         return [client.submit(work, task, pure=False) for task in tasks]
 
-    return Carrier(start, EVERYTHING, _lost_by_dask(), client.close)
+    def close() -> None:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+    return Carrier(start, EVERYTHING, _lost_by_dask(), close)
 
 
 def _local_dask(jobs: int) -> Any:
+    """So many workers of this machine, also when Dask has given one up."""
     import distributed
 
-    return distributed.Client(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+    cluster: Any = distributed.LocalCluster(
+        n_workers=jobs, threads_per_worker=1, dashboard_address=None
+    )
+    cluster.adapt(minimum=jobs, maximum=jobs)
+    return cluster
 
 
 def _lost_by_dask() -> tuple[type[BaseException], ...]:
