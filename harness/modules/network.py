@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -176,6 +176,8 @@ class ModuleNetwork:
         module = self.at(row)
         with torch.enable_grad():
             loss = self.loss(module(x), targets)
-            gradients = torch.autograd.grad(loss, self._trained, materialize_grads=True)
-        torch.cat([gradient.flatten() for gradient in gradients], out=out)
+            # Zeros only where they are needed: looking for them costs as much as a small layer.
+            found = torch.autograd.grad(loss, self._trained, allow_unused=True)
+        pairs: Any = zip(found, self._trained, strict=True)
+        torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs], out=out)
         return loss.detach()

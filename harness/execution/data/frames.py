@@ -139,6 +139,8 @@ class Order:
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step), whoever the worker."""
+        if len(keys) == 1:  # without a copy
+            return self.rows(keys[0][1])[None]
         return np.stack([self.rows(step) for _, step in keys])
 
     @cached_property

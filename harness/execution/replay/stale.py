@@ -255,6 +255,10 @@ class StaleReplay:
                 self._compute_batch(waiting.steps, [waiting], rate)
             self.pending = [waiting for waiting in self.pending if waiting not in due]
             return
+        if len(self.pending) == 1:  # nobody to be computed together with, nobody to wait
+            only, self.pending = self.pending, []
+            self._compute_batch(only[0].steps, only, rate)
+            return
         due, self.pending = _next_of_each(self.pending)
         alike = sorted((waiting.steps, self._kind(waiting), waiting) for waiting in due)
         for (steps, _), group in groupby(alike, lambda each: each[:2]):
