@@ -28,7 +28,8 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
 
     Args:
         table: of the file; changed.
-        key: of the form that `is_key` admits.
+        key: of the form that `is_key` admits; also a place in a list of numbers, as
+            ``faults[0].at_s[2]``.
         value: for it.
         where: the option or file that asks for it, for messages.
 
@@ -36,9 +37,11 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
         UserError: there is no such place.
     """
     here, last = _before(table, key, where)
-    if isinstance(last, int) or not isinstance(here, dict):
+    if isinstance(last, int) and isinstance(_enter(here, last, key, where), dict | list):
         raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
-    cast(dict[str, object], here)[last] = value
+    if isinstance(last, str) and not isinstance(here, dict):
+        raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
+    here[last] = value
 
 
 def at(table: dict[str, Any], key: str, where: str) -> object:

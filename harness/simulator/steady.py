@@ -4,21 +4,24 @@ A simulation begins with every worker reading at once, which no later instant is
 until three things hold, or its cost is spent:
 
 - the start is found and dropped, and is less than half of the run (`warm_up`, MSER-5);
-- throughput and mean staleness have confidence intervals of at most `PRECISION` (`ratio`), from
-  batches that are long enough not to follow each other;
+- throughput and mean staleness have confidence intervals of at most `PRECISION` (`ratio`): the
+  widest of those from few long batches, which show what lasts long, and from more of half and of a
+  quarter of their length, whose spread is known better;
 - what is still under way does not matter. By Little's law, counted in folds, the mean number
   under way is mean staleness + 1; so what contributions under way have aged since the run was
   half as long is what the mean over folded ones lacks. It widens the interval of staleness.
 
-The run doubles until they hold twice in a row: a short run may look settled by chance. It is
-kept as sums over some `BATCHES` of equally many folds (`batches`), which are merged in pairs as it
-doubles: a long run takes no more memory than a short one.
+The run doubles until they hold `IN_A_ROW` times: an interval at which one stops because it is
+narrow is too narrow, and the last is of a run four times as long as the first that was narrow
+enough. Where nothing is stale no fold remembers another, and once is enough. The run is kept as
+sums over some `BATCHES` of equally many folds (`batches`), which are merged in pairs as it doubles:
+a long run takes no more memory than a short one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -48,8 +51,9 @@ BATCHES, LEAST_FOLDS = 64, 5
 """Batches of the first stretch, and folds of each: those of MSER-5."""
 PERIODS = 3
 """Batches of the first stretch where each holds a whole period."""
-FEW = 8
-"""Batches that intervals are made of, at least, so that they are long."""
+FEW = (8, 16, 32)
+"""Batches that intervals are made of, at least."""
+IN_A_ROW = 3
 MOST_FOLLOWING = 0.9
 """Correlation of one batch with the next, of which no interval is worth more."""
 FEW_FOLDS = 0.01
@@ -132,7 +136,7 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, twice = nothing(), Samples(), 0.0, False
+    batches, samples, aged, held = nothing(), Samples(), 0.0, 0
     while True:
         stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
@@ -143,11 +147,10 @@ def long_run(
         batches = batches.then(stretch.batches)
         older, aged = stretch.aged - aged, stretch.aged
         found = _found(batches, size, samples, older / stretch.folded, least_s)
+        held = held + 1 if found.reached else 0
         # Where nothing is stale, every fold begins anew, and no start is remembered.
-        forgets = samples.largest[0] == 0.0
-        if (found.reached and (twice or forgets)) or 2 * samples.seen > most:
+        if held >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
             return found
-        twice = found.reached
         if len(batches.seconds) >= BATCHES:
             batches, size = batches.merged(2), 2 * size
         count = len(batches.seconds)
@@ -197,7 +200,7 @@ def settled(timeline: Timeline) -> tuple[int, Estimate]:
     stretch.add(timeline)
     start = _start(stretch.batches)
     rest = stretch.batches.after(start)
-    count = max(1, len(rest.seconds) // FEW)
+    count = max(1, len(rest.seconds) // FEW[0])
     few = rest.merged(count)
     if not few.seconds.sum() > 0.0:
         return size * start, Estimate(math.inf, math.inf, math.inf)
@@ -262,9 +265,9 @@ def _found(batches: Batches, size: int, samples: Samples, older: float, least_s:
     """
     start = _start(batches)
     rest = batches.after(start)
-    few = rest.merged(max(1, len(rest.seconds) // FEW))
-    per_s = _per_second(few)
-    staleness = ratio(few.staleness, few.contributions)
+    few = [rest.merged(max(1, len(rest.seconds) // count)) for count in FEW]
+    per_s = _widest(_per_second(it) for it in few)
+    staleness = _widest(ratio(it.staleness, it.contributions) for it in few)
     staleness = staleness.widened(abs(older))
     virtual_s = float(batches.seconds.sum())
     lacks = ""
@@ -281,7 +284,7 @@ def _found(batches: Batches, size: int, samples: Samples, older: float, least_s:
         warm_up_s=float(batches.seconds[:start].sum()),
         throughput_per_s=per_s,
         staleness=staleness,
-        lag_s=ratio(few.lag_s, few.contributions),
+        lag_s=_widest(ratio(it.lag_s, it.contributions) for it in few),
         single=samples.after(int(batches.contributions[:start].sum())),
         largest=samples.largest,
         lacks=lacks,
@@ -292,6 +295,10 @@ def _start(batches: Batches) -> int:
     """The batches to drop, so that neither throughput nor staleness remembers the start."""
     mean = batches.staleness / np.maximum(batches.contributions, 1.0)
     return max(warm_up(batches.seconds), warm_up(mean))
+
+
+def _widest(found: Iterable[Estimate]) -> Estimate:
+    return max(found, key=lambda estimate: estimate.width)
 
 
 def _mean_staleness(batches: Batches) -> float:

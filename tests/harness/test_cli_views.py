@@ -72,9 +72,13 @@ def test_a_row_of_a_sweep_is_what_a_file_with_that_value_gives(capsys, tmp_path)
 
 def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
     path = tmp_path / "c.toml"
-    path.write_text('name = "n"\nworkers = [{count = 2, device = "H100"}]\n')
+    path.write_text(
+        'name = "n"\nworkers = [{count = 2, device = "H100"}]\n'
+        'jitter = {law = "empirical", values = [1.0, 2.0]}\n'
+    )
     sweeps = ["workers[0].count=3,5", "stragglers.probability=0.5", "devices.H100.launch_s=1.5"]
-    found = points(path, sweeps)
+    found = points(path, [*sweeps, "jitter.values[1]=4.0"])
+    assert {point.cluster.jitter.values for point in found} == {(1.0, 4.0)}
     assert [point.cluster.size for point in found] == [3, 5]
     assert {point.cluster.stragglers.probability for point in found} == {0.5}
     h100 = found[0].cluster.devices["H100"]
@@ -94,6 +98,7 @@ def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
         ("name.x.y=1", "--sweep: 'name.x.y' leads nowhere"),
         ("workers[7].count=1", "--sweep: 'workers[7].count' leads nowhere"),
         ("workers[0]=1", "--sweep: 'workers[0]' is no key"),
+        ("workers[7]=1", "--sweep: 'workers[7]' leads nowhere"),
         ("=1", "is not allowed; allowed: key=a,b,c"),
         ("link.latency_s=" + ",".join(map(str, range(1001))), "1001 combinations"),
     ],

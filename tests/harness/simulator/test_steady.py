@@ -18,9 +18,12 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.queueing import machine_repairman
 from harness.simulator.steady import is_transient, long_run, ratio, settled, warm_up
+from tests.harness.simulator.coverage import intervals
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 MOST = 1 << 20
+SEEDS = 30
+"""Long runs whose intervals are counted."""
 
 
 def test_the_start_that_is_dropped_leaves_the_least_error_of_the_mean():
@@ -69,6 +72,31 @@ def test_the_long_run_of_a_closed_queue_is_the_one_in_closed_form(cluster, unit_
         assert found.staleness.low - 0.01 <= 7.0 <= found.staleness.high + 0.01
         inside += found.throughput_per_s.low <= expected <= found.throughput_per_s.high
     assert inside >= 24
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say_though_one_stops_when_they_are_narrow(
+    cluster, unit_job
+):
+    """One worker of exponential minibatches: nothing is stale, so the first narrow interval ends
+    the run. Of 240 seeds 231 had the truth in it, 96%; where links are shared see `coverage`."""
+    machine = replace(cluster(1, jitter=EXPONENTIAL), workload=unit_job)
+    found, _ = intervals(machine, "parameter_server", 1, SEEDS)
+    inside = (found[:, 1] <= 1.0) & (found[:, 2] >= 1.0)
+    assert inside.sum() >= stats.binom.ppf(0.01, SEEDS, 0.95)
+    assert ((found[:, 2] - found[:, 0]) <= 0.01001 * found[:, 0]).all()
+
+
+def test_where_anything_is_stale_what_was_enough_is_asked_again_of_twice_and_four_times_as_many(
+    cluster, unit_job
+):
+    def folds(workers):
+        machine = cluster(workers, fold_s=0.01, jitter=Jitter("lognormal", 0.001))
+        run = long_run(Simulation(machine, "parameter_server", unit_job, spans=False), MOST)
+        assert run.reached
+        return run.folds
+
+    assert folds(1) == 320
+    assert folds(4) >= 4 * 320
 
 
 def test_more_workers_than_folds_is_a_transient_and_the_long_run_is_found(cluster, unit_job):

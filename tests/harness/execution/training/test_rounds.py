@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.stack import Layout
+from harness.algorithms.coders import PowerSgd, TopK
+from harness.algorithms.compressed import Compressed
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import BlockMomentum, ModelAveraging, OuterNesterov
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
@@ -26,6 +28,7 @@ from harness.execution.training.run import WORD_ERRORS, train
 from harness.identity import identity
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import Fault, ParameterServer, concat
+from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -283,3 +286,13 @@ def test_every_pass_gives_each_worker_its_minibatches_from_the_first_to_the_last
     assert sorted(seen) == [
         (k, w, step) for k in range(3) for w in range(3) for step in range(steps)
     ]
+
+
+def test_bytes_that_a_coder_saves_are_not_saved_by_the_cluster_too(averaged, unequal):
+    """Its time of encoding may be said, and the ratio of a coder whose share the layers decide."""
+    half, all_of = (replace(unequal, compression=Compression(ratio)) for ratio in (0.5, 1.0))
+    with pytest.raises(UserError, match=r"cluster.compression.ratio: 0.5; its bytes are those"):
+        averaged(algorithm=Compressed(coder=TopK(0.1)), cluster=half)
+    averaged(algorithm=Compressed(coder=TopK(0.1)), cluster=all_of)
+    averaged(algorithm=Compressed(coder=PowerSgd(1)), cluster=half)
+    averaged(cluster=half)
