@@ -68,14 +68,14 @@ class Progress:
             settled: whether the number of steps is known, and not only the most there may be.
             first_s: seconds that it takes before the first step, said if they are many.
         """
-        self.piece, first = piece, (0, self.clock())
+        self.piece = piece
+        first: tuple[int, float] | None = None  # before it, much is compiled once
         if first_s > LONG_S:
             self._say(name, f"some {_roughly(first_s)} before the first of its {unit}")
 
         def watch(done: int, steps: int) -> None:
             nonlocal first
-            if first_s > 0.0 and first[0] == 0:
-                first = (done, self.clock())
+            first = first or (done, self.clock())
             spent_s = self.clock() - first[1]
             if spent_s < ENOUGH_S or done == first[0] or (settled and done >= steps):
                 return

@@ -81,3 +81,14 @@ def test_what_takes_long_before_its_first_fold_says_so_and_does_not_count_it_for
         "10,000,000 workers (1 of 2): some 20 s before the first of its folds",
         "10,000,000 workers (1 of 2): 1,100 of 2,100 folds, about 10 s left",
     ]
+
+
+def test_what_was_compiled_before_the_first_step_is_not_taken_for_the_pace():
+    clock, said = Clock(), []
+    watch = Progress(1, clock, said.append).begin(1, "1 worker", "contributions", settled=False)
+    clock.now_s = 20.0  # compiling
+    watch(40, 1_000_000)
+    for second in (21.0, 22.0):
+        clock.now_s = second
+        watch(40 + int(100_000 * (second - 20.0)), 1_000_000)
+    assert said == ["1 worker: 100,040 of at most 1,000,000 contributions, at most 9 s left"]
