@@ -154,11 +154,8 @@ def _dask(jobs: int) -> Carrier:
 
 def _local_dask(jobs: int) -> Any:
     """So many workers of this machine, also when Dask has given one up."""
-    import distributed
-
-    cluster: Any = distributed.LocalCluster(
-        n_workers=jobs, threads_per_worker=1, dashboard_address=None
-    )
+    distributed: Any = import_module("distributed")  # its types know no dashboard that is off
+    cluster = distributed.LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
     cluster.adapt(minimum=jobs, maximum=jobs)
     return cluster
 
