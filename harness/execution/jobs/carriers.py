@@ -154,8 +154,11 @@ def _dask(jobs: int) -> Carrier:
 
 def _local_dask(jobs: int) -> Any:
     """So many workers of this machine, also when Dask has given one up."""
-    distributed: Any = import_module("distributed")  # its types know no dashboard that is off
-    cluster = distributed.LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+    import distributed
+
+    cluster: Any = distributed.LocalCluster(
+        n_workers=jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    )
     cluster.adapt(minimum=jobs, maximum=jobs)
     return cluster
 

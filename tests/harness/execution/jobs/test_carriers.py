@@ -64,7 +64,7 @@ def test_dask_carries_a_grid(tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     tasks = {str(each): tmp_path / str(each) for each in range(4)}
     with distributed.LocalCluster(
-        n_workers=1, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=1, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0"
     ) as cluster:
         monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
         assert done_by(carrier("dask", tmp_path, 2), tasks, 2) == (list(tasks), list(tasks))
