@@ -9,6 +9,9 @@ import numpy as np
 
 from harness.errors import UserError
 
+LONGEST_S = 6 * 3600
+"""A recording lasts no longer."""
+
 
 def read_wav(path: Path, rate_hz: int) -> np.ndarray:
     """The samples of a one-channel 16-bit wav file.
@@ -24,7 +27,7 @@ def read_wav(path: Path, rate_hz: int) -> np.ndarray:
         with wave.open(str(path)) as file:
             said = file.getparams()
             raw = file.readframes(said.nframes)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:  # the last: a chunk that ends early
         reason = str(error) or "it ends early"
         raise UserError(f"{path}: not a whole wav file ({reason}); {wanted}") from None
     except OSError as error:
@@ -56,6 +59,8 @@ def read_flac(path: Path, rate_hz: int) -> np.ndarray:
     try:
         with soundfile.SoundFile(str(path)) as file:
             said, found = file.frames, (file.channels, file.samplerate)
+            if said > LONGEST_S * rate_hz:  # so much is asked for before a sample is read
+                raise UserError(f"{path}: {said} samples; allowed: at most {LONGEST_S // 3600} h")
             samples = file.read(dtype="int16")
     except (soundfile.LibsndfileError, OSError) as error:
         reason = str(error).rpartition(": ")[2]

@@ -11,11 +11,19 @@ EXIT_RUN_FAILED = 3
 EXIT_INTERRUPTED = 130
 
 
+LONGEST = 2000
+"""Characters of an error; a value that has more is shown in part."""
+
+
 class UserError(Exception):
     """Bad usage or bad input: printed as one line, exit code 2, never a traceback.
 
     The message names the file or option, the key, the value and what is allowed.
     """
+
+    def __str__(self) -> str:
+        told = super().__str__()
+        return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
 
 
 def refused_by_machine(error: OSError) -> UserError:

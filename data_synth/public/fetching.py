@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import tarfile
@@ -15,6 +16,7 @@ from typing import IO
 
 from data_synth.storage import new_folder
 from harness.errors import UserError
+from harness.reading import inflated
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,8 @@ def _download(source: Source, folder: Path) -> None:
         with tempfile.TemporaryFile() as archive:
             with urllib.request.urlopen(source.url, timeout=60) as answer:
                 shutil.copyfileobj(answer, archive)
-            archive.seek(0)
-            _unpack(archive, source, folder)
-    except (OSError, EOFError, tarfile.TarError) as error:
+            unpack(archive, source, folder)
+    except OSError as error:
         raise UserError(
             f"corpus {source.name}: {source.url} could not be fetched ({error})"
         ) from None
@@ -104,14 +105,37 @@ def _download(source: Source, folder: Path) -> None:
         )
 
 
-def _unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
-    with tarfile.open(fileobj=archive, mode="r:gz") as tar:
-        for member in tar:
-            parts = PurePosixPath(member.name).parts
-            wanted = source.inside in parts and ".." not in parts
-            data = tar.extractfile(member) if wanted else None
-            if data is not None and member.name.endswith(source.suffix):
-                place = folder.joinpath(*parts[parts.index(source.inside) + 1 :])
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with place.open("wb") as file:
-                    shutil.copyfileobj(data, file)
+def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
+    """Keep the regular files below ``source.inside``, and nothing outside the folder.
+
+    Links and devices are left out, as are names that lead up.
+
+    Raises:
+        UserError: it is no whole archive, or unpacks to more than any recordings do.
+    """
+    size = archive.seek(0, io.SEEK_END)
+    archive.seek(0)
+    try:
+        with tarfile.open(fileobj=inflated(archive, size), mode="r|") as tar:
+            for member in tar:
+                place = _place(member, source, folder)
+                data = tar.extractfile(member) if place else None
+                if place is not None and data is not None:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    with place.open("wb") as file:
+                        shutil.copyfileobj(data, file)
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+        told = (str(error) or repr(error)).splitlines()[0]
+        raise UserError(
+            f"corpus {source.name}: {source.url} could not be fetched (not a whole archive: {told})"
+        ) from None
+
+
+def _place(member: tarfile.TarInfo, source: Source, folder: Path) -> Path | None:
+    """Where a member is to lie; None for what is not wanted."""
+    parts = PurePosixPath(member.name).parts
+    wanted = source.inside in parts and ".." not in parts and member.isreg()
+    if not wanted or not member.name.endswith(source.suffix):
+        return None
+    below = parts[parts.index(source.inside) + 1 :]
+    return folder.joinpath(*below) if below else None

@@ -1,5 +1,3 @@
-# kaldiio says no types:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Features of a Kaldi data directory: of ``feats.scp``, or made of ``wav.scp``'s recordings."""
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.features import FRONT_ENDS
+from data_synth.public.kaldi_arks import matrix
 from data_synth.public.kaldi_tables import read_table
 from data_synth.recorded import READERS
 from harness.errors import UserError
@@ -112,12 +111,8 @@ def _made(
 
 def _loaded(where: str, folder: Path) -> np.ndarray:
     """One matrix of an ark; paths are relative to here, as Kaldi's, or to the directory."""
-    import kaldiio  # pyright: ignore[reportMissingTypeStubs]
-
-    file, _, _ = where.rpartition(":")
-    place = where if Path(file or where).exists() else str(folder / where)
     try:
-        return np.asarray(kaldiio.load_mat(place), np.float64)
+        return matrix(where, folder).astype(np.float64)
     except Exception as error:  # kaldiio lets whatever goes wrong while parsing through
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{where} cannot be read ({reason})") from None

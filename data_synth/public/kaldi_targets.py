@@ -1,5 +1,3 @@
-# kaldiio says no types:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Targets that come with a Kaldi data directory: alignments of frames, or times of phones.
 
 ``pdf.*.gz`` holds pdf numbers, ``ali.*.gz`` transition numbers; ``trans.txt``, the output of
@@ -12,7 +10,6 @@ share its frames equally.
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ import numpy as np
 
 from data_synth.align import equal_parts
 from data_synth.features import SHIFT_S
+from data_synth.public.kaldi_arks import archive
 from data_synth.public.kaldi_tables import SILENCE_PHONES, read_table
 from data_synth.recorded import read_lines
 from data_synth.targets import monophones
@@ -164,14 +162,11 @@ def read_alignments(folder: Path, transitions: Transitions) -> dict[str, np.ndar
     Raises:
         UserError: a broken archive, or transition numbers that nothing explains.
     """
-    import kaldiio  # pyright: ignore[reportMissingTypeStubs]
-
     found: dict[str, np.ndarray] = {}
     paths = sorted(folder.glob("pdf.*.gz")) or sorted(folder.glob("ali.*.gz"))
     for path in paths:
         try:
-            with gzip.open(path) as file:
-                pairs = [(key, np.asarray(v)) for key, v in kaldiio.load_ark(file)]
+            pairs = list(archive(path))
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{path}: broken archive ({reason})") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.acoustics.language_model import BEGIN, LanguageModel, Ngram
 from harness.errors import UserError
+from harness.reading import inflated
 
 LN10 = math.log(10.0)
 NEVER = -99.0
@@ -23,10 +24,11 @@ def read_arpa(path: Path) -> LanguageModel:
         UserError: the file cannot be read, is not UTF-8 or not an ARPA file, or holds
             another number of n-grams than it announces.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return _Reader(path).model(file)
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            file = inflated(raw, size) if path.suffix == ".gz" else raw
+            return _Reader(path).model(io.TextIOWrapper(file, encoding="utf-8"))
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; an ARPA file must be") from None
     except (OSError, EOFError) as error:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from harness.errors import UserError
 from harness.execution.processes.backends import check, device_of, own_device, staged_on
 from harness.train import main
+from tests.run_files import ROUNDS, written
 
 
 def test_gloo_is_there_and_stages_in_host_memory_whatever_computes() -> None:
@@ -73,7 +74,8 @@ def test_a_device_that_is_not_here_or_not_for_the_backend_is_refused(
     assert device_of("gloo", "auto") == device_of("gloo", "cpu") == "cpu"
     with pytest.raises(UserError, match="--backend nccl: not for a run on cpu"):
         device_of("nccl", "cpu")
-    assert main([str(tmp_path / "run.toml"), "--processes", "3", "--device", "cuda"]) == 2
+    file = str(written(tmp_path, ROUNDS))
+    assert main([file, "--processes", "3", "--device", "cuda"]) == 2
     assert "--device: cuda asked for, but PyTorch sees no CUDA" in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert device_of("gloo", "cuda") == "cuda"

@@ -17,7 +17,8 @@ import pytest
 from harness import forked
 from harness.errors import EXIT_BAD_INPUT, UserError
 from harness.execution.processes import group as rendezvous
-from harness.execution.processes import lines, rejoining
+from harness.execution.processes import rejoining
+from harness.execution.processes import world as world_module
 from harness.execution.processes.command import serve
 from harness.execution.processes.group import agree, begin, begun
 from harness.execution.processes.headers import FrameHeader, Kind
@@ -108,7 +109,7 @@ def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
         rendezvous._meet(store if rank == 0 else rendezvous.connected(), rank, 3)
 
     monkeypatch.setattr(rendezvous, "world", lambda: worlds_of.place)
-    monkeypatch.setattr(lines, "world", lambda: worlds_of.place)
+    monkeypatch.setattr(world_module, "world", lambda: worlds_of.place)
     with ThreadPoolExecutor(3) as together:
         list(together.map(meet, range(3)))
     for rank, place in enumerate(worlds):
@@ -124,11 +125,11 @@ def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
 @pytest.mark.parametrize(("name", "value"), [("MASTER_PORT", "abc"), ("RANK", "x")])
 def test_an_environment_that_says_nothing_is_one_line(
     port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    name: str, value: str,
+    tmp_path: Path, name: str, value: str,
 ) -> None:  # fmt: skip
     store = rendezvous._served()
     monkeypatch.setenv(name, value)
-    assert main(["run.toml"]) == EXIT_BAD_INPUT
+    assert main([str(written(tmp_path, ROUNDS))]) == EXIT_BAD_INPUT
     told = capsys.readouterr().err.splitlines()
     assert told == [f"error: environment: {name}={value}: allowed: a whole number"]
     del store

@@ -1,0 +1,127 @@
+"""Archives and tables from elsewhere: nothing is executed, unpickled or written elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import kaldiio
+import numpy as np
+import pytest
+
+from data_synth.public.fetching import Source, unpack
+from data_synth.public.kaldi_arks import NotNumbers, archive, matrix
+from harness import reading
+from harness.acoustics.arpa import read_arpa
+from harness.errors import UserError
+from harness.reading import inflated
+
+SOURCE = Source("c", "https://example.org/c.tar.gz", "inside", "0" * 64, ".wav")
+SAMPLES = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+class Runs:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("command", ["touch {} |", "| touch {}", "x; touch {} |"])
+def test_a_command_in_a_table_is_not_run(tmp_path: Path, command: str) -> None:
+    with pytest.raises(NotNumbers, match="a command, and none is run"):
+        matrix(command.format(tmp_path / "ran"), tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickle_in_an_archive_is_not_opened(tmp_path: Path) -> None:
+    content = b"u1 PKL" + pickle.dumps(Runs(tmp_path / "ran"))
+    (tmp_path / "a.ark").write_bytes(content)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(NotNumbers):
+        matrix("a.ark:3", tmp_path)
+    with pytest.raises(NotNumbers):
+        list(archive(tmp_path / "a.gz"))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("", SAMPLES), ("[1:2]", SAMPLES[1:3]), ("[0:0,1:2]", SAMPLES[:1, 1:]),
+    ],
+)  # fmt: skip
+def test_parts_of_matrices_are_those_that_kaldiio_reads(
+    tmp_path: Path, part: str, expected: np.ndarray
+) -> None:
+    kaldiio.save_ark(str(tmp_path / "a.ark"), {"u1": SAMPLES})
+    assert matrix(f"a.ark:3{part}", tmp_path).tolist() == expected.tolist()
+    assert kaldiio.load_mat(f"{tmp_path}/a.ark:3{part}").tolist() == expected.tolist()
+
+
+def packed(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, leads: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, leads
+    return made
+
+
+def test_nothing_but_regular_files_below_the_folder_is_unpacked(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    whole = packed(
+        (member("top/inside/good.wav"), b"good"),
+        (member("top/inside/../../../up.wav"), b"up"),
+        (member("/inside/rooted.wav"), b"below all the same"),
+        (member("inside/inside/../x.wav"), b"up"),
+        (member("top/inside/link.wav", tarfile.SYMTYPE, "/etc/passwd"), b""),
+        (member("top/inside/self.wav", tarfile.SYMTYPE, "self.wav"), b""),
+        (member("top/inside/hard.wav", tarfile.LNKTYPE, "../../../etc/passwd"), b""),
+        (member("top/inside/device.wav", tarfile.CHRTYPE), b""),
+        (member("top/inside/pipe.wav", tarfile.FIFOTYPE), b""),
+    )
+    unpack(whole, SOURCE, place)
+    assert {path.name for path in place.rglob("*")} == {"good.wav", "rooted.wav"}
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
+def test_what_unpacks_to_far_more_than_recordings_do_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "AT_LEAST", 1 << 20)
+    bomb = packed((member("top/inside/bomb.wav"), bytes(3 << 20)))
+    with pytest.raises(UserError, match=r"not a whole archive: .*more than 1 MiB\)"):
+        unpack(bomb, SOURCE, tmp_path)
+    packed_text = tmp_path / "bomb.arpa.gz"
+    packed_text.write_bytes(gzip.compress(bytes(3 << 20)))
+    with pytest.raises(UserError, match="it unpacks to more than 1 MiB"):
+        read_arpa(packed_text)
+
+
+def test_what_is_cut_short_or_damaged_within_is_said_so(tmp_path: Path) -> None:
+    whole = packed((member("top/inside/a.wav"), bytes(range(256)) * 50)).getvalue()
+    changed = whole[:40] + b"\xff\xff\xff" + whole[43:]
+    for broken in (whole[:-20], changed, b"", struct.pack("q", 7)):
+        with pytest.raises(UserError, match="not a whole archive"):
+            unpack(io.BytesIO(broken), SOURCE, tmp_path)
+
+
+def test_what_gzip_packs_is_read_as_it_was() -> None:
+    content = bytes(range(256)) * 1000
+    packed_content = gzip.compress(content)
+    assert inflated(io.BytesIO(packed_content), len(packed_content)).read() == content
