@@ -85,7 +85,7 @@ def test_the_command_refuses_before_it_starts_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dist, "is_mpi_available", lambda: False)
-    words = [str(tmp_path / "run.toml"), "--processes", "3", "--backend"]
+    words = [str(written(tmp_path, ROUNDS)), "--processes", "3", "--backend"]
     assert main([*words, "mpi"]) == 2
     assert "--backend mpi: this torch is built without it; allowed: gloo" in capsys.readouterr().err
     assert main([*words, "glo"]) == 2
