@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def assemble(out: Path, results: Results | None = None) -> None:
     write_bytes(out / listing.NAME, listing.to_csv(runs).encode())
     told = document(drawn, runs, reasons.given(out, drawn))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
-    write_bytes(out / "report.pdf", pdf.compiled({**told, "bench": bench.page(out)}, out))
+    if pdf.possible():
+        write_bytes(out / "report.pdf", pdf.compiled({**told, "bench": bench.page(out)}, out))
+    else:
+        print(f"{out / 'report.pdf'}: not made, typst is not installed", file=sys.stderr)
 
 
 def _stored(path: Path) -> Results:

@@ -188,7 +188,8 @@ def _told(results: Results, out: Path) -> int:
         print("at smoke scale, which says that all works and nothing about the paper:")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
-    print(f"report: {out / 'report.pdf'}")
+    report = out / "report.pdf"  # which needs typst
+    print(f"report: {report if report.exists() else report.with_suffix('.html')}")
     failed = failures(Store(out / "runs"), results)
     for line in failed:
         _say(line)

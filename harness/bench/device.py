@@ -13,8 +13,12 @@ from itertools import count
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
+from data_synth.continuous import Maker
+from data_synth.made.speech import Speech
+from data_synth.presets import recipe
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.precision import Precision, products_in
 from harness.acoustics.stack import Layout
@@ -29,12 +33,16 @@ from harness.bench.steps import (
     speech_for,
     timed,
 )
+from harness.execution.data.made import room_on
 from harness.execution.replay.blocks import BLOCK
 
 PASS_FRAMES = 180_000_000
 """Paper 1's 500 h, at 100 frames a second."""
 ROUNDS = 5
 REPLICAS, TOGETHER, FRAMES = 50, (429, 128, 128, 128, 128, 352), 32
+STACKED = (1, 4, 50)
+"""Replicas whose gradients are computed together."""
+MADE_UTTERANCES = {"cpu": 64, "cuda": 8192}
 Figures = dict[str, Any]
 
 
@@ -48,6 +56,7 @@ class Scale:
         product: rows and columns of the product that is the ceiling.
         copied: bytes of the copy that is the other ceiling.
         pass_s: seconds that the part of paper 1's pass is given.
+        corpus: scale of the corpus whose speech is made.
     """
 
     layers: tuple[int, ...]
@@ -56,12 +65,13 @@ class Scale:
     product: int
     copied: int
     pass_s: float
+    corpus: str
 
 
 FULL = (429, *(2048,) * 7, 10217)
 SCALES = {
-    "small": Scale((429, 64, 64, 352), 32, 20_000, 512, 1 << 24, 1.0),
-    "paper": Scale(FULL, 256, 20_000_000, 8192, 1 << 30, 90.0),
+    "small": Scale((429, 64, 64, 352), 32, 20_000, 512, 1 << 24, 1.0, "smoke"),
+    "paper": Scale(FULL, 256, 20_000_000, 8192, 1 << 30, 30.0, "paper"),
 }
 """``paper`` is paper 1's network and minibatch, on a ninth of its 500 h."""
 
@@ -106,6 +116,56 @@ def _step(setting: Setting) -> Figures:
         "over_bare_step": over(harness_s, bare_s),
         "frames_per_s": setting.minibatch / each_s,
         "flops_per_s": setting.flops / each_s,
+    }
+
+
+def replicas(scale: Scale, device: str) -> Figures:
+    """Gradients of several replicas of the network as one batch, in every precision."""
+    return {
+        each: {
+            str(count): _stacked(setting_of(scale, device, each), count)
+            for count in STACKED
+            if _fits(scale, count, device)
+        }
+        for each in possible(device)
+    }
+
+
+def _fits(scale: Scale, count: int, device: str) -> bool:
+    """Whether parameters and gradients of so many replicas take less than half of the memory."""
+    taken = 8 * count * Layout(scale.layers).parameters
+    return taken < room_on(device)
+
+
+def _stacked(setting: Setting, count: int) -> Figures:
+    layout = Layout(setting.layers)
+    net = Dnn(layout, precision=setting.precision)
+    stack = initial(layout).to(setting.device).repeat(count, 1)
+    shape = (count, setting.minibatch)
+    x = torch.randn(*shape, setting.layers[0], device=setting.device)
+    targets = torch.randint(setting.layers[-1], shape, device=setting.device)
+    out = torch.empty_like(stack)
+    (took,) = in_turns([lambda: net.gradient(stack, x, targets, out)], setting.device, ROUNDS)
+    each_s = median(took) / count
+    return {
+        "minibatch_s": each_s,
+        "frames_per_s": setting.minibatch / each_s,
+        "flops_per_s": setting.flops / each_s,
+    }
+
+
+def speech(scale: Scale, device: str) -> Figures:
+    """Training speech made on the device: frames a second, and whether pieces change a bit."""
+    made = Speech(Maker(recipe("mandarin-like", scale.corpus)), "train", device)
+    numbers = np.arange(MADE_UTTERANCES[device])
+    whole = made.make(numbers)
+    parts = [made.make(part).features for part in np.array_split(numbers[:100], 3)]
+    front = torch.cat(parts)
+    took = min(timed(lambda: made.make(numbers), device) for _ in range(ROUNDS))
+    return {
+        "frames": len(whole.targets),
+        "frames_per_s": len(whole.targets) / took,
+        "same_in_pieces": torch.equal(front, whole.features[: len(front)]),
     }
 
 
@@ -225,7 +285,9 @@ def possible(device: str) -> tuple[Precision, ...]:
 
 PARTS: dict[str, Callable[[Scale, str], Figures]] = {
     "ceilings": ceilings,
+    "replicas": replicas,
     "steps": steps,
+    "speech": speech,
     "batched": batched,
     "graphs": graphs,
     "blocks": blocks,

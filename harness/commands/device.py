@@ -20,7 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--preset",
-        help="the reproduction, as paper1/laptop (default with CUDA), paper1/gpu … or none",
+        action="append",
+        metavar="PAPER/SCALE[:EXHIBITS]",
+        help="what is reproduced, as paper1/gpu or paper1/paper:fig1,table2; several times for one "
+        "after the other; none. Default with CUDA: paper 1 at paper, then papers 2 and 3 at gpu",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="of this command (10)")
     parser.add_argument(
@@ -42,32 +45,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown("--scale", arguments.scale, SCALES)
     device = resolve(arguments.device)
     gpu = device == "cuda"
-    preset = _preset(arguments.preset or ("paper1/laptop" if gpu else "none"))
-    from harness.bench.session import ARCHIVE, Asked, measure
+    from harness.bench.session import ARCHIVE, PLAN, Asked, Reproduction, measure
 
+    named = arguments.preset or (None if gpu else ["none"])
+    presets = (
+        PLAN if named is None else () if named == ["none"] else tuple(map(Reproduction.of, named))
+    )
     scale = arguments.scale or ("paper" if gpu else "small")
-    asked = Asked(device, scale, preset, arguments.minutes, arguments.out)
+    asked = Asked(device, scale, presets, arguments.minutes, arguments.out)
     found = measure(asked, lambda line: print(line, file=sys.stderr, flush=True))
     for line in lines(found):
         print(line)
     print(f"archive: {asked.out / ARCHIVE}")
     return EXIT_DONE
-
-
-def _preset(text: str) -> str:
-    """``paper1/gpu`` as it is, or nothing for ``none``.
-
-    Raises:
-        UserError: it is neither.
-    """
-    from harness.errors import UserError
-
-    paper, slash, scale = text.partition("/")
-    if text == "none":
-        return ""
-    if not (slash and paper and scale):
-        raise UserError(f"--preset {text!r}: allowed: a paper and a scale, as paper1/gpu, or none")
-    return text
 
 
 def lines(results: dict[str, Any]) -> list[str]:
@@ -76,8 +66,18 @@ def lines(results: dict[str, Any]) -> list[str]:
     said = [f"{asked['name']} ({asked['device']}), scale {asked['scale']}"]
     said += [line for name, part in parts.items() for line in _figures(name, part)]
     said += [f"share of ceiling, {each:20} {s:.3f}" for each, s in results["shares"].items()]
+    said += [f"failed: {name}: {why}" for name, why in results["failed"].items()]
+    said += [_standing(run) for runs in results["runs"].values() for run in runs]
     left = results["unfinished"]
     return [*said, f"left for the same command: {', '.join(left)}"] if left else said
+
+
+def _standing(run: dict[str, Any]) -> str:
+    last = run.get("last", {})
+    errors = {name: value for name, value in last.items() if name.startswith("dev_frame_error")}
+    where = f", pass {last['epoch']:.4f}" if "epoch" in last else ""
+    told = "".join(f", {name} {value:.4f}" for name, value in errors.items())
+    return f"run {run['run'][:10]} {run['status']}{where}{told}"
 
 
 def _figures(name: str, value: object) -> list[str]:

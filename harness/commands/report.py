@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from reports import build
 
     build(arguments.folder)
-    for name in ("report.pdf", "report.html"):
-        print(arguments.folder / name)
+    made = (arguments.folder / name for name in ("report.pdf", "report.html"))
+    for path in filter(Path.exists, made):
+        print(path)
     return EXIT_DONE

@@ -51,6 +51,21 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         return None
 
 
+def last_rows(folder: Path) -> dict[str, Any]:
+    """What was measured last before a checkpoint, by name, and where the run stood; {} without.
+
+    Reads no tensor, and may be asked of a run that goes on.
+    """
+    try:
+        with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
+            facts = json.loads(file.metadata()["facts"])
+        rows = facts["rows"]
+        at = {key: rows[-1][key] for key in ("fold", "time_s", "epoch")} if rows else {}
+        return {**at, **{row["name"]: row["value"] for row in rows}}
+    except (SafetensorError, KeyError, ValueError, OSError):
+        return {}
+
+
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     with cast(Any, safe_open)(path, framework="numpy") as file:  # it says no types
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -27,6 +27,9 @@ from harness.store import Run, RunWriter, Store
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
+ENOUGH = 1_000_000
+"""Frames that machines are trained on, of speech in blocks: draws are made on the host, 1 ms a
+minibatch, which over 500 h would be hours; and a pretraining that ends early begins anew."""
 MODEL = "model.safetensors"
 SIGMOID_GAIN = 4.0
 FORMAT = 1
@@ -91,8 +94,7 @@ def initial_parameters(
             config.initial,
             config.seed,
             config.device,
-            # Asynchronous runs pretrain on all of the data, whatever share they train on.
-            config.stages[0].share if config.rounds else 1.0,
+            _share(config, corpus),
             shuffling="in blocks" if config.shuffling == "in blocks" else "full",
         )
         return pretrained(asked, net, frames, corpus, store)
@@ -101,6 +103,14 @@ def initial_parameters(
         return config.initial.parameters(net.layout, generator)[0]
     gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
     return random_parameters(net.layout, generator, gain)[0]
+
+
+def _share(config: RunConfig, corpus: Corpus) -> float:
+    """Of the utterances. Asynchronous runs pretrain on all, whatever share they train on."""
+    share = config.stages[0].share if config.rounds else 1.0
+    if config.shuffling != "in blocks":
+        return share
+    return min(share, ENOUGH / corpus.frames_of("train"))
 
 
 def pretrained(

@@ -1,0 +1,37 @@
+"""With nothing installed but what is usual on a machine lent for its GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.harness.bench.lent import command, environment, packed
+
+EVERYTHING = """
+import importlib, pkgutil
+from importlib.util import find_spec
+hidden = [name for name in ("typst", "kaldiio", "soundfile", "simpy") if find_spec(name)]
+assert not hidden, hidden
+for root in ("harness", "data_synth", "reproductions", "reports", "lagbench"):
+    for found in pkgutil.walk_packages(importlib.import_module(root).__path__, root + "."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+"""
+
+
+def test_all_of_it_can_be_imported():
+    program = [sys.executable, "-c", EVERYTHING]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_command_with_little_time_leaves_a_whole_archive(tmp_path):
+    options = ("--minutes", "0.02", "--preset", "paper1/smoke:fig1")
+    done = subprocess.run(
+        command(tmp_path, *options), env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = packed(tmp_path)
+    assert found["failed"] == {}
+    assert "paper1-smoke-fig1" in found["unfinished"]
+    assert "archive: " in done.stdout
