@@ -15,6 +15,7 @@ from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Sear
 from harness.execution.data.made import shuffling_of
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.timing import TimingConfig
+from harness.execution.training.initial import ENOUGH
 from harness.simulator import load_cluster
 from reproductions.paper import Subject, levels
 from reproductions.paper1_async_asgd.presets import FOLDER, PRESETS, REPORTED, Chosen, Preset
@@ -188,6 +189,11 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             levels(corpus.layers(preset.hidden)),
         ),
         ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
+        *(
+            [("pretraining", "not said how long", f"on {ENOUGH:,} frames")]
+            if shuffling_of(corpus) == "in blocks"
+            else []
+        ),
         *(
             [("products in gradients", "float32", "TF32, of factors with 10 bits")]
             if precision_of(subject) == "tf32"

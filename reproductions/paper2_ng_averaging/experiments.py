@@ -17,6 +17,7 @@ from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration
 from harness.execution.runs.timing import TimingConfig
+from harness.execution.training.initial import ENOUGH
 from reproductions.paper import DEVELOPMENT, Subject, levels
 from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS, STEPS, cells, rate_of
 from reproductions.paper2_ng_averaging.prediction import (
@@ -209,6 +210,11 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             "minibatch",
             "1024 and 256 frames",
             f"{minibatch} and {minibatch // 4} frames (timed as 1024 and 256)",
+        ),
+        *(
+            [("pretraining", "not said how long", f"on {ENOUGH:,} frames")]
+            if shuffling_of(corpus) == "in blocks"
+            else []
         ),
         ("epochs, exponential", str(PRINTED["epochs"]), str(preset.passes)),
         ("first rate", "0.32 times the GPUs", _rates_told(subject.scale)),

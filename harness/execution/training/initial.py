@@ -28,8 +28,8 @@ from harness.store import Run, RunWriter, Store
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
 ENOUGH = 1_000_000
-"""Frames that machines are trained on, of speech in blocks: draws are made on the host, 1 ms a
-minibatch, which over 500 h would be hours; and a pretraining that ends early begins anew."""
+"""Frames that machines are trained on, of speech in blocks: draws are made on the host, 0.7
+ms a minibatch, which over 500 h is hours; and a pretraining that ends early begins anew."""
 MODEL = "model.safetensors"
 SIGMOID_GAIN = 4.0
 FORMAT = 1

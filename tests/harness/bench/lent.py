@@ -1,7 +1,7 @@
 """The rehearsal: run this file.
 
 `lagbench device` as on a machine that is lent for its GPU, small and on this processor: with
-nothing but what is usual there (`tests/lent`), a limit of time, killed in the middle; then again
+nothing but what is usual there (`tests/lent`), a limit of time, killed at a checkpoint; then again
 until nothing is left. After every command the archive must be whole.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 LENT = ROOT / "tests" / "lent"
 ARCHIVE = "lagbench-device.tar.gz"
-KILLED_AFTER_S = 120.0
+CHECKPOINTS = "reproductions/*/runs/*/checkpoint/*.safetensors"
 MOST = 12
 """Commands."""
 
@@ -47,17 +47,17 @@ def packed(out: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Rehearse, and tell what each command left."""
-    options = ("--minutes", "4", "--preset", "paper1/smoke:fig1")
+    options = ("--minutes", "6", "--preset", "paper1/smoke:fig1")
     with TemporaryDirectory() as folder:
         out = Path(folder)
         for number in range(MOST):
             began = time.monotonic()
             with subprocess.Popen(command(out, *options), env=environment()) as process:
-                try:
-                    code = process.wait(KILLED_AFTER_S if number == 0 else None)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    code = process.wait()
+                while number == 0 and process.poll() is None:
+                    time.sleep(0.2)
+                    if any(out.glob(CHECKPOINTS)):
+                        process.kill()
+                code = process.wait()
             found = packed(out)
             took = time.monotonic() - began
             print(f"command {number + 1}: exit {code}, {took:.0f} s, left {found['unfinished']}")
