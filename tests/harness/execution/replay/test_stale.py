@@ -22,6 +22,9 @@ class Told:
     def __init__(self):
         self.contributed, self.folded, self.whose = [], [], []
 
+    def on(self, network):
+        return self
+
     def contribute(self, network, replicas, minibatches, out, rate, memory):
         keys = torch.stack([minibatch.x[:, 0] for minibatch in minibatches], 1)
         before = memory.tensors.get("keys", torch.zeros(len(replicas), 0, 2))
