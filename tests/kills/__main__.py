@@ -21,7 +21,7 @@ from tests.kills.history import ORPHANS_S, History, disturbed, results
 from tests.kills.ways import WAYS, cpu_s
 from tests.processes import Started
 
-RUNS = Path(__file__).parents[2] / "docs" / "runs"
+RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 RUN = "model-averaging.toml"
 SMOKE = ("--scale", "smoke", "--seeds", "1", "--jobs", "2")
 AT_ONCE = 7
@@ -48,7 +48,7 @@ class Command:
 def small_run() -> str:
     """A run file: model averaging, which ends in the same parameters on any real processes."""
     text = (RUNS / RUN).read_text(encoding="utf-8")
-    return text.replace('"../..', f'"{RUNS}/../..').replace("workers = 8", "workers = 2")
+    return text.replace('"../', f'"{RUNS}/../').replace("workers = 8", "workers = 2")
 
 
 REPRODUCE = ("-m", "reproductions")

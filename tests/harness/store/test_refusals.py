@@ -92,7 +92,7 @@ def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
     (in_its_place := tmp_path / "cache").write_text("a file")
     monkeypatch.setenv("LAGBENCH_CACHE", str(in_its_place))
-    run = Path(__file__).parents[3] / "docs" / "runs" / "async-averaged.toml"
+    run = Path(__file__).parents[3] / "reproductions" / "runs" / "async-averaged.toml"
     assert main(["train", str(run), "--out", str(tmp_path / "runs")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
