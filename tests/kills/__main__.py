@@ -47,8 +47,7 @@ class Command:
 
 def small_run() -> str:
     """A run file: model averaging, which ends in the same parameters on any real processes."""
-    text = (RUNS / RUN).read_text(encoding="utf-8")
-    return text.replace('"../', f'"{RUNS}/../').replace("workers = 8", "workers = 2")
+    return (RUNS / RUN).read_text(encoding="utf-8").replace("workers = 8", "workers = 2")
 
 
 REPRODUCE = ("-m", "reproductions")
