@@ -380,6 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.freeze()  # torch and numba, which would be looked through again and again
     began, failed, did = time.process_time(), list[int](), Counter[str]()
     for seed in range(options.first, options.first + options.schedules):
+        if (tried := seed - options.first) % 500 == 0 and tried:
+            print(f"{tried} schedules, {len(failed)} failed", file=sys.stderr, flush=True)
         try:
             did.update(each.split(":")[0] for each in play(seed).did)
         except Exception as error:
