@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from harness.store import owner
 
@@ -66,6 +66,7 @@ class Lease:
     def __post_init__(self) -> None:
         self._ended = Event()
         self._counted = count(1)
+        self._writing = Lock()
 
     def acquire(self) -> None:
         """Wait until nobody else holds the folder, and hold it.
@@ -74,8 +75,10 @@ class Lease:
             OSError: the machine refuses it.
         """
         seen, since_s = self._highest(), self.host.now_s()
-        while not (self._is_vacant(seen[1], since_s) and self._made(seen[0] + 1)):
+        looked_s = since_s  # before it was read: whoever waits may have stood still since
+        while not (self._is_vacant(seen[1], looked_s - since_s) and self._made(seen[0] + 1)):
             self.host.sleep(POLL_S)
+            looked_s = self.host.now_s()
             if (now := self._highest()) != seen:
                 seen, since_s = now, self.host.now_s()
 
@@ -85,14 +88,17 @@ class Lease:
 
     def beat(self) -> None:
         """Give a sign of life; nothing if the lease is somebody else's by now."""
-        self._write(f"{self._me} {next(self._counted)}")
+        with self._writing:  # not amid `release`, which it would undo
+            if self._number:
+                self._write(f"{self._me} {next(self._counted)}")
 
     def release(self) -> None:
         """Give the folder back, if it was held."""
         self._ended.set()
-        if self._number:
-            self._write(FREE)
-        self._number = 0
+        with self._writing:
+            if self._number:
+                self._write(FREE)
+            self._number = 0
 
     def _made(self, number: int) -> bool:
         """Make the lease of this number; False if somebody else was quicker."""
@@ -119,20 +125,18 @@ class Lease:
             with suppress(OSError):  # a file server that is away for a moment is no end
                 self.beat()
 
-    def _is_vacant(self, text: str, since_s: float) -> bool:
-        if text in ("", FREE):
-            return text == FREE or self.host.now_s() - since_s > PATIENCE_S
-        lives = self.host.lives(text.split()[0])
-        still = self.host.now_s() - since_s > PATIENCE_S
-        return still if lives is None else not lives
+    def _is_vacant(self, text: str, still_s: float) -> bool:
+        if text == FREE:
+            return True
+        lives = self.host.lives(text.partition(" ")[0])
+        return still_s > PATIENCE_S if lives is None else not lives
 
     def _highest(self) -> tuple[int, str]:
         """The lease that holds and what it says; free where there was none yet."""
-        number = max(self._numbers(), default=0)
-        try:
-            return number, self._path(number).read_text(errors="replace") if number else FREE
-        except FileNotFoundError:  # taken over this moment
-            return self._highest()
+        while number := max(self._numbers(), default=0):
+            with suppress(FileNotFoundError):  # taken over this moment
+                return number, self._path(number).read_text(errors="replace")
+        return 0, FREE
 
     def _numbers(self) -> list[int]:
         names = os.listdir(self.folder)  # noqa: PTH208 (asked often, and far quicker)
@@ -145,5 +149,5 @@ class Lease:
     def _write(self, text: str) -> None:
         """Where the lease still is; one that was taken over is not made again."""
         with suppress(FileNotFoundError), self._path(self._number).open("r+") as file:
-            file.truncate(0)
             file.write(text)
+            file.truncate()  # after it: at no moment, and on no full disk, is nothing there

@@ -7,6 +7,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 
@@ -70,6 +72,41 @@ def test_who_was_taken_over_disturbs_nobody(tmp_path):
     stopped.release()
     assert other.held()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_who_waits_and_stood_still_itself_takes_nothing_from_who_lives(tmp_path):
+    """However long ago it was that it read the count: it looks again first."""
+    clocks = Clocks(20 * PATIENCE_S)
+    holder = Lease(tmp_path, clocks.host("one", 0.0))
+    holder.acquire()
+    clocks.meanwhile = holder.beat
+
+    def stood_still():
+        clocks.now_s += 2 * PATIENCE_S
+        return clocks.now_s
+
+    with pytest.raises(AwayError):
+        Lease(tmp_path, replace(clocks.host("other", 0.0), now_s=stood_still)).acquire()
+    assert holder.held()
+
+
+def test_a_sign_of_life_does_not_undo_that_a_lease_is_given_back(tmp_path):
+    mine = Lease(tmp_path, Host(beats=False))
+    mine.acquire()
+    under_way, path = Event(), mine._path
+
+    def slow(number):
+        if current_thread() is not main_thread():
+            under_way.set()
+            time.sleep(0.1)  # time enough to be given back
+        return path(number)
+
+    mine._path = slow
+    (beats := Thread(target=mine.beat)).start()
+    under_way.wait()
+    mine.release()
+    beats.join()
+    assert (tmp_path / ".lease-1").read_text() == lease.FREE
 
 
 def test_a_lease_that_was_never_written_is_waited_for_and_taken_over(tmp_path):
