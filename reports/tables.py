@@ -15,8 +15,8 @@ PAGE = 100
 """Characters across a page, in the table's type."""
 GAP = 3  # characters between two columns
 HEADER = ("label", "column", "paper", "measured", "ci95_low", "ci95_high", "runs")
-NO_SPREAD = "No chance enters these figures."
-SOME_SPREAD = "No chance enters the figures without an interval."
+NO_SPREAD = "These figures are the same for every seed."
+SOME_SPREAD = "Figures without an interval are the same for every seed."
 NO_INTERVAL = "These figures have no interval."
 
 Cell = dict[str, Any]
