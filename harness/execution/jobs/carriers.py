@@ -100,22 +100,29 @@ def carrier(where: str, folder: Path, jobs: int) -> Carrier:
     if where == "dask":
         return _dask(jobs)
     if ":" in where:
-        return of_executor(_named(where)(jobs), jobs)
+        return of_executor(lambda: _named(where)(jobs), jobs)
     return _submitit(where, folder, jobs)
 
 
-def of_executor(
-    executor: Executor, at_once: int, lost: tuple[type[BaseException], ...] = ()
-) -> Carrier:
-    """Any executor of futures; a broken one has lost its jobs."""
+def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
+    """Any executor of futures; a broken one has lost its jobs, and another is made."""
+    executor = made()
+
+    def begun(work: Callable[[Any], str], task: Any) -> Job:
+        nonlocal executor
+        try:
+            return executor.submit(work, task)
+        except BrokenExecutor:
+            executor = made()
+            return executor.submit(work, task)
 
     def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
-        return [executor.submit(work, task) for task in tasks]
+        return [begun(work, task) for task in tasks]
 
     def close() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
 
-    return Carrier(start, at_once, (BrokenExecutor, CancelledError, *lost), close)
+    return Carrier(start, at_once, (BrokenExecutor, CancelledError), close)
 
 
 def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
