@@ -18,6 +18,7 @@ from harness.execution.data.frames import Frames, InBlocks, Order
 from harness.execution.data.made import Blocks, MadeFrames, frames_of, shuffling_of
 from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
+from harness.execution.training import simulated
 from harness.execution.training.run import train
 from harness.seeds import stream
 from harness.simulator.protocols.averaging import Averaging
@@ -106,11 +107,16 @@ def test_speech_that_does_not_fit_is_only_shuffled_in_blocks(corpus, monkeypatch
         frames_of(corpus, "cpu", "full")
 
 
-@pytest.mark.parametrize("rounds", [False, True], ids=["asynchronous", "rounds"])
+@pytest.mark.parametrize(
+    ("rounds", "in_blocks"),
+    [(False, ()), (True, ()), (False, ("cpu",)), (True, ("cpu",))],
+    ids=["asynchronous", "rounds", "asynchronous, folds in blocks", "rounds, folds in blocks"],
+)
 def test_a_run_learns_the_same_bits_as_on_stored_speech(
-    configure, corpus, stored, rounds, monkeypatch, tmp_path
+    configure, corpus, stored, rounds, in_blocks, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(made, "ROOM", 1000)
+    monkeypatch.setattr(simulated, "IN_BLOCKS", in_blocks)
     choices = {"algorithm": ModelAveraging(), "protocol": Averaging(2)} if rounds else {}
     config = configure(
         shuffling="in blocks", corpus="voice", fingerprint=corpus.fingerprint, workers=2,
