@@ -98,7 +98,7 @@ def _chances(part: Part) -> list[str]:
     if part.ci95 is not None and None in part.ci95:
         return ["no scatter is known"]
     told = [] if part.power is None else [f"power {power(part)}"]
-    if part.finds:
+    if part.finds and numbers.interval(part.measured, part.ci95) != numbers.SAME:
         told.append(f"finds {numbers.printed(float(f'{part.finds:.2g}'))} beyond an end (80%)")
     return told
 

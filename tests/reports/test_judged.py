@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,12 @@ def test_a_quantity_of_one_seed_says_that_its_scatter_is_not_known():
     (part,) = claim(Quantity("", 1.0, mean_ci([1.0]), ABOVE, 1.0)).parts
     assert judged.test_of(part) == "holds from 0 · no scatter is known"
     assert judged.test_of(Part("shown")) == ""
+
+
+def test_what_is_found_is_told_of_what_scatters_by_more_than_rounding():
+    rounded = Part("", measured=0.9, ci95=(0.9, 0.9 + 2e-16), band=(0.7, 1.3), finds=4e-16)
+    assert "finds" in judged.test_of(replace(rounded, ci95=(0.8, 1.0), finds=0.1))
+    assert "finds" not in judged.test_of(rounded)
 
 
 def test_a_condition_is_made_of_plain_numbers():
