@@ -107,9 +107,10 @@ def connect(where: tuple[str, int], who: Introduced) -> Socket:
         OSError: nobody answers; `Stranger` if somebody else does.
     """
     made = Socket(socket.create_connection(where, INTRODUCED_WITHIN_S), INTRODUCED_WITHIN_S)
-    theirs, ours, said = _read(made, NONCE), secrets.token_bytes(NONCE), _said(who)
+    end_s = world().now_s() + INTRODUCED_WITHIN_S
+    theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _said(who)
     made.send(ours + said + _proof(b"connects", theirs, ours, said))
-    if not hmac.compare_digest(_read(made, PROOF), _proof(b"accepts", theirs, ours, said)):
+    if not hmac.compare_digest(_read(made, PROOF, end_s), _proof(b"accepts", theirs, ours, said)):
         made.close()
         raise Stranger(f"who answers at {where[0]}:{where[1]} has another {SECRET}")
     made.be_patient(SILENT_AFTER_S)
@@ -129,7 +130,8 @@ def accept(connected: socket.socket, own: int) -> tuple[Introduced, Socket]:
     made = Socket(connected, INTRODUCED_WITHIN_S)
     ours = secrets.token_bytes(NONCE)
     made.send(ours)
-    theirs, said, proof = (_read(made, size) for size in (NONCE, WHO.size, PROOF))
+    end_s = world().now_s() + INTRODUCED_WITHIN_S
+    theirs, said, proof = (_read(made, size, end_s) for size in (NONCE, WHO.size, PROOF))
     word, rank, wants, late = WHO.unpack(said)
     expected = _proof(b"connects", ours, theirs, said)
     if word != WORD or wants != own or not hmac.compare_digest(proof, expected):
@@ -170,9 +172,12 @@ def listen(host: str, own: int, enter: Callable[[Introduced, Socket], None]) -> 
     return host, listening.getsockname()[1]
 
 
-def _read(made: Socket, count: int) -> bytes:
+def _read(made: Socket, count: int, end_s: float) -> bytes:
+    """So many bytes before a moment, however slowly they drip."""
     words = bytearray(count)
-    made.receive(memoryview(words))
+    for place in range(count):
+        made.be_patient(max(1e-3, end_s - world().now_s()))
+        made.receive(memoryview(words)[place : place + 1])
     return bytes(words)
 
 

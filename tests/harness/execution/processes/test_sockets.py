@@ -7,6 +7,7 @@ import queue
 import socket
 import struct
 import threading
+import time
 
 import pytest
 import torch
@@ -68,6 +69,21 @@ def test_an_introduction_cannot_be_played_again(door: Door) -> None:
         knocks.recv(32)
         knocks.sendall(told)
         assert knocks.recv(32) == b""
+    assert came.empty()
+
+
+def test_who_drips_is_hung_up_on_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.execution.processes.sockets.INTRODUCED_WITHIN_S", 0.3)
+    where, came = door
+    with socket.create_connection(where, 20.0) as knocks:
+
+        def drip() -> None:
+            for _ in range(100):  # bytes of the 104 that are due
+                knocks.sendall(b"x")
+                time.sleep(0.05)
+
+        with pytest.raises(ConnectionError):
+            drip()
     assert came.empty()
 
 
