@@ -80,6 +80,7 @@ def _check_end(command: Started, code: int, history: History, name: str = "undis
     while session(command) and time.monotonic() < ended_s + PATIENCE_S:
         time.sleep(LOOKS_EVERY_S)
     history.orphans_s.append(time.monotonic() - ended_s)
+    history.wrong += [f"{name}: process {each} lives on" for each in session(command)]
     if done.returncode != code:
         history.wrong.append(f"{name}: exit code {done.returncode}: {done.stderr[-500:]}")
     said = [word for word in NEVER_SAID if word in done.stderr]

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,8 @@ class Way:
 def _to_group(*numbers: int, every_s: float = 0.05) -> Callable[[Started], None]:
     def does(command: Started) -> None:
         for number in numbers:
-            os.killpg(command.pid, number)
+            with suppress(ProcessLookupError):  # the first one was enough
+                os.killpg(command.pid, number)
             time.sleep(every_s if len(numbers) > 1 else 0.0)
 
     return does
