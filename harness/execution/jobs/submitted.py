@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from subprocess import SubprocessError
 from typing import TypeVar
 
 from harness.errors import UserError
@@ -89,7 +91,8 @@ def submit(
             time.sleep(POLL_S)
     finally:
         for job in running.values():
-            job.cancel()
+            with suppress(OSError, SubprocessError):  # scancel knows it no more
+                job.cancel()
         carried.close()
     given_up = [name for names, times in lost.items() if times >= ATTEMPTS for name in names]
     if given_up:

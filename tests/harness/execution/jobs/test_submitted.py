@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import cloudpickle
 import pytest
@@ -84,6 +85,34 @@ def test_a_spent_budget_cancels_the_jobs(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         submitted.submit({"a": Task(tmp_path, False)}, do, carried, print, -1.0)
     assert not (tmp_path / "done").exists()
+
+
+def test_a_job_that_cannot_be_cancelled_keeps_no_other(monkeypatch) -> None:
+    monkeypatch.setattr(submitted, "POLL_S", 0.0)
+    cancelled: list[str] = []
+
+    @dataclass
+    class Endless:
+        name: str
+
+        def done(self) -> bool:
+            if self.name == "b":
+                raise KeyboardInterrupt
+            return False
+
+        def result(self) -> str: ...
+
+        def cancel(self) -> None:
+            cancelled.append(self.name)
+            raise CalledProcessError(1, ["scancel", self.name])
+
+    def start(work: object, jobs: Sequence[Sequence[str]]) -> list[Endless]:
+        return [Endless(task) for (task,) in jobs]
+
+    tasks = {name: name for name in "ab"}
+    with pytest.raises(KeyboardInterrupt):
+        submitted.submit(tasks, do, Carrier(start, 2, ()), print, 1e18)
+    assert cancelled == ["a", "b"]
 
 
 def test_an_unknown_batch_system_is_refused() -> None:
