@@ -300,6 +300,7 @@ class OneByOne:
             algorithm.contribute,
             algorithm.fold,
         )
+        self.on = lambda network: self
 
 
 @pytest.mark.parametrize("text", [BUSY, DYING])

@@ -15,8 +15,8 @@ from reproductions.algorithms.table import markdown
 from reproductions.paper import DEVELOPMENT
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"AveragedSgd", "Compressed"}
-"""Compared in paper 1, and about bytes."""
+ELSEWHERE = {"AveragedSgd", "Compressed", "ServerDescent"}
+"""Compared in paper 1, about bytes, and compared in the staleness reproduction."""
 
 
 def test_every_algorithm_is_compared():

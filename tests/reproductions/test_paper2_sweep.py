@@ -20,6 +20,7 @@ from reproductions.paper2_ng_averaging.sweep import in_order, keep, next_to_try,
 
 CORPUS = SimpleNamespace(
     name="none that is made",
+    speech=None,
     fingerprint="f",
     tests=("swb", "callhome"),
     dim=39,

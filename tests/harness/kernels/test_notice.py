@@ -15,8 +15,10 @@ import pytest
 from harness import train
 from harness.execution.jobs import grid
 from harness.execution.jobs.display import Display
+from harness.execution.jobs.left import Left
 from harness.execution.processes import command, group, rejoining
 from harness.kernels import notice
+from harness.store import Store
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 LINE = r"compiling, once on this machine: harness\.simulator\.[\w.]+ \.\.\. \d+\.\d s"
@@ -66,11 +68,14 @@ def compiled():
     return compiles, f"{__name__}.compiled.<locals>.compiles.<locals>.<lambda>"
 
 
-def test_a_display_says_what_the_processes_of_its_grid_compile(monkeypatch, capsys, compiled):
+def test_a_display_says_what_the_processes_of_its_grid_compile(
+    monkeypatch, capsys, compiled, tmp_path
+):
     heard, display = SimpleQueue(), Display({})
     grid._enter(heard)
     compiled[0]()
-    board = grid._Board(frozenset("ab"), 0, lambda report: None)
+    left = Left(dict.fromkeys("ab", ("", "")), processes=2)
+    board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
     board.show = display.show
     board.hear(heard.get_nowait())
     monkeypatch.setattr(display, "_last", 0.0)  # lines that are not live come seldom
@@ -89,7 +94,7 @@ def test_of_a_group_of_processes_the_server_says_what_is_compiled(
     monkeypatch.setattr(rejoining, "comes_late", lambda: False)
     monkeypatch.setattr(group, "join", lambda: (rank, 3))
     monkeypatch.setattr(command, "serve" if rank == 0 else "take_part", compiled[0])
-    assert train.main(["run.toml"]) == 0
+    assert train.main(["async-averaged"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ... ")[0] for line in said] == [
         f"compiling, once on this machine: {compiled[1]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory, Server
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import Pending, StaleReplay
@@ -21,7 +22,7 @@ def server(value: float) -> Server:
 
 
 def replay(value: float) -> StaleReplay:
-    made = StaleReplay(None, None, server(value), None, slots=2)
+    made = StaleReplay(AsyncSgd(), None, server(value), None, slots=2)
     made.replicas += value + 2.0
     made.contributions += value + 3.0
     made.loss += value + 4.0
