@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 from harness.errors import (
@@ -25,6 +24,7 @@ from harness.errors import (
     unknown,
 )
 from harness.examples import shown
+from harness.installed import version_of
 from harness.kernels import notice
 from harness.signals import ended_by_signals
 
@@ -154,8 +154,8 @@ def parser_of(asked: str | None, *, every: bool = False) -> Parser:
         every: it knows those of all.
     """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
-    told = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
-    known = f"lagbench {version('lagbench')} ({told})"
+    told = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "numba", "numpy"))
+    known = f"lagbench {version_of('lagbench')} ({told})"
     parser.add_argument("--version", action="version", version=known)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module_name, description) in COMMANDS.items():

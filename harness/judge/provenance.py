@@ -6,10 +6,10 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from harness.installed import version_of
 from harness.judge.makers import Runs
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
@@ -23,7 +23,7 @@ def of_program(command: str) -> dict[str, Any]:
     """
     return {
         "git": _commit(),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}},
         "command": " ".join([command, *sys.argv[1:]]),
     }
 

@@ -1,15 +1,22 @@
 """A machine that is lent for its GPU: what is usual there can be imported, and nothing else.
 
 Python imports this by itself where this folder is on its path; processes that it starts inherit
-that. Packages beyond the usual ones and what these require are as if they were not installed.
+that. Packages beyond the usual ones and what these require are as if they were not installed:
+they have no modules and no versions.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    packages_distributions,
+    requires,
+)
 from typing import Any
 
 USUAL = (
@@ -51,6 +58,11 @@ class Without:
         if name.partition(".")[0] in self._hidden:
             return None
         return self._finder.find_spec(name, path, target)
+
+    def find_distributions(self, *context: Any) -> Iterator[Distribution]:
+        """Likewise."""
+        found = getattr(self._finder, "find_distributions", lambda *_: ())(*context)
+        return (each for each in found if plain(each.name) in USED)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._finder, name)

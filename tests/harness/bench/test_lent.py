@@ -35,3 +35,11 @@ def test_a_command_with_little_time_leaves_a_whole_archive(tmp_path):
     assert found["failed"] == {}
     assert "paper1-smoke-fig1" in found["unfinished"]
     assert "archive: " in done.stdout
+
+
+def test_a_checkout_that_is_not_installed_has_commands():
+    program = [sys.executable, "-m", "harness", "--version"]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("lagbench not installed (torch "), done.stderr
+    facts = "from harness.judge import provenance; provenance.of_program('x')"
+    subprocess.run([sys.executable, "-c", facts], env=environment(), check=True)

@@ -1,0 +1,19 @@
+"""Which version of a package is installed."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["version_of"]
+
+
+def version_of(package: str) -> str:
+    """Its version, or that there is none: a checkout need not be installed, nor all packages be.
+
+    Args:
+        package: name of the distribution.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
