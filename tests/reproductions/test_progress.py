@@ -36,3 +36,15 @@ def test_a_run_that_all_seeds_share_is_called_by_its_setting_alone(
         for seed in seeds
         for name, text in ((("tuned", seed), tuned), (("one", seed), f"one seed {seed}"))
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["lagbench", "reproduce", "paper1"], "lagbench"),
+        (["__main__.py", "paper1"], "python -m reproductions"),
+    ],
+)
+def test_the_command_that_is_recorded_is_the_one_to_call_again(words, program, monkeypatch):
+    monkeypatch.setattr(reproduce.sys, "argv", words)
+    assert reproduce._program() == program
