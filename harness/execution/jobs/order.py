@@ -20,8 +20,10 @@ def longest_first(configs: Mapping[str, Each]) -> dict[str, Each]:
 def effort(config: Configuration) -> float:
     """How much a run has to do, beside other runs of its grid: passes times weights.
 
-    What a configuration does not say counts as one, so timing, which takes seconds, comes last.
+    A sequence run has the network of the training that it starts from. What a configuration does
+    not say counts as one, so timing, which takes seconds, comes last.
     """
-    hidden = getattr(config, "hidden", None) or (1,)
+    sized = getattr(config, "start", config)
+    hidden = getattr(sized, "hidden", None) or (1,)
     weights = sum(above * below for above, below in pairwise((hidden[0], *hidden)))
     return float(getattr(config, "passes", 0) * weights)

@@ -86,17 +86,13 @@ class Admission:
     def __init__(self, shards: int) -> None:
         self._shards, self._here = shards, world()
 
-    def open(
-        self,
-        enter: Callable[[int, Line], None],
-        is_gone: Callable[[int], bool] = lambda worker: True,
-    ) -> None:
+    def open(self, enter: Callable[[int, Line], None], is_gone: Callable[[int], bool]) -> None:
         """Admit workers from now on; both are called on a thread of its own.
 
         Args:
             enter: takes in a worker, at its new address.
-            is_gone: whether a number is that of a worker who is gone; the first shard knows, and
-                a worker that has come to another one was let in by the first.
+            is_gone: whether a number is that of a worker who is gone. The first shard knows;
+                whoever has come to another one was let in by the first.
         """
         self._enter, self._is_gone = enter, is_gone
         self._here.start(self._watch, "admission")

@@ -160,7 +160,7 @@ def serve(
     """
     serving = _Serving(config, corpus, rank, pace, say)
     if admission is not None:
-        admission.open(serving.enter)
+        admission.open(serving.enter, range(config.workers).__contains__)
     serving.run()
 
 

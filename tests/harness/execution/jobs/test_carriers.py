@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,3 +83,9 @@ class Config:
 def test_the_longest_run_begins_first_and_equals_keep_their_order():
     configs = {"short": Config(1, (8,)), "a": Config(4, (8, 8)), "b": Config(4, (8, 8))}
     assert list(longest_first({"timing": object(), **configs})) == ["a", "b", "short", "timing"]
+
+
+def test_a_sequence_run_is_as_long_as_the_network_it_starts_from_makes_it():
+    sequence = SimpleNamespace(passes=2, start=Config(9, (8, 8)))
+    configs = {"short": Config(1, (8, 8)), "sequence": sequence, "long": Config(3, (8, 8))}
+    assert list(longest_first(configs)) == ["long", "sequence", "short"]
