@@ -16,7 +16,7 @@ from tests.kills.ways import WAYS
 from tests.processes import Started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-STEPS, STEP_S = 12, 0.03
+STEPS, STEP_S = 24, 0.03
 PROGRAM = f"""
 import sys, time
 from pathlib import Path
