@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-INSTALLED = tuple(
-    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
-)
+STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
+PACKAGES = {"site-packages", "dist-packages"}
+"""Folders of installed packages, whichever environment's: one may lend from another."""
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """What a configuration's ``FORMAT`` speaks for."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
@@ -265,7 +265,8 @@ def _installed(module: str) -> bool:
     path = getattr(found, "__file__", None)
     if path is None:
         return module != "__main__"
-    return any(Path(path).resolve().is_relative_to(place) for place in INSTALLED)
+    place = Path(path).resolve()
+    return place.is_relative_to(STANDARD) or not PACKAGES.isdisjoint(place.parts)
 
 
 def _version(module: str) -> str:

@@ -4,7 +4,7 @@ import functools
 import subprocess
 import sys
 import types
-from importlib import util
+from importlib import import_module, reload, util
 from pathlib import Path
 
 import pytest
@@ -183,3 +183,18 @@ def test_members_of_a_module_of_ones_own_count(user, tmp_path):
     finally:
         sys.modules.pop("helper", None)
     assert first == other != scale
+
+
+def test_a_package_of_another_environment_counts_by_its_version_too(tmp_path, monkeypatch):
+    """As where an environment lends the packages of the system's Python."""
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    path = folder / "lent_to_us.py"
+    path.write_text("__version__ = '3'\ndef loss(x):\n    return x\n")
+    monkeypatch.syspath_prepend(str(folder))
+    lent = import_module("lent_to_us")
+    before = digest_of_code(lent.loss)
+    path.write_text("__version__ = '3'\ndef loss(x):\n    return 2 * x\n")
+    assert digest_of_code(reload(lent).loss) == before
+    lent.__version__ = "4"
+    assert digest_of_code(lent.loss) != before
