@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["version_of"]
+__all__ = ["known_version", "version_of"]
+
+
+def known_version(package: str) -> str | None:
+    """Its version; None where it is not installed.
+
+    Args:
+        package: name of the distribution.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def version_of(package: str) -> str:
@@ -13,7 +25,4 @@ def version_of(package: str) -> str:
     Args:
         package: name of the distribution.
     """
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    return known_version(package) or "not installed"

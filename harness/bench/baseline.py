@@ -8,12 +8,12 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from harness.bench.comparison import Bound, Expected, Measured, Row
 from harness.errors import UserError
+from harness.installed import known_version
 from harness.store.atomic import writable_folder, write_json
 
 SCHEMA = 1
@@ -130,15 +130,8 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_1_min": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in PACKAGES if (found := known_version(name))},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def processor() -> str:
