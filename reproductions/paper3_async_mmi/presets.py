@@ -75,7 +75,7 @@ PRESETS = {
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
-        rates=_rates(0.0003, 0.0003, 0.000075, 0.0003, 0.0003, 0.002, 0.002, 0.002),
+        rates=_rates(0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002),
         passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6),
         halvings=3,
     ),
