@@ -12,6 +12,7 @@ outcome is written to ``rates.toml``.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -89,7 +90,11 @@ def written(scales: Mapping[str, Mapping[str, Any]]) -> str:
         "# python -m reproductions.paper2_ng_averaging.sweep; exhibit p2.rates shows the runs.",
     ]
     for scale, own in scales.items():
-        lines += ["", f"[{scale}]", f"newbob_passes = {own['newbob_passes']}", f"[{scale}.rates]"]
+        lines += ["", f"[{scale}]", f"newbob_passes = {own['newbob_passes']}"]
+        if own.get("unsearched"):
+            lines += ["# Rates where their search begins, and nothing has been run:"]
+            lines += [f"unsearched = {json.dumps(own['unsearched'])}"]
+        lines += [f"[{scale}.rates]"]
         lines += [f"{name} = {rate:g}" for name, rate in own["rates"].items()]
     return "\n".join(lines) + "\n"
 
@@ -154,6 +159,7 @@ def keep(scale: str, tried: Tried, best: Mapping[str, float]) -> None:
     known = tomllib.loads(RATES.read_text(encoding="utf-8"))
     own = known.setdefault(scale, {"newbob_passes": 0, "rates": {}})
     own["rates"] |= best
+    own["unsearched"] = [name for name in own.get("unsearched", []) if name not in best]
     if NEWBOB in best:
         own["newbob_passes"] = tried.runs[NEWBOB, best[NEWBOB]].summary["passes"]
     write_bytes(RATES, written(known).encode())

@@ -76,6 +76,21 @@ def test_what_is_found_stands_in_the_file_beside_what_stood_there(tmp_path, monk
     assert after == {"laptop": {"newbob_passes": 12, "rates": {"ng_1": 1.0, "newbob_16": 4.0}}}
 
 
+def test_what_no_search_has_found_is_told_until_one_has_whatever_scale_is_searched(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
+    own = {"newbob_passes": 9, "rates": {"ng_1": 1.0, "ng_2": 2.0}}
+    begun = own | {"unsearched": list(own["rates"])}
+    sweep.RATES.write_text(written({"laptop": own, "overnight": begun}))
+    left = ["ng_1", "ng_2"], ["ng_2"], None
+    for scale, best, still in zip(
+        ("laptop", *2 * ["overnight"]), ("ng_1", "ng_1", "ng_2"), left, strict=True
+    ):
+        keep(scale, SimpleNamespace(runs={}), {best: 4.0})  # pyright: ignore
+        assert tomllib.loads(sweep.RATES.read_text())["overnight"].get("unsearched") == still
+
+
 @pytest.mark.parametrize("scale", sorted(tomllib.loads(RATES.read_text(encoding="utf-8"))))
 def test_every_setting_that_is_compared_has_a_rate_of_its_own_search(scale):
     assert set(found(scale)["rates"]) == set(SEARCHED)
