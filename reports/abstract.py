@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import judged, numbers
+from reports import judged, numbers, words
 from reports.provenance import cited_runs
 
 EARLIER = (
@@ -27,7 +27,7 @@ def lines(results: Results) -> list[str]:
 
 
 def answer(results: Results) -> str:
-    """The first of the lines: what becomes of the paper's claims."""
+    """The first of the lines: what becomes of the claims."""
     return _counts(results) or _basis(results)
 
 
@@ -105,13 +105,13 @@ def _testable(results: Results) -> str:
     untested = [claim for claim in results.claims if claim.verdict == "not testable"]
     unmet = sum(any(not each.holds for each in claim.preconditions) for claim in untested)
     known = [claim.power for claim in results.claims if claim.power is not None]
-    told: list[str] = []
+    told, said = list[str](), words.of(results)
     if untested:
-        told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of the paper "
-                    "that do not hold here or are unknown.")  # fmt: skip
+        told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of "
+                    f"{said.whole} that do not hold here or are unknown.")  # fmt: skip
     if known:
         told.append(f"Of {len(known)} claims whose power is known, {_enough(known)} would be found "
-                    "with 80% chance or more if the paper is right.")  # fmt: skip
+                    f"with 80% chance or more if {said.the} is right.")  # fmt: skip
     return " ".join(told)
 
 

@@ -12,7 +12,7 @@ from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, gantt, listing, pdf, reasons, tables
+from reports import bench, figures, gantt, listing, pdf, reasons, tables, words
 from reports.document import document
 from reports.page.page import page
 
@@ -60,22 +60,24 @@ def _keep_timelines(results: Results, out: Path) -> None:
 
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
-    exhibits = (replace(each, files=_write(each, out)) for each in results.exhibits)
+    said = words.of(results)
+    exhibits = (replace(each, files=_write(each, out, said)) for each in results.exhibits)
     return replace(results, exhibits=tuple(exhibits))
 
 
-def _write(exhibit: Exhibit, out: Path) -> tuple[str, ...]:
+def _write(exhibit: Exhibit, out: Path, said: words.Words) -> tuple[str, ...]:
     if not ID.fullmatch(exhibit.id):
         raise UserError(
             f"results.json: exhibit id {exhibit.id!r}; allowed: letters, digits, '.', '_', '-'"
         )
     contents = {
-        f"figures/{exhibit.id}.{form}": image for form, image in figures.draw(exhibit, out).items()
+        f"figures/{exhibit.id}.{form}": image
+        for form, image in figures.draw(exhibit, out, said).items()
     }
     if exhibit.rows:
         contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()
     if exhibit.rows and not exhibit.draw:
-        contents[f"tables/{exhibit.id}.tex"] = tables.to_latex(exhibit).encode()
+        contents[f"tables/{exhibit.id}.tex"] = tables.to_latex(exhibit, said.noun).encode()
     for name, content in contents.items():
         write_bytes(out / name, content)
     return tuple(contents)

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from harness.identity import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import abstract, figures, judged, listing, numbers, reasons, tables
+from reports import abstract, figures, judged, listing, numbers, reasons, tables, words
 from reports.listing import Line
 from reports.provenance import BAD, cited_runs, settings_of, unexpected, wall_time, where_from
-
-CAUTION = {
-    "smoke": "Smoke scale: tiny networks and minutes of data, to show that everything works. "
-    "The verdicts below are not verdicts on the paper.",
-    "laptop": "Laptop scale: networks and data are far smaller than the paper's. A verdict below "
-    "is about the paper's statement at this scale; its end lists what differs.",
-    "overnight": "Overnight scale: the smallest at which most of the paper's conditions hold. A "
-    "verdict below is about the paper's statement at this scale; its end lists what differs.",
-    "gpu": "GPU scale: networks or data are smaller than the paper's. A verdict below is about "
-    "the paper's statement at this scale; its end lists what differs.",
-}
+from reports.words import Words
 
 Data = dict[str, Any]
 
@@ -40,25 +30,27 @@ def document(
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
-    reference = results.provenance.get("reference", {})
+    reference, said = results.provenance.get("reference", {}), words.of(results)
     return {
-        "kicker": f"{results.paper} · reproduced with lagbench · {results.scale} scale",
+        "kicker": f"{results.paper} · {said.done} with lagbench · {results.scale} scale",
         "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
+        "words": asdict(said),
         "title": reference.get("title", results.paper),
         "authors": reference.get("authors", ""),
         "facts": _halves(what_was_run(results, len(cited))),
         "abstract": abstract.lines(results),
-        "caution": CAUTION.get(results.scale, ""),
+        "caution": said.caution(results.scale),
         "smoke": results.scale == "smoke",
         "failures": _failures(unexpected(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
-        "claims-legend": _claims_legend(results),
+        "claims-legend": _claims_legend(results, said),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
         "tally": _tally(results.claims),
-        "claims": [_claim(claim, bad, (given or {}).get(claim.id, "")) for claim in results.claims],
-        "legend": "Ours stands beside the paper's, with its 95% interval over seeds; full "
-        "precision and run hashes are in tables/*.csv.",
-        "exhibits": [_exhibit(exhibit, bad) for exhibit in results.exhibits],
+        "claims": [
+            _claim(claim, bad, (given or {}).get(claim.id, ""), said) for claim in results.claims
+        ],
+        "legend": _legend(results, said),
+        "exhibits": [_exhibit(exhibit, bad, said) for exhibit in results.exhibits],
         "provenance": where_from(results) | {"runs-note": runs_note(runs)},
     }
 
@@ -92,7 +84,7 @@ def runs_note(runs: Sequence[Line]) -> str:
     )
 
 
-def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
+def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
     parts = judged.several(claim)
     told_by_parts = bool(parts) and (
         claim.measured is None or any(_same(claim, part) for part in parts)
@@ -104,7 +96,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
         "where": claim.where,
         "statistic": claim.statistic,
         "note": claim.note,
-        "why": [told for told in (reasons.why(claim), reasons.plain(given)) if told],
+        "why": [told for told in (reasons.why(claim, said), reasons.plain(given)) if told],
         "told-by-parts": told_by_parts,
         "remarks": [told for told in (*alone, *judged.remarks(replace(claim, because=""))) if told],
         "parts": [
@@ -114,14 +106,21 @@ def _claim(claim: Claim, bad: Collection[str], given: str) -> Data:
     }
 
 
-def _claims_legend(results: Results) -> str:
+def _legend(results: Results, said: Words) -> str:
+    """What figures of tables and curves are, and what stands beside them."""
+    printed = any(row.paper is not None for exhibit in results.exhibits for row in exhibit.rows)
+    ours = f"Ours stands beside {said.the}'s, with its" if printed else "Figures have their"
+    return f"{ours} 95% interval over seeds; full precision and run hashes are in tables/*.csv."
+
+
+def _claims_legend(results: Results, said: Words) -> str:
     """What stands beside a quantity; of results that do not say it, that they do not."""
     if not abstract.knows_power(results):
         return abstract.EARLIER
     return (
-        "Beside a quantity stand where it must lie for the paper to hold; power, the chance of "
-        "“reproduced” if the paper's figure is true; and what is found: how far beyond an end it "
-        "must lie for a chance of 80%."
+        f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; power, the "
+        f"chance of “reproduced” if {said.the}'s figure is true; and what is found: how far beyond "
+        "an end it must lie for a chance of 80%."
     )
 
 
@@ -131,7 +130,7 @@ def _same(claim: Claim, part: Part) -> bool:
 
 def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
     return {
-        "paper": "" if blank else numbers.printed(item.paper),
+        "paper": "" if blank else judged.stated(item),
         "measured": "" if blank else numbers.measured(item.measured, item.ci95),
         "interval": "" if blank else numbers.interval(item.measured, item.ci95),
         "verdict": item.verdict,
@@ -139,7 +138,7 @@ def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data
     }
 
 
-def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
+def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
     image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
     shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
     resting = {run for row in exhibit.rows for run in row.runs if run in bad}
@@ -155,7 +154,12 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str]) -> Data:
         "image": image,
         "table": None
         if shown is None
-        else {"columns": shown.columns, "rows": shown.rows, "printed": shown.printed},
+        else {
+            "columns": shown.columns,
+            "rows": shown.rows,
+            "printed": shown.printed,
+            "against": said.noun,
+        },
     }
 
 

@@ -25,6 +25,7 @@ from harness.errors import unknown
 from harness.judge import Exhibit
 from harness.judge.paired import against, seeds_of
 from reports import architecture, gantt, messages, numbers, series, slots, style
+from reports.words import PAPER, Words
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": series.curves,
@@ -34,10 +35,11 @@ SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "slots": slots.slots,
     "architecture": architecture.architecture,
 }
+WITH_LEGEND = ("curves", "bars", "histogram")
 FORMS = ("svg", "png")
 
 
-def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
+def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     """The figure of ``exhibit`` as files by extension.
 
     Nothing if it draws nothing, or draws a timeline that is not in ``out``.
@@ -45,6 +47,7 @@ def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     Args:
         exhibit: its ``draw`` says how.
         out: the folder that a timeline's ``file`` is relative to.
+        said: what its figures are held against.
 
     Raises:
         UserError: an unknown way of drawing, or a timeline that cannot be drawn.
@@ -58,6 +61,8 @@ def draw(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
         raise unknown(f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"])
     with style.canvas(panels=1 + paired(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
+        if kind in WITH_LEGEND:
+            series.legend(axes, exhibit.rows, said.printed)
         for panel in below:
             series.differences(panel, exhibit)
         (below or [axes])[-1].set_xlabel(exhibit.axes.get("x", ""))

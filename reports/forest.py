@@ -7,24 +7,29 @@ from collections.abc import Sequence
 from harness.judge import Claim, Part
 from harness.judge.claims import VERDICTS
 from reports import judged, numbers
-from reports.specs import PAPER, SCHEMA, Spec
+from reports.specs import MARK, SCHEMA, Spec
+from reports.words import PAPER, Words
 
 COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
 """Of the verdicts, in their order."""
 BAND, EDGE = "#9db8cf", 0.08
 """Colour of where the paper holds; the share of a row that is left at both its ends."""
 
-ABOUT = (
-    "Every judged quantity with its 95% interval, where it must lie for the paper to hold, and the "
-    "paper's value. The table below has the figures."
-)
+
+def about(said: Words) -> str:
+    """What the plot shows, for somebody who does not see it."""
+    return (
+        f"Every judged quantity with its 95% interval, where it must lie for {said.the} to hold, "
+        f"and {said.the}'s value. The table below has the figures."
+    )
 
 
-def forest(rows: Sequence[Spec]) -> Spec:
-    """Every judged quantity on a line of its own scale: value, interval, band, paper's value.
+def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
+    """Every judged quantity on a line of its own scale: value, interval, band, printed value.
 
     Args:
         rows: what `forest_rows` gives; the lines' order is theirs.
+        said: what the quantities are held against.
     """
     names = [row["name"] for row in rows]
     across = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}
@@ -37,16 +42,19 @@ def forest(rows: Sequence[Spec]) -> Spec:
         "scale": {"domain": list(VERDICTS), "range": list(COLOURS)},
     }  # fmt: skip
     tips = ("claim", "quantity", "measured", "interval", "holds", "paper", "verdict")
+    called = {"paper": said.noun}
     return {
         "$schema": SCHEMA,
-        "description": ABOUT,
+        "description": about(said),
         "data": {"name": "forest"},
         "params": [{"name": "shown", "value": list(VERDICTS)}],
         "transform": [{"filter": "indexof(shown, datum.verdict) >= 0"}],
         "height": {"step": 18},
         "encoding": {
             "y": {"field": "name", "type": "nominal", "sort": names, "title": None},
-            "tooltip": [{"field": tip, "type": "nominal"} for tip in tips],
+            "tooltip": [
+                {"field": tip, "type": "nominal", "title": called.get(tip, tip)} for tip in tips
+            ],
         },
         "layer": [
             {"mark": {"type": "bar", "color": BAND, "opacity": 0.4, "height": 13},
@@ -55,7 +63,7 @@ def forest(rows: Sequence[Spec]) -> Spec:
              "encoding": {"x": at("low"), "x2": {"field": "high"}, "color": colour}},
             {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
              "encoding": {"x": at("value"), "color": colour}},
-            {"mark": PAPER, "encoding": {"x": at("printed")}},
+            {"mark": MARK, "encoding": {"x": at("printed")}},
         ],
     }  # fmt: skip
 

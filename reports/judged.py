@@ -68,6 +68,16 @@ def band(ends: Bounds) -> str:
     return " ".join(filter(None, told)) or "anywhere"
 
 
+def stated(item: Part | Claim) -> str:
+    """The figure that a claim states; empty where it states none, as its band says enough.
+
+    Example:
+        >>> stated(Part("", 0.16)), stated(Part("", "above 0")), stated(Part(""))
+        ('0.16', 'above 0', '')
+    """
+    return "" if item.paper is None else numbers.printed(item.paper)
+
+
 def ends(part: Part) -> Bounds:
     """Where the paper has a quantity; of results that do not say, as far as its words do.
 

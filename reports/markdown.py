@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from harness.judge import Claim, Part, Results
-from reports import judged, numbers
+from reports import judged, numbers, words
 
-HEAD = ("claim", "statement", "paper", "measured", "95% interval", "band", "power", "verdict")
+HEAD = ("claim", "statement", "measured", "95% interval", "band", "power", "verdict")
+"""Beside what the claims are held against."""
 
 
 def verdict_table(results: Results) -> str:
@@ -14,12 +15,15 @@ def verdict_table(results: Results) -> str:
     The line above the table says at which scale the verdicts were reached.
     """
     seeds = f"{len(results.seeds)} seed{'s' if len(results.seeds) != 1 else ''}"
-    caution = " These are not verdicts on the paper." if results.scale == "smoke" else ""
-    rows = [HEAD, ("---",) * len(HEAD)]
+    said = words.of(results)
+    caution = f" These are not verdicts on {said.whole}." if results.scale == "smoke" else ""
+    head = (*HEAD[:2], said.noun, *HEAD[2:])
+    rows = [head, ("---",) * len(head)]
     for claim in results.claims:
+        statement = f"{claim.statement.rstrip('.')}."
         parts = judged.several(claim)
-        said = " ".join([_text(claim.statement), *map(_text, judged.remarks(claim))])
-        rows.append((f"`{claim.id}`", said, *_judged(claim)))
+        told = " ".join([_text(statement), *map(_text, judged.remarks(claim))])
+        rows.append((f"`{claim.id}`", told, *_judged(claim)))
         rows += [("", "· " + _text(part.label), *_judged(part)) for part in parts]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     corpus = judged.corpus_of(results)
@@ -32,7 +36,7 @@ def _judged(item: Claim | Part) -> tuple[str, ...]:
     alone = item.parts[0] if isinstance(item, Claim) and item.parts else item
     band = alone.band if isinstance(alone, Part) else None
     figures = (
-        _text(numbers.printed(item.paper)),
+        _text(judged.stated(item)),
         numbers.measured(item.measured, item.ci95),
         numbers.interval(item.measured, item.ci95),
         "" if band is None else judged.band(band),

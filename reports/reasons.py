@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.judge import Claim, Part, Results
 from reports import judged, numbers
+from reports.words import PAPER, Words
 
 NAME = "reasons.toml"
 NEEDS_REASON = ("contradicted", "undecided")
@@ -45,18 +46,24 @@ def given(folder: Path, results: Results) -> dict[str, str]:
     return {id_: " ".join(reason["why"].split()) for id_, reason in reasons.items()}
 
 
-def why(claim: Claim) -> str:
-    """What the intervals say of a claim that was not reproduced, or why it is not testable."""
+def why(claim: Claim, said: Words = PAPER) -> str:
+    """What the intervals say of a claim that was not reproduced, or why it is not testable.
+
+    Args:
+        claim: as it was judged.
+        said: what it is held against.
+    """
     if claim.verdict not in NEEDS_REASON:
         return claim.because
     parts = claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.verdict),)
     of = len(parts)
     against = [part for part in parts if part.verdict == "contradicted"]
     if claim.verdict == "contradicted":
-        return _told(against, "No value of its interval agrees with the paper", of)
+        return _told(against, f"No value of its interval agrees with {said.the}", of, said)
+    crossing = [part for part in parts if part.verdict == "undecided"]
     told = [
-        _told([p for p in parts if p.verdict == "undecided"], "Its interval crosses an end", of),
-        _told(against, "By itself contradicted, after the correction for the parts not", of),
+        _told(crossing, "Its interval crosses an end", of, said),
+        _told(against, "By itself contradicted, after the correction for the parts not", of, said),
         _unmeasured(parts),
     ]
     return " ".join(filter(None, told)) or "It was not measured."
@@ -72,8 +79,8 @@ def plain(text: str) -> str:
     return text.replace("*", "").replace("`", "")
 
 
-def _told(parts: Sequence[Part], what: str, of: int) -> str:
-    known = [_interval(part, named=of > 1) for part in parts if part.measured is not None]
+def _told(parts: Sequence[Part], what: str, of: int, said: Words) -> str:
+    known = [_interval(part, said, named=of > 1) for part in parts if part.measured is not None]
     return f"{what}: {'; '.join(known)}." if known else ""
 
 
@@ -82,7 +89,7 @@ def _unmeasured(parts: Sequence[Part]) -> str:
     return f"No estimate: {'; '.join(missing)}." if any(missing) else ""
 
 
-def _interval(part: Part, *, named: bool) -> str:
-    band = f" (the paper holds {judged.band(part.band)})" if part.band else ""
+def _interval(part: Part, said: Words, *, named: bool) -> str:
+    band = f" ({said.the} holds {judged.band(part.band)})" if part.band else ""
     label = f"{part.label}, " if named and part.label else ""
     return f"{label}{numbers.interval(part.measured, part.ci95)}{band}"

@@ -23,7 +23,6 @@ from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 MARKED_POINTS = 12  # markers along a curve; more would hide it
 MOST_BANDS = 3  # of more, nobody sees whose colour a field has
 FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
-PAPER_LABEL = "printed in the paper"
 ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
 ACROSS = 96  # characters of a legend's line
 
@@ -37,7 +36,6 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
     _scales(axes, exhibit)
-    _legend(axes, exhibit.rows)
 
 
 def differences(axes: Axes, exhibit: Exhibit) -> None:
@@ -104,7 +102,6 @@ def bars(axes: Axes, exhibit: Exhibit) -> None:
         axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
     axes.set_xticks(range(len(groups)), [str(group) for group in groups])
     axes.grid(visible=False, axis="x")
-    _legend(axes, exhibit.rows)
 
 
 def histogram(axes: Axes, exhibit: Exhibit) -> None:
@@ -115,7 +112,6 @@ def histogram(axes: Axes, exhibit: Exhibit) -> None:
         axes.fill_between(x, np.nan_to_num(y), step="mid", color=colour, alpha=0.25, lw=0)
         axes.step(x, y, where="mid", color=colour, ls=cycle(DASHES, index), label=label)
     axes.set_ylim(bottom=0)
-    _legend(axes, exhibit.rows)
 
 
 def by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -192,10 +188,11 @@ def _ends(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
     return _numbers([low for low, _ in bounds]), _numbers([high for _, high in bounds])
 
 
-def _legend(axes: Axes, rows: Sequence[Row]) -> None:
+def legend(axes: Axes, rows: Sequence[Row], printed: str) -> None:
+    """What is drawn how, above the axes; ``printed`` names the marks of figures not ours."""
     handles, _ = axes.get_legend_handles_labels()
     if any(row.paper is not None for row in rows):
-        paper = Line2D([], [], label=PAPER_LABEL, marker="D", ls="")
+        paper = Line2D([], [], label=printed, marker="D", ls="")
         paper.set(mfc="white", mec=MUTED, mew=1.2, ms=6)
         handles = [*handles, paper]
     if handles:

@@ -1,4 +1,4 @@
-"""A front page over reports: what became of each paper's claims, and a link to each page."""
+"""A front page over reports: what became of each one's claims, and a link to each page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reports.page.parts import tag
 
 FROM = Path("reports/published")
 MADE = ("report.html", "report.pdf", "runs.csv", "results.json")
-HEADS = ("paper", "scale", "corpus", "seeds", *VERDICTS, "files")
+HEADS = ("report", "scale", "corpus", "seeds", *VERDICTS, "files")
 
 
 def site(source: Path, target: Path) -> Path:
@@ -70,11 +70,15 @@ def _front(entries: Sequence[tuple[Path, Results]]) -> str:
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows))
     body = [
         tag("h1", "What does parallelism do to training?"),
-        tag("p", "Papers reproduced, exhibit by exhibit, each claim judged.", class_="muted"),
+        tag(
+            "p",
+            "Papers reproduced and predictions tested, exhibit by exhibit, each claim judged.",
+            class_="muted",
+        ),
         tag("div", table, class_="wide", tabindex="0", role="region", aria_label="verdicts"),
         *(_about(place, results) for place, results in entries),
     ]
-    return framed("Papers reproduced", tag("main", *body, id="content"))
+    return framed("What does parallelism do to training?", tag("main", *body, id="content"))
 
 
 def _row(place: Path, results: Results) -> str:

@@ -19,7 +19,7 @@ Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SERIES_COLOURS = [*COLOURS[:-1], "#8c6d31"]  # black is not seen on a dark page
 SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke"]
-PAPER = {"type": "point", "shape": "diamond", "filled": False, "size": 70, "strokeWidth": 1.6}
+MARK = {"type": "point", "shape": "diamond", "filled": False, "size": 70, "strokeWidth": 1.6}
 
 
 def groups(exhibits: Sequence[Exhibit]) -> list[list[Exhibit]]:
@@ -136,7 +136,7 @@ def _printed(colour: Spec | None) -> Spec:
     """The figures that the paper prints."""
     at = {"y": {"field": "paper", "type": "quantitative"}}
     return {
-        "mark": PAPER,
+        "mark": MARK,
         "transform": [{"filter": "isValid(datum.paper)"}],
         "encoding": at | ({"color": colour} if colour else {}),
     }

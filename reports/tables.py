@@ -91,15 +91,20 @@ def to_csv(exhibit: Exhibit) -> str:
     return text.getvalue()
 
 
-def to_latex(exhibit: Exhibit) -> str:
-    """The printed table for a paper of one's own, with the rules of the package booktabs."""
+def to_latex(exhibit: Exhibit, noun: str = "paper") -> str:
+    """The printed table for a paper of one's own, with the rules of the package booktabs.
+
+    Args:
+        exhibit: whose rows are set.
+        noun: what they are held against.
+    """
     made = grid(exhibit.rows)
     spans = [2 if paper else 1 for paper in made.printed]
     heads = [
         rf"\multicolumn{{{span}}}{{c}}{{{_latex(name)}}}"
         for name, span in zip(made.columns, spans, strict=True)
     ]
-    below = [["paper", "measured"] if paper else ["measured"] for paper in made.printed]
+    below = [[noun, "measured"] if paper else ["measured"] for paper in made.printed]
     lines = [
         rf"% {exhibit.id}: needs \usepackage{{booktabs}}",
         rf"\begin{{tabular}}{{l{'r' * sum(spans)}}}",

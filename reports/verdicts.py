@@ -48,8 +48,8 @@ def published(root: Path) -> list[Published]:
 
 
 def summary(items: Sequence[Published]) -> str:
-    """How many claims of each paper have which verdict at each scale, as a Markdown table."""
-    head = ("paper", "scale", "corpus", "seeds", *VERDICTS)
+    """How many claims of each report have which verdict at each scale, as a Markdown table."""
+    head = ("report", "scale", "corpus", "seeds", *VERDICTS)
     rows = [head, ("---",) * len(head), *map(_counts, items)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 

@@ -64,6 +64,7 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
+        held_against: what the results are held against, one of ``reports.words.KINDS``.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Paper:
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Subject, Exhibit], ...]
     claims: tuple[Maker[Subject, Claim], ...]
+    held_against: str = "paper"
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """So many seeds from the scale's first; as many as it takes by default if not said."""

@@ -67,7 +67,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _executed(paper, subject, request, makers)
     facts = {
-        "reference": dict(paper.reference),
+        "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
         **provenance.of_program(_program()),
         "device": subject.device,

@@ -160,7 +160,7 @@ def _unmet(conditions: Sequence[Condition]) -> str:
     told = [
         f"{said}: {'; '.join(which)}."
         for said, which in (
-            ("The paper's conditions do not hold", failed),
+            ("Its conditions do not hold", failed),
             ("Runs that did not end leave its conditions unknown", unknown),
         )
         if which
@@ -173,4 +173,4 @@ def _too_weak(chance: float | None) -> str:
     if chance is None or chance >= ENOUGH:
         return ""
     percent = math.floor(100 * chance)  # never rounded up to what would be enough
-    return f"If the paper's figure is true, the chance of finding it reproduced is only {percent}%."
+    return f"If the stated figure is true, the chance of finding it reproduced is only {percent}%."

@@ -160,7 +160,7 @@ function fillTable(details) {
     element("td", {}, row.label), element("td", {}, row.column),
     element("td", {}, row.paper === null ? "" : String(row.paper)),
     element("td", {}, element("button", { class: "number", "data-at": row.at }, row.told))));
-  const head = ["series", exhibit.axes.x || "column", "paper", "measured"];
+  const head = ["series", exhibit.axes.x || "column", state.more.against, "measured"];
   details.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `figures of ${exhibit.id}` },
     element("table", {}, element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...rows))));

@@ -50,7 +50,7 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
             f"<script>{(HERE / 'page.js').read_text(encoding='utf-8')}</script>",
         ]
     )
-    return framed(f"Reproduction of {data['title']}", body).encode()
+    return framed(f"{data['words']['title']} {data['title']}".strip(), body).encode()
 
 
 def framed(title: str, body: str) -> str:

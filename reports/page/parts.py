@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import Claim, Exhibit, Part, Results
-from reports import abstract, forest, judged, numbers, specs, tables
+from reports import abstract, forest, judged, numbers, specs, tables, words
 
 Data = Mapping[str, Any]
-COLUMNS = ("statement", "verdict", "measured", "95% interval", "paper", "power")
-"""The first three fit a telephone."""
+COLUMNS = ("statement", "verdict", "measured", "95% interval")
+"""Of the claims, before what they are held against and power; the first three fit a telephone."""
 
 
 def tag(name: str, *children: str, **attributes: str) -> str:
@@ -37,7 +37,8 @@ def number(shown: str, at: str) -> str:
 
 def head(results: Results, data: Data) -> str:
     """Title, the answer in one sentence, the abstract's other lines, facts and cautions."""
-    title = tag("small", "Reproduction of ") + escape(data["title"])
+    before = data["words"]["title"]
+    title = (tag("small", f"{before} ") if before else "") + escape(data["title"])
     facts = "".join(
         tag("dt", escape(name)) + tag("dd", escape(value))
         for half in data["facts"]
@@ -66,7 +67,9 @@ def claims(results: Results, data: Data) -> str:
         tag("button", f"{count} {verdict}", data_verdict=verdict, aria_pressed="true")
         for verdict, count in data["tally"]
     )
-    heads = "".join(tag("th", tag("button", name), scope="col") for name in COLUMNS)
+    said = words.of(results)
+    names = (*COLUMNS, said.noun, "power")
+    heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
     rows = "".join(
         _claim_rows(place, claim, shown)
         for place, (claim, shown) in enumerate(zip(results.claims, data["claims"], strict=True))
@@ -75,11 +78,12 @@ def claims(results: Results, data: Data) -> str:
         [
             tag("h2", escape(data["claims-title"])),
             tag("p", "Every judged quantity on a scale of its own: ● measured, ━ its 95% interval, "
-                "▬ where it must lie for the paper to hold, ◇ the paper's value; lengths of two "
-                "lines are not compared. Choose which verdicts are shown, here and in the table:",
+                f"▬ where it must lie for {said.the} to hold, ◇ {said.the}'s value; lengths of "
+                "two lines are not compared. Choose which verdicts are shown, here and in the "
+                "table:",
                 class_="note"),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
-            _place("forest", forest.ABOUT),
+            _place("forest", forest.about(said)),
             tag("p", escape(data["claims-legend"]), class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),
@@ -108,7 +112,7 @@ def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: boo
     cells = [
         (_key(item.measured), number("runs" if blank else measured, at)),
         ("", "" if blank else escape(numbers.interval(item.measured, item.ci95))),
-        ("", "") if blank else (_key(item.paper), escape(numbers.printed(item.paper))),
+        ("", "") if blank else (_key(item.paper), escape(judged.stated(item))),
         (_key(item.power), escape(judged.power(item)) if item.power is not None else ""),
     ]
     shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
@@ -195,13 +199,13 @@ def _caption(shown: Data, *, named: bool = True) -> str:
 def _table(exhibit: Exhibit, shown: Data) -> str:
     columns: list[str] = shown["columns"]
     printed: list[bool] = shown["printed"]
+    printing = f"<th scope='col'>{shown['against']}</th>"
     heads = "".join(
         tag("th", escape(name) or "measured", scope="colgroup", colspan="2" if paper else "1")
         for name, paper in zip(columns, printed, strict=True)
     )
     below = "".join(
-        ("<th scope='col'>paper</th>" if paper else "") + "<th scope='col'>measured</th>"
-        for paper in printed
+        (printing if paper else "") + "<th scope='col'>measured</th>" for paper in printed
     )
     rows = "".join(
         tag("tr", tag("th", escape(label), scope="row"), *_cells(exhibit, row, printed))
@@ -238,9 +242,10 @@ def provenance(data: Data, digest: str) -> str:
     rows = "".join(
         tag("tr", *(tag("td", escape(cell)) for cell in row)) for row in where["differences"]
     )
-    names = "".join(tag("th", name, scope="col") for name in ("what", "paper", "here"))
+    source = data["words"]["elsewhere"]
+    names = "".join(tag("th", name, scope="col") for name in ("what", source, "here"))
     differ = (
-        tag("h3", "What differs from the paper")
+        tag("h3", f"What differs from the {source}")
         + _wide(tag("table", tag("thead", tag("tr", names)), tag("tbody", rows)), "differences")
         if rows
         else ""

@@ -12,7 +12,7 @@ from harness.judge.paired import against
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.simulator.trace import trace_events
-from reports import figures, forest, gantt, numbers, specs
+from reports import figures, forest, gantt, numbers, specs, words
 from reports.listing import USUAL, Line
 
 Data = dict[str, Any]
@@ -51,6 +51,7 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Data:
         },
         "usual": {line.kind: line.apart for line in runs if line.setting == USUAL},
         "traces": {name: _trace(each) for name, each in timelines.items()},
+        "against": words.of(results).noun,
         "commit": str(results.provenance.get("git", "not recorded")),
         "command": str(results.provenance.get("command", "not recorded")),
     }
@@ -64,7 +65,7 @@ def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, spe
         for name, each in timelines.items()
     }
     rows = forest.forest_rows(results.claims)
-    return {"forest": forest.forest(rows), **made} if rows else made
+    return {"forest": forest.forest(rows, words.of(results)), **made} if rows else made
 
 
 def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:

@@ -17,4 +17,5 @@ PAPER = Paper(
     differences=differences,
     exhibits=EXHIBITS,
     claims=CLAIMS,
+    held_against="prediction",
 )

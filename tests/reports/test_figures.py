@@ -89,6 +89,7 @@ def test_no_legend_lies_on_the_data(kind):
     exhibit = replace(CURVES, rows=seeded(["a long name of a curve " * 2, "b"], range(5)))
     with style.canvas() as (figure, axes):
         figures.SERIES[kind](axes, exhibit)
+        series.legend(axes, exhibit.rows, "printed")
         figure.draw_without_rendering()
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
 

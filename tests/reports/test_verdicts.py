@@ -48,7 +48,7 @@ def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
 def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
     (item,) = verdicts.published(root)
     head, _, row = verdicts.summary([item]).splitlines()
-    assert head == "| paper | scale | corpus | seeds | " + " | ".join(VERDICTS) + " |"
+    assert head == "| report | scale | corpus | seeds | " + " | ".join(VERDICTS) + " |"
     assert row == "| paper1 | laptop | fsdd | 2 | 1 | 1 | 2 | 1 |"
 
 
