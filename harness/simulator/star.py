@@ -4,17 +4,17 @@ All messages end at one server, so the links they share are a tree. Where that h
 links between a worker's own and the server's, what a message gets is in closed form: on a link of
 rate b that carries k of them min(o, b / k, s), with o the rate of a worker's own link, and s such
 that all together fill the server's link, or no limit. So messages on links of equal load k
-have equal rates. A clock for each load counts the bytes that every such message has been carried;
-a message departs when the clock of its link has moved by its size. When one starts or departs,
-its link goes over to another clock, and the others' clocks only change their speed: what that
-costs grows with the logarithm of the number of links and with the number of different loads.
+and one kind (`star_layout`) have equal rates. A clock for each such load counts the bytes that
+every such message has been carried; a message departs when the clock of its link has moved by its
+size. When one starts or departs, its link goes over to another clock, and the others' clocks only
+change their speed: what that costs grows with the logarithm of the number of links and with the
+number of different loads and kinds.
 
 The general way (`network`) changes every message's rate, and what it has left, one by one.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +32,11 @@ from harness.simulator.events import (
     set_leaf,
     take,
 )
-from harness.simulator.jit import kernel
+from harness.simulator.jit import kernel, part
+from harness.simulator.star_layout import Layout, layout_of
 from harness.simulator.topology import Level, Network
 
 __all__ = ["Star", "depart", "join", "new_star", "next_departure_s"]
-
-OWN, BETWEEN, SERVER = range(3)
 
 CHANNEL = np.dtype(
     [("now_s", np.float64), ("departs_s", np.float64)]
@@ -46,11 +45,19 @@ CHANNEL = np.dtype(
 """Until when the clocks are right, when a message departs next and the load of its link, messages
 under way, different loads, messages that ever started."""
 
-LOAD = np.dtype([("links", np.int64), ("clock", np.float64), ("rate", np.float64)])
-"""Links that carry so many messages each, what such a message has been carried, and its rate."""
+LOAD = np.dtype(
+    [(name, np.int64) for name in ("links", "messages", "first", "leaves")]
+    + [(name, np.float64) for name in ("clock", "rate", "cap")]
+)
+"""Links of one kind that carry so many messages each, their messages, the part of the tournaments
+that is theirs, what such a message has been carried, its rate, and what that can be at most."""
 
-LINK = np.dtype([("messages", np.int64), ("clock", np.float64), ("began", np.float64)])
-"""A link: messages on it, its own clock when it came to its present load, and that load's then."""
+LINK = np.dtype(
+    [(name, np.float64) for name in ("clock", "began")]
+    + [(name, np.int64) for name in ("messages", "kind", "leaf", "first", "room")]
+)
+"""A link: its own clock when it came to its present load, and that load's then; messages on it, its
+kind, its number in it, and the part of the queues that is its own."""
 
 
 class Star(NamedTuple):
@@ -58,25 +65,26 @@ class Star(NamedTuple):
 
     Attributes:
         both: whether the directions share the server's link.
-        apart: whether they have links of their own below it nevertheless.
-        workers: behind each link of the level between; 0 where there is none.
-        rates: [3] of a worker's own link, of a link of the level between, of the server's.
+        rates: [2] of the server's link, down and up.
         latency_s: of every message.
+        numbers: [2, N] which link a worker's messages down and up take.
+        grades: [K, M + 1] number of the load of a link of a kind with so many messages, or with
+            M and more; 0 for none. They rise as what a message may get falls.
         channels: [2] of `CHANNEL`; none where messages take the general way.
-        loads: [2, K] of `LOAD`.
-        listed: [2, K] the loads of any link, rising.
+        loads: [2, R] of `LOAD`.
+        listed: [2, R] the loads of any link, rising.
         links: [2, G] of `LINK`.
-        firsts: [2, K, 2G] tournament of the links of each load, by the clock at which their
+        firsts: [2, T] tournaments of the links of each load, by the clock at which their
             next message departs.
-        queued, counts: [2, G, C] and [2, G, 2]: each link's messages, a queue by its own clock.
+        queued, counts: [2, C] and [2, G, 2]: each link's messages, a queue by its own clock.
         started: [S] the order in which the messages of the slots started.
     """
 
     both: bool
-    apart: bool
-    workers: int
     rates: Any
     latency_s: float
+    numbers: Any
+    grades: Any
     channels: Any
     loads: Any
     listed: Any
@@ -87,55 +95,50 @@ class Star(NamedTuple):
     started: Any
 
 
-class Shape(NamedTuple):
-    """What the links between workers and a server come to.
-
-    Attributes:
-        both: whether the directions share the server's link.
-        apart: whether they have links of their own below it nevertheless.
-        workers: behind each link of the level between; 0 where there is none.
-        rates: of a worker's own link, of a link of the level between, of the server's.
-    """
-
-    both: bool
-    apart: bool
-    workers: int
-    rates: tuple[float, float, float]
-
-
-def new_star(network: Network, workers: int, shards: int, depth: int) -> Star:
+def new_star(network: Network, workers: int, shards: int, depth: int, own: Any = None) -> Star:
     """Nothing under way; without channels where the network is not of this kind.
 
     Args:
         network: with a server's link.
-        workers: how many, with links of one rate.
+        workers: how many.
         shards: how many; with any number but one messages go the general way.
         depth: contributions a worker may have under way.
+        own: [2, N] rates of the workers' own links, as `wire` takes them.
     """
-    shape = shape_of(network, depth) if shards == 1 and network.sharing == "fair" else None
-    many, slots = int(shape is not None), workers * depth if shape else 0
-    shape = shape or Shape(False, False, 0, (np.inf, np.inf, np.inf))
-    links = -(-workers // shape.workers) if shape.workers else 1
-    each = min(shape.workers, workers) * depth if shape.workers else slots
-    loads, links = (each if shape.workers else 1) + 1, links * (2 if shape.apart else 1)
-    firsts = np.tile(new_tournament(links * many), (2 * many, loads, 1))
+    fair = shards == 1 and network.sharing == "fair"
+    layout = layout_of(network, workers, depth, own) if fair else None
+    many, slots = int(layout is not None), workers * depth if layout else 0
+    layout = layout or NOWHERE
+    links = max(len(kinds) for kinds in layout.kinds)
+    grades, loads = _loads(layout, many)
     passed = [level for level in network.levels if not level.inside]
     server = network.server or Level()
     return Star(
-        both=shape.both,
-        apart=shape.apart,
-        workers=shape.workers,
-        rates=np.array(shape.rates),
+        both=layout.both,
+        rates=np.array(layout.rates),
         latency_s=sum(level.latency_s for level in passed) + server.latency_s,
+        numbers=layout.numbers,
+        grades=grades,
         channels=_idle(many),
-        loads=np.zeros((2 * many, loads), LOAD),
-        listed=np.zeros((2 * many, loads), np.int64),
-        links=np.zeros((2 * many, links), LINK),
-        firsts=firsts,
-        queued=from_a_line(2 * many * links * each, WAITING).reshape(2 * many, links, each),
+        loads=loads,
+        listed=np.zeros((2 * many, loads.shape[1]), np.int64),
+        links=_links(layout, links, many),
+        firsts=np.tile(_tournaments(loads), (2 * many, 1)),
+        queued=_queues(2 * many, max(int(rooms.sum()) for rooms in layout.rooms)),
         counts=np.zeros((2 * many, links, 2), np.int64),
         started=np.zeros(slots, np.int64),
     )
+
+
+NOWHERE = Layout(
+    both=False,
+    rates=(np.inf, np.inf),
+    numbers=np.zeros((2, 0), np.int64),
+    kinds=(np.zeros(1, np.int64),),
+    rooms=(np.zeros(1, np.int64),),
+    caps=np.ones((1, 1)),
+)
+"""Stands for the layout where messages take the general way."""
 
 
 def _idle(many: int) -> Any:
@@ -144,68 +147,52 @@ def _idle(many: int) -> Any:
     return channels
 
 
-def shape_of(network: Network, depth: int) -> Shape | None:
-    """The links that can hold a message up; None where they are not of the kind above.
-
-    Args:
-        network: with a server's link.
-        depth: contributions a worker may have under way. With one, a link behind which there is
-            one worker carries one message, in whatever direction.
-    """
-    limited = [
-        replace(level, workers_per_link=level.workers_per_link // level.links, links=1)
-        for level in network.levels
-        if level.bandwidth_bytes_per_s is not None and not level.inside
-    ]
-    own = [level for level in limited if depth == 1 and level.workers_per_link == 1]
-    own_rate = min((_rate(level) for level in own), default=np.inf)
-    # all that can come to a link behind which workers send one message each at their own rate
-    most = {
-        level: own_rate * (level.workers_per_link if depth == 1 else np.inf) for level in limited
-    }
-    between = [level for level in limited if level not in own and _rate(level) < most[level]]
-    last = _last(network)
-    uneven = any(
-        level.down_bandwidth_bytes_per_s for level in (*limited, network.server or Level())
-    )
-    if last is None or len(between) > 1 or uneven:
-        return None
-    both, rate = last
-    level = between[0] if between else Level()
-    if (level.duplex == "half" and not both) or min(rate, own_rate, _rate(level)) == np.inf:
-        return None
-    workers = level.workers_per_link if between else 0
-    apart = both and bool(between) and level.duplex == "full"
-    return Shape(both, apart, workers, (own_rate, _rate(level), rate))
+def _loads(layout: Layout, many: int) -> tuple[Any, Any]:
+    """The numbers of the loads by kind and messages, and the loads of each channel."""
+    kinds, most = layout.caps.shape
+    # of equal limits the lighter load is first, as it is where there is one kind
+    order = np.argsort(-layout.caps.T.reshape(-1), kind="stable")
+    grades = np.zeros((kinds, most + 1), np.int64)
+    grades[order % kinds, order // kinds + 1] = np.arange(1, len(order) + 1)
+    leaves = np.max([np.bincount(each, minlength=kinds) for each in layout.kinds], axis=0)
+    loads = np.zeros((2 * many, len(order) + 1), LOAD)
+    loads["cap"][:, 1:] = layout.caps[order % kinds, order // kinds]
+    loads["leaves"][:, 1:] = leaves[order % kinds]
+    loads["first"][:, 1:] = 2 * (np.cumsum(leaves[order % kinds]) - leaves[order % kinds])
+    return grades, loads
 
 
-def _rate(level: Level) -> float:
-    return np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
+def _tournaments(loads: Any) -> Any:
+    """[T] of a channel's loads, without a pending event; one after another."""
+    return new_tournament(int(loads["leaves"][0].sum()) if len(loads) else 0)
 
 
-def _last(network: Network) -> tuple[bool, float] | None:
-    """Whether both directions share the last link before the server, and its rate.
+def _queues(channels: int, room: int) -> Any:
+    return from_a_line(channels * room, WAITING).reshape(channels, room)
 
-    A core is such a link if it is no faster than the server's; if it is twice as fast it never
-    holds anything up.
-    """
-    server = network.server or Level()
-    rate, core = _rate(server), network.core_bandwidth_bytes_per_s or np.inf
-    if server.duplex == "half" or core <= rate < np.inf or core < rate:
-        return True, min(rate, core)
-    return (False, rate) if core >= 2.0 * rate else None
+
+def _links(layout: Layout, links: int, many: int) -> Any:
+    """Idle links; a channel may have fewer than there is room for."""
+    rows = np.zeros((2 * many, links), LINK)
+    for channel, row in enumerate(rows):
+        place = min(channel, len(layout.kinds) - 1)
+        kinds, rooms = layout.kinds[place], layout.rooms[place]
+        present = row[: len(kinds)]
+        present["kind"], present["room"] = kinds, rooms
+        present["first"] = np.cumsum(rooms) - rooms
+        # links are in the order of their kinds
+        present["leaf"] = np.arange(len(kinds)) - np.searchsorted(kinds, kinds)
+    return rows
 
 
 @kernel
 def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s: float) -> None:
     """A message starts, to the server (``up``) or from it; its slot comes back from `depart`."""
     where = 1 if up and not star.both else 0
-    number = worker // star.workers if star.workers > 0 else 0
-    if up and star.apart:
-        number += star.links.shape[1] >> 1
+    number = star.numbers[1 if up else 0, worker]
     carry(star, where, now_s)
     link, channel = star.links[where, number], star.channels[where]
-    clock = link.clock + (star.loads[where, grade(star, link.messages)].clock - link.began)
+    clock = link.clock + (star.loads[where, grade(star, link)].clock - link.began)
     star.started[slot] = channel.started
     channel.started += 1
     append(queue_of(star, where, number), clock + size_bytes, slot)
@@ -224,7 +211,7 @@ def depart(star: Star) -> int:
     where = 0 if star.channels[0].departs_s <= star.channels[1].departs_s else 1
     channel = star.channels[where]
     carry(star, where, channel.departs_s)
-    first = star.firsts[where, channel.next][1]
+    first = firsts_of(star, where, channel.next)[1]
     star.loads[where, channel.next].clock = first.time_s
     number = first.key & WHO
     clock, slot = take(queue_of(star, where, number))
@@ -235,13 +222,22 @@ def depart(star: Star) -> int:
 @kernel
 def queue_of(star: Star, where: int, number: int) -> Queue:
     """The messages on a link."""
-    return Queue(star.queued[where, number], star.counts[where, number])
+    link = star.links[where, number]
+    events = star.queued[where, link.first : link.first + link.room]
+    return Queue(events, star.counts[where, number])
+
+
+@part
+def firsts_of(star: Star, where: int, load: int) -> Any:
+    """The tournament of the links of a load."""
+    row = star.loads[where, load]
+    return star.firsts[where, row.first : row.first + 2 * row.leaves]
 
 
 @kernel
-def grade(star: Star, messages: int) -> int:
-    """The load of a link; where none lies between, all messages are one link's, of load 1."""
-    return messages if star.workers > 0 else min(messages, 1)
+def grade(star: Star, link: Any) -> int:
+    """The number of a link's load; where none lies between, one link has all messages of a kind."""
+    return star.grades[link.kind, min(link.messages, star.grades.shape[1] - 1)]
 
 
 @kernel
@@ -258,15 +254,17 @@ def carry(star: Star, where: int, now_s: float) -> None:
 def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
     """A link has a message more or less; its own clock stands at ``clock``."""
     link, channel = star.links[where, number], star.channels[where]
-    before = grade(star, link.messages)
+    before = grade(star, link)
+    star.loads[where, before].messages -= link.messages
     link.messages += by
     channel.messages += by
-    after = grade(star, link.messages)
+    after = grade(star, link)
+    star.loads[where, after].messages += link.messages
     if before != after:
         count(star, where, before, -1)
         count(star, where, after, 1)
         if before > 0:
-            scratch(star.firsts[where, before], number)
+            scratch(firsts_of(star, where, before), link.leaf)
         link.clock = clock if after > 0 else 0.0
         link.began = star.loads[where, after].clock
     if after > 0:
@@ -274,7 +272,7 @@ def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
         first = queue.events[queue.counts[FIRST]]
         order = (star.started[first.who] << WHO_BITS) | number
         due = link.began + (first.time_s - link.clock)
-        set_leaf(star.firsts[where, after], number, due, order)
+        set_leaf(firsts_of(star, where, after), link.leaf, due, order)
     share(star, where)
 
 
@@ -304,18 +302,16 @@ def count(star: Star, where: int, load: int, by: int) -> None:
 @kernel
 def share(star: Star, where: int) -> None:
     """Rates of all loads, from what gets least: its own limit, or an equal part of what is left."""
-    channel, left = star.channels[where], star.rates[SERVER]
+    channel, left = star.channels[where], star.rates[where]
     waiting, best = channel.messages, 1 << 62
     channel.departs_s = np.inf
     for place in range(channel.loads - 1, -1, -1):
         load = star.listed[where, place]
-        row, first = star.loads[where, load], star.firsts[where, load][1]
-        own = min(star.rates[OWN], star.rates[BETWEEN] / load)
-        row.rate = own if waiting * own <= left else left / waiting
-        if waiting * own <= left:
-            messages = row.links * load if star.workers > 0 else channel.messages
-            left -= messages * own
-            waiting -= messages
+        row, first = star.loads[where, load], firsts_of(star, where, load)[1]
+        row.rate = row.cap if waiting * row.cap <= left else left / waiting
+        if waiting * row.cap <= left:
+            left -= row.messages * row.cap
+            waiting -= row.messages
         departs_s = channel.now_s + max(first.time_s - row.clock, 0.0) / row.rate
         if departs_s < channel.departs_s or (departs_s == channel.departs_s and first.key < best):
             channel.departs_s, channel.next, best = departs_s, load, first.key

@@ -59,6 +59,16 @@ class Level(Spec):
     links: int = setting(1, at_least=1, at_most=10_000_000, added=True)
     inside: bool = setting(False, added=True)
 
+    @property
+    def away_bytes_per_s(self) -> float:
+        """Of each link away from the workers, infinite without a limit."""
+        return np.inf if self.bandwidth_bytes_per_s is None else self.bandwidth_bytes_per_s
+
+    @property
+    def towards_bytes_per_s(self) -> float:
+        """Of each link towards the workers."""
+        return self.down_bandwidth_bytes_per_s or self.away_bytes_per_s
+
     def trouble(self) -> tuple[str, str] | None:
         """Two rates need two directions; no link is without a worker."""
         if self.duplex == "half" and self.down_bandwidth_bytes_per_s is not None:
@@ -204,12 +214,13 @@ def _numbered(levels: Sequence[Level], counts: Sequence[int]) -> tuple[list[int]
     down: list[int] = []
     runs: list[tuple[float, int]] = []
     links = 0
-    for level, count in zip(levels, counts, strict=True):
-        speed = np.inf if level.bandwidth_bytes_per_s is None else level.bandwidth_bytes_per_s
+    rates = [(level.away_bytes_per_s, level.towards_bytes_per_s) for level in levels]
+    rates[-1] = rates[-1][1], rates[-1][0]  # away from a server is towards the workers
+    for level, count, (away, towards) in zip(levels, counts, rates, strict=True):
         back = count if level.duplex == "full" else 0
         up.append(links)
         down.append(links + count if back else links)
-        runs += [(speed, count), (level.down_bandwidth_bytes_per_s or speed, back)]
+        runs += [(away, count), (towards, back)]
         links += count + back
     speeds, counted = zip(*runs, strict=True)
     return up, down, np.repeat(np.array(speeds, np.float64), counted)

@@ -39,8 +39,8 @@ class Roads(NamedTuple):
 
     Attributes:
         traffic: what is under way, by slot of its contribution.
-        star: the same where links are fair and few enough kinds of them lie between workers and
-            one server.
+        star: the same where links are fair and one level of them lies between workers' own links
+            and one server's.
         size_bytes: [C] of each slot's parameters.
         sent: [C] messages of a slot's present fetch or push that have been sent.
         staging_bytes_per_s: rate of the copy to or from a pinned buffer.
@@ -69,7 +69,7 @@ def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads 
     slots, own = workers * depth, own_links(cluster, workers)
     return Roads(
         traffic=new_traffic(wire(cluster.network, workers, shards, own), slots),
-        star=new_star(cluster.network, workers, shards if own is None else 0, depth),
+        star=new_star(cluster.network, workers, shards, depth, own),
         size_bytes=np.zeros(slots),
         sent=np.zeros(slots, np.int64),
         staging_bytes_per_s=rate if pageable and rate is not None else np.inf,

@@ -73,7 +73,7 @@ def sequence(timeline):
 @pytest.fixture
 def general(monkeypatch):
     """Fair messages go the general way, one by one, whatever the network."""
-    monkeypatch.setattr(star_module, "shape_of", lambda network, depth: None)
+    monkeypatch.setattr(star_module, "layout_of", lambda *_: None)
 
 
 @pytest.mark.usefixtures("general")
@@ -328,6 +328,10 @@ CARDS = {
     "links inside": Network(
         (Level(1, 9.0, 0.5, inside=True), Level(4, 50.0)), server=Level(1, 60.0)
     ),
+    "slow uplinks": Network(
+        (Level(1, 20.0, down_bandwidth_bytes_per_s=50.0),),
+        server=Level(1, 60.0, down_bandwidth_bytes_per_s=90.0),
+    ),
 }
 
 
@@ -337,12 +341,33 @@ def test_by_clocks_cards_and_links_inside_a_node_are_what_they_are_message_by_me
 ):
     by_clocks = run(CARDS[name])
     assert len(by_clocks._state.roads.star.channels) == 2
-    monkeypatch.setattr(star_module, "shape_of", lambda network, depth: None)
+    monkeypatch.setattr(star_module, "layout_of", lambda *_: None)
     found, expected = (sequence(each.advance(folds=60)) for each in (by_clocks, run(CARDS[name])))
     assert [row[1:] for row in found] == [row[1:] for row in expected]
     assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
 
 
-def test_links_of_two_rates_go_message_by_message(run):
-    slower = Network((Level(1, 40.0, down_bandwidth_bytes_per_s=20.0),), server=Level(1, 60.0))
-    assert len(run(slower)._state.roads.star.channels) == 0
+@pytest.mark.parametrize("depth", [1, 2])
+def test_by_clocks_groups_with_links_of_their_own_are_what_they_are_message_by_message(
+    cluster, depth, monkeypatch
+):
+    groups = (
+        WorkerGroup(3, "unit", up_bytes_per_s=20.0, down_bytes_per_s=90.0),
+        WorkerGroup(3, "unit", speed=0.5, up_bytes_per_s=4.0, down_bytes_per_s=9.0),
+        WorkerGroup(2, "unit"),
+    )
+    plain = cluster(8, jitter=LOGNORMAL, network=star(40.0, 60.0))
+    machine = replace(plain, workers=groups, server=Server(0.05, 0.0, LOGNORMAL))
+    by_clocks = Simulation(machine, ParameterServer(depth=depth), JOB, 8, 3)
+    assert len(by_clocks._state.roads.star.channels) == 2
+    monkeypatch.setattr(star_module, "layout_of", lambda *_: None)
+    general = Simulation(machine, ParameterServer(depth=depth), JOB, 8, 3)
+    found, expected = (sequence(each.advance(folds=60)) for each in (by_clocks, general))
+    assert [row[1:] for row in found] == [row[1:] for row in expected]
+    assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_a_servers_link_carries_fetches_at_its_rate_towards_the_workers(run, sharing):
+    network = star(of_server=8.0, sharing=sharing, down_bandwidth_bytes_per_s=32.0)
+    assert first_folds_s(run(network, 1, Jitter(), fold_s=0.0), 1) == [0.25 + 1.0 + 1.0]

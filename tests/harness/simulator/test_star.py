@@ -4,9 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.simulator.star import depart, join, new_star, next_departure_s, shape_of
-from harness.simulator.topology import Level, Network
+from harness.simulator.network import transfer
+from harness.simulator.star import depart, join, new_star, next_departure_s
+from harness.simulator.star_layout import layout_of
+from harness.simulator.topology import Level, Network, wire
 
 TREES = {
     "the server's link": Network((), server=Level(1, 8.0)),
@@ -17,18 +21,41 @@ TREES = {
     "half duplex": Network((Level(4, 6.0, duplex="half"),), server=Level(1, 8.0, duplex="half")),
     "half duplex server": Network((Level(2, 3.0),), server=Level(1, 8.0, duplex="half")),
     "a slow core": Network((Level(4, 6.0),), core_bandwidth_bytes_per_s=4.0, server=Level(1, 8.0)),
+    "slow uplinks": Network(
+        (Level(1, 1.0, down_bandwidth_bytes_per_s=5.0),),
+        server=Level(1, 8.0, down_bandwidth_bytes_per_s=16.0),
+    ),
+    "sites with slow uplinks": Network(
+        (Level(4, 2.0, down_bandwidth_bytes_per_s=5.0),), server=Level(1, 8.0, duplex="half")
+    ),
 }
 WORKERS = 16
+GROUPS = {
+    "none": None,
+    "three groups": np.repeat([[2.0, 1.0, 0.5], [4.0, np.nan, 1.0]], (4, 8, 4), axis=1),
+}
+"""Rates of the workers' own links, up and down; nan where the level's holds."""
+WITH_GROUPS = [
+    *((name, "none") for name in TREES if name != "nodes"),
+    *((name, "three groups") for name in ("links of their own", "slow uplinks")),
+    ("links and a slow core", "three groups"),
+]
+TREES["links and a slow core"] = Network(
+    (Level(1, 2.0),), core_bandwidth_bytes_per_s=4.0, server=Level(1, 8.0)
+)
 
 
-def links_of(network, worker, up):
+def links_of(network, own, worker, up):
     """The links of a message's way, by name, and their rates."""
     levels, direction = [*network.levels, network.server], "up" if up else "down"
     rates = {}
     for height, level in enumerate(levels):
         place = 0 if level is network.server else worker // level.workers_per_link
         way = "both" if level.duplex == "half" else direction
-        rates[height, place, way] = Fraction(level.bandwidth_bytes_per_s)
+        rate = level.bandwidth_bytes_per_s
+        rate = rate if up else level.down_bandwidth_bytes_per_s or rate
+        theirs = np.nan if own is None or height else own[0 if up else 1][worker]
+        rates[height, place, way] = Fraction(rate if np.isnan(theirs) else theirs)
     core = network.core_bandwidth_bytes_per_s
     return rates | ({"core": Fraction(core)} if core else {})
 
@@ -49,9 +76,9 @@ def max_min(ways):
     return rates
 
 
-def exact(network, sent):
+def exact(network, own, sent):
     """Departures of (instant, worker, up, bytes), in fractions, from change to change."""
-    ways = [links_of(network, worker, up) for _, worker, up, _ in sent]
+    ways = [links_of(network, own, worker, up) for _, worker, up, _ in sent]
     left = {place: Fraction(row[3]) for place, row in enumerate(sent)}
     ends, now = {}, Fraction(0)
     while left:
@@ -67,9 +94,10 @@ def exact(network, sent):
     return [ends[m] for m in range(len(sent))]
 
 
-def by_clocks(network, sent):
-    """The same of the module."""
-    star, ends = new_star(network, WORKERS, 1, len(sent)), {}
+def by_clocks(network, own, sent, depth=None):
+    """The same of the module, with so many messages of a worker under way, or all."""
+    workers = WORKERS if own is None else own.shape[1]
+    star, ends = new_star(network, workers, 1, depth or len(sent), own), {}
     waiting = [(row[0], place) for place, row in enumerate(sent)]
     while len(ends) < len(sent):
         departs_s = next_departure_s(star)
@@ -83,16 +111,45 @@ def by_clocks(network, sent):
     return [ends[m] for m in range(len(sent))]
 
 
-@pytest.mark.parametrize("name", [name for name in TREES if name != "nodes"])
+@pytest.mark.parametrize(("name", "groups"), WITH_GROUPS)
 @pytest.mark.parametrize("seed", range(4))
-def test_messages_depart_when_exact_fractions_say(name, seed):
+def test_messages_depart_when_exact_fractions_say(name, groups, seed):
+    network, own = TREES[name], GROUPS[groups]
     draw = np.random.default_rng(seed)
     rows = draw.integers(0, 40, (30, 2)).tolist()
     sent = sorted(
         (instant / 8, int(draw.integers(WORKERS)), bool(draw.integers(2)), 1.0 + size)
         for instant, size in rows
     )
-    assert by_clocks(TREES[name], sent) == pytest.approx(exact(TREES[name], sent), rel=1e-12)
+    assert by_clocks(network, own, sent) == pytest.approx(exact(network, own, sent), rel=1e-12)
+
+
+RATES = st.sampled_from([0.5, 1.0, 2.0, 5.0])
+SERVERS = st.builds(
+    Level,
+    bandwidth_bytes_per_s=st.sampled_from([1.0, 3.0, 40.0]),
+    down_bandwidth_bytes_per_s=st.sampled_from([None, 2.0]),
+) | st.just(Level(1, 3.0, duplex="half"))
+MESSAGE = st.tuples(st.integers(0, 20), st.integers(0, 5), st.booleans(), st.integers(1, 30))
+MESSAGES = st.tuples(st.none(), st.lists(MESSAGE, min_size=1, max_size=12)) | st.tuples(
+    st.just(1), st.lists(MESSAGE, min_size=1, unique_by=lambda row: row[1])
+)
+"""Contributions of a worker under way, all or one, and messages: instant, worker, up, bytes."""
+
+
+@given(
+    own=st.lists(st.tuples(RATES, RATES), min_size=6, max_size=6),
+    server=SERVERS,
+    messages=MESSAGES,
+)
+def test_links_of_whatever_rates_of_their_own_are_what_they_are_one_by_one(own, server, messages):
+    network, rates = Network((Level(1, 1.0),), server=server), np.array(own).T.copy()
+    depth, rows = messages
+    sent = sorted((instant / 4, worker, up, float(size)) for instant, worker, up, size in rows)
+    sent_s, workers, ups, sizes = zip(*sent, strict=True)
+    source, target = (np.where(np.array(ups) == way, workers, 6) for way in (True, False))
+    arrived_s = transfer(wire(network, 6, 1, rates), sent_s, source, target, sizes)
+    assert by_clocks(network, rates, sent, depth) == pytest.approx(arrived_s.tolist(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -117,9 +174,27 @@ def test_a_message_of_nothing_departs_at_once():
 
 def test_a_link_that_workers_own_links_cannot_fill_holds_nobody_up():
     wide, narrow = (Network((Level(1, 2.0), Level(4, b)), server=Level(1, 9.0)) for b in (8.0, 7.0))
-    assert shape_of(wide, 1).rates == (2.0, float("inf"), 9.0)
-    assert shape_of(narrow, 1).rates == (2.0, 7.0, 9.0)
-    assert shape_of(narrow, 2) is None  # two messages of one worker meet on its own link
+    assert layout_of(wide, 8).caps.tolist() == [[2.0]]
+    assert layout_of(narrow, 8).caps.tolist() == [[2.0, 2.0, 2.0, 7 / 4]]
+    assert layout_of(narrow, 8, depth=2) is None  # two messages of a worker meet on its own link
+
+
+def test_links_of_one_rate_are_of_one_kind_in_whatever_direction_and_of_whatever_group():
+    own = np.array([[1.0, 2.0, 2.0, 5.0], [2.0, 5.0, 5.0, 1.0]])
+    apart, core = (
+        layout_of(Network((Level(1),), "fair", "rendezvous", c, Level(1, 9.0)), 4, own=own)
+        for c in (None, 6.0)
+    )
+    assert apart.caps.tolist() == core.caps.tolist() == [[1.0], [2.0], [5.0]]
+    assert [room.tolist() for room in apart.rooms] == [[1, 1, 2], [1, 2, 1]]
+    assert [room.tolist() for room in core.rooms] == [[2, 3, 3]]
+
+
+def test_a_site_of_two_groups_goes_the_general_way_and_two_sites_of_one_each_do_not():
+    sites = Network((Level(1), Level(2, 1.5)), server=Level(1, 9.0))
+    mixed, apart = np.array([[1.0, 2.0, 1.0, 2.0]] * 2), np.array([[1.0, 1.0, 2.0, 2.0]] * 2)
+    assert layout_of(sites, 4, own=mixed) is None
+    assert layout_of(sites, 4, own=apart).caps.tolist() == [[1.0, 0.75], [1.5, 0.75]]
 
 
 @pytest.mark.parametrize(
@@ -133,5 +208,5 @@ def test_a_link_that_workers_own_links_cannot_fill_holds_nobody_up():
     ids=["two levels between", "one direction between", "a core between", "no limit"],
 )
 def test_what_is_not_one_level_below_the_server_goes_the_general_way(network):
-    assert shape_of(network, 1) is None
+    assert layout_of(network, 8) is None
     assert len(new_star(network, 8, 1, 1).channels) == 0
