@@ -94,7 +94,7 @@ def _limited(network: Network, workers: int, own: Floats | None) -> list[tuple[L
 
 def _holds_up(level: Level, rates: Floats, own_rate: Floats, depth: int) -> bool:
     """Whether all that can come to a link, from each of its workers one message, is too much."""
-    firsts: Ints = np.arange(0, rates.shape[1], level.workers_per_link)
+    firsts = np.arange(0, rates.shape[1], level.workers_per_link, dtype=np.int64)
     fastest = np.maximum.reduceat(own_rate, firsts, axis=1)
     most = fastest * (level.workers_per_link if depth == 1 else np.inf)
     return bool((rates[:, firsts] < most).any())
