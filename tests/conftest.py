@@ -1,14 +1,19 @@
-"""What all tests share: one thread a process, and what the fork server imports once."""
+"""What all tests share: one thread a process, no clock over examples, what is imported once."""
 
 from __future__ import annotations
 
 import os
+
+from hypothesis import settings
 
 from harness import forked
 
 # Read when torch and numpy are first imported, which no plugin does before this file.
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+settings.register_profile("untimed", deadline=None)  # a first call may compile; machines are shared
+settings.load_profile("untimed")
 
 pytest_plugins = ["tests.portable.flips"]
 

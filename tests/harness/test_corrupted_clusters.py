@@ -156,9 +156,7 @@ def refusal(capsys: Any, path: Path) -> str:
     return err
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+@settings(max_examples=400, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(corruption=corruptions())
 def test_a_corrupted_value_is_refused_in_one_line_that_names_file_and_key(
     tmp_path, capsys, corruption
@@ -175,9 +173,7 @@ def test_a_corrupted_value_is_refused_in_one_line_that_names_file_and_key(
     assert "Traceback" not in err
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     st.integers(0, 10**6), st.sampled_from(['"', "[", "}", "=", "\x00", "\\", "\xff", "]]", "'''"])
 )

@@ -82,7 +82,7 @@ def test_kneser_ney_is_its_equations_on_scanned_counts(order):
             assert model.log_prob(word, history) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=12),
     st.integers(1, 4),

@@ -38,14 +38,14 @@ def every_alignment(reference, hypothesis):
             yield s, i, d + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SENTENCES.filter(lambda s: len(s) < 4), SENTENCES.filter(lambda s: len(s) < 4))
 def test_edits_are_the_fewest_of_every_alignment_with_most_substitutions(reference, hypothesis):
     best = min(every_alignment(reference, hypothesis), key=lambda e: (sum(e), -e[0]))
     assert edits(reference, hypothesis) == best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SENTENCES, SENTENCES)
 def test_kaldialign_and_jiwer_count_as_many(reference, hypothesis):
     total = sum(edits(reference, hypothesis))

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UserError
@@ -64,7 +64,6 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert read_results(tmp_path / "results.json") == some_results()
 
 
-@settings(deadline=None)  # each example writes a file
 @given(st.lists(rows, max_size=4))
 def test_any_row_survives_the_file_without_nan_or_infinity(tmp_path_factory, items):
     path = tmp_path_factory.getbasetemp() / "rows.json"

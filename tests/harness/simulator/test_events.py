@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.simulator import Jitter
@@ -27,7 +27,6 @@ TIMES = st.sampled_from([0.0, 0.1, 0.25, 1.0, 1e300])
 EVENTS = st.lists(st.tuples(TIMES, st.integers(0, 7)), max_size=40)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(EVENTS)
 def test_events_come_in_order_of_time_then_priority_then_insertion(pairs):
     heap = new_heap(len(pairs) + 1)
@@ -37,7 +36,6 @@ def test_events_come_in_order_of_time_then_priority_then_insertion(pairs):
     assert order == sorted((t, p, who) for who, (t, p) in enumerate(pairs))
 
 
-@settings(deadline=None)  # the first call compiles
 @given(EVENTS, st.data())
 def test_insertions_between_removals_keep_the_order(pairs, data):
     heap, model = new_heap(len(pairs) + 1), []
@@ -54,7 +52,6 @@ def test_an_empty_heap_has_its_first_event_at_infinity():
     assert first_s(new_heap(3)) == float("inf")
 
 
-@settings(deadline=None)  # the first call compiles
 @given(EVENTS, st.data())
 def test_a_queue_keeps_the_order_of_time_then_insertion_around_its_ring(pairs, data):
     queue, model = new_queue(len(pairs) + 1), []

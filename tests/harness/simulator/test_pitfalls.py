@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UserError
@@ -72,7 +72,6 @@ def test_equal_times_are_ordered_by_rule_however_the_segments_are_cut(simulate, 
     assert whole.folded().worker.tolist() == list(range(8)) * 8
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 4)), min_size=2))
 def test_the_heap_and_its_comparison_agree_on_one_total_order(pairs):
     heap = new_heap(len(pairs))
