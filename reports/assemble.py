@@ -15,6 +15,7 @@ from harness.store.schema import TIMELINE
 from reports import bench, figures, gantt, listing, pdf, reasons, tables, words
 from reports.document import document
 from reports.page.page import page
+from reports.provenance import made_from
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -36,7 +37,8 @@ def assemble(out: Path, results: Results | None = None) -> None:
     told = document(drawn, runs, reasons.given(out, drawn))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
     if pdf.possible():
-        write_bytes(out / "report.pdf", pdf.compiled({**told, "bench": bench.page(out)}, out))
+        more = {"bench": bench.page(out), "sources": made_from(out)}
+        write_bytes(out / "report.pdf", pdf.compiled({**told, **more}, out))
     else:
         print(f"{out / 'report.pdf'}: not made, typst is not installed", file=sys.stderr)
 

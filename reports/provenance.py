@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from harness.judge import Results
 from harness.judge.makers import ASKED
+from harness.store import integrity
 from reports import numbers
 
 BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
+SOURCES = ("results.json", "reasons.toml", "runs.csv")
+"""Files of words and figures that a report is made from; beside them lie timelines."""
 Data = dict[str, Any]
 
 
@@ -30,6 +34,11 @@ def where_from(results: Results) -> Data:
             for each in facts.get("differences", [])
         ],
     }
+
+
+def made_from(out: Path) -> list[tuple[str, str]]:
+    """Name and SHA-256 of each file in ``out`` that its report is made from."""
+    return [(name, integrity.of(out / name)) for name in SOURCES if (out / name).is_file()]
 
 
 def cited_runs(results: Results) -> set[str]:

@@ -17,6 +17,7 @@ from reports.style import COLOURS, DASHES
 Spec = dict[str, Any]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+DECADES = 4  # of a logarithmic axis, from which on only powers of ten have lines
 SERIES_COLOURS = [*COLOURS[:-1], "#8c6d31"]  # black is not seen on a dark page
 SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke"]
 MARK = {"type": "point", "shape": "diamond", "filled": False, "size": 70, "strokeWidth": 1.6}
@@ -186,6 +187,8 @@ def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = Tr
         scale = {}
     ticks = exhibit.draw.get(f"{name}_ticks")
     axis: Spec = {"values": ticks} if ticks and log else {}
+    if scale.get("type") == "log" and not ticks:
+        axis = {"tickCount": DECADES}
     title = title or exhibit.axes.get(name, "")
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 

@@ -4,6 +4,7 @@
 
 const VERDICTS = ["reproduced", "contradicted", "undecided", "not testable"];
 const PERFETTO = "https://ui.perfetto.dev";
+const LETTER = 8;  // pixels of a letter of a title
 const state = { views: {} };
 
 async function block(id) {
@@ -44,6 +45,16 @@ function dataOf(name) {
   return part === "seeds" ? seedsOf(exhibit) : rowsOf(exhibit);
 }
 
+function lines(words, most) {
+  // a title in lines of so many letters: what is cut off cannot be read
+  const found = [""];
+  for (const word of words.split(" ")) {
+    if (found.at(-1) && found.at(-1).length + word.length >= most) found.push("");
+    found.push(`${found.pop()} ${word}`.trim());
+  }
+  return found;
+}
+
 function filled(spec, width) {
   // the specification with its data, as wide as the screen lets it be
   const copy = { ...spec };
@@ -52,7 +63,7 @@ function filled(spec, width) {
     if (copy[key]) copy[key] = copy[key].map((each) => filled(each, key === "vconcat" ? width : 0));
   }
   if (width && !copy.vconcat) copy.width = width;
-  if (width && copy.title) copy.title = { ...copy.title, limit: width + 60 };
+  if (width && copy.title) copy.title = { ...copy.title, text: lines(copy.title.text, (width + 60) / LETTER), limit: width + 60 };
   return copy;
 }
 

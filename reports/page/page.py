@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from harness.judge import Results
 from reports.listing import Line
 from reports.page import parts
 from reports.page.payload import payload
+from reports.provenance import made_from
 
 HERE = Path(__file__).parent
 VENDOR = HERE.parent / "vendor"
@@ -31,7 +31,6 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
         out: the folder with ``results.json``, figures and timelines.
     """
     stored = (out / "results.json").read_bytes()
-    digest = hashlib.sha256(stored).hexdigest()
     more = payload(results, runs, out)
     body = "".join(
         [
@@ -40,7 +39,7 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
                 "main",
                 parts.claims(results, data),
                 parts.exhibits(results, data, out, more["traces"]),
-                parts.provenance(data, digest),
+                parts.provenance(data, made_from(out)),
                 id="content",
             ),
             '<dialog id="runs" aria-labelledby="runs-title"></dialog>',

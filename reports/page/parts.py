@@ -116,8 +116,12 @@ def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: boo
         (_key(item.power), escape(judged.power(item)) if item.power is not None else ""),
     ]
     shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
-    mine = tag("td", tag("span", item.verdict or "", class_="verdict"))
+    mine = tag("td", tag("span", item.verdict or "", class_=_classes(item.verdict)))
     return tag("tr", tag("td", said), mine, shown, data_verdict=verdict)
+
+
+def _classes(verdict: str | None) -> str:
+    return f"verdict {(verdict or '').replace(' ', '-')}".strip()
 
 
 def _key(value: object) -> str:
@@ -148,8 +152,9 @@ def exhibits(results: Results, data: Data, out: Path, timelines: Iterable[str]) 
 
 
 def _chart(group: Sequence[Exhibit], told: Mapping[str, Data]) -> str:
+    labels = {told[each.id]["label"] for each in group}
     below = "".join(
-        _caption(told[each.id])
+        _caption(told[each.id], titled=len(labels) < len(group))
         + tag(
             "details",
             tag("summary", f"The figures of {escape(each.id)} as a table"),
@@ -191,8 +196,8 @@ def _still(exhibit: Exhibit, shown: Data, out: Path, *, timeline: bool) -> str:
     return tag("figure", *parts, id=exhibit.id)
 
 
-def _caption(shown: Data, *, named: bool = True) -> str:
-    name = f"{shown['label']}. " if named else ""
+def _caption(shown: Data, *, named: bool = True, titled: bool = False) -> str:
+    name = f"{shown['title' if titled else 'label']}. " if named else ""
     return tag("figcaption", escape(name + shown["note"]), " ", tag("code", escape(shown["id"])))
 
 
@@ -235,8 +240,13 @@ def _cells(
     return cells
 
 
-def provenance(data: Data, digest: str) -> str:
-    """Where it comes from, what differs, and the results themselves."""
+def provenance(data: Data, sources: Sequence[tuple[str, str]]) -> str:
+    """Where it comes from, what differs, and the results themselves.
+
+    Args:
+        data: what ``document`` gives.
+        sources: name and SHA-256 of what the page is made from; the first are its results.
+    """
     where = data["provenance"]
     facts = "".join(tag("dt", escape(k)) + tag("dd", escape(v)) for k, v in where["facts"])
     rows = "".join(
@@ -250,15 +260,18 @@ def provenance(data: Data, digest: str) -> str:
         if rows
         else ""
     )
+    others = "".join(tag("dt", name) + tag("dd", tag("code", sha)) for name, sha in sources[1:])
+    (name, digest), *_ = sources
     return "".join(
         [
             tag("h2", "Where this comes from"),
             tag("dl", facts),
             differ,
-            tag("h3", "results.json"),
-            tag("p", "SHA-256 ", tag("code", digest),
-                tag("span", "", id="digest", data_sha256=digest), ". ",
-                tag("button", "Download results.json", data_results="1")),
+            tag("h3", "Made from, SHA-256"),
+            tag("dl", tag("dt", name),
+                tag("dd", tag("code", digest), tag("span", "", id="digest", data_sha256=digest)),
+                others),
+            tag("p", tag("button", f"Download {name}", data_results="1")),
         ]
     )  # fmt: skip
 

@@ -237,6 +237,25 @@ def test_no_width_makes_the_page_scroll_sideways(browser, width):
 
 
 @needs_chromium
+def test_on_a_telephone_verdict_and_figure_are_seen_and_titles_are_whole(browser):
+    drawn = browser.run("document.documentElement.dataset.drawn")
+    browser.resize(390)
+    browser.wait(f"document.documentElement.dataset.drawn !== '{drawn}'")
+    ends = "document.querySelector('.claims th:nth-child(3)').getBoundingClientRect().right"
+    assert browser.run(f"innerWidth - {ends}") >= 0
+    titles = "[...document.querySelectorAll('.chart .role-title-text')].map(t => t.textContent)"
+    assert browser.run(f"{titles}.length") > 3
+    assert browser.run(f"{titles}.filter(t => t.includes('…'))") == []
+
+
+@needs_chromium
+def test_a_part_has_the_colour_of_its_own_verdict(browser):
+    part = "document.querySelector('.claims tr[data-verdict=undecided] .verdict.reproduced')"
+    claim = "document.querySelector('.claims tr[data-verdict=reproduced] .verdict.reproduced')"
+    assert browser.run(f"getComputedStyle({part}).color === getComputedStyle({claim}).color")
+
+
+@needs_chromium
 def test_a_dark_screen_gets_a_dark_page(browser):
     drawn = browser.run("document.documentElement.dataset.drawn")
     browser.dark(True)

@@ -1,19 +1,60 @@
-"""What a fresh clone needs to build the published reports again."""
+"""What builds the published reports again comes along, and they are of what lies beside them."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.judge import read_results
 from reports import listing, reasons
-from reports.provenance import cited_runs
+from reports.provenance import cited_runs, made_from
 
 FOLDERS = sorted(Path("reports/published").glob("*/*/"))
+each_published = pytest.mark.parametrize(
+    "folder", FOLDERS, ids=lambda folder: "-".join(folder.parts[-2:])
+)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: "-".join(folder.parts[-2:]))
+def git(*arguments):
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def history():
+    """Whether a commit is in this project's history; skips where nobody can know."""
+    try:
+        shallow = git("rev-parse", "--is-shallow-repository").stdout.strip()
+    except OSError:
+        pytest.skip("git is not installed")
+    if shallow != "false":
+        pytest.skip("a shallow clone lacks history" if shallow else "not a clone: no history")
+    return lambda commit: git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+
+
+@each_published
+def test_the_commit_that_made_published_results_is_in_the_history(folder, history):
+    results = json.loads((folder / "results.json").read_text())
+    assert history(results["provenance"]["git"]), "made from changed files, or by a lost commit"
+
+
+@each_published
+def test_a_published_pdf_is_made_from_the_files_beside_it(folder):
+    """After a change: ``lagbench report FOLDER``."""
+    pdf = (folder / "report.pdf").read_bytes()
+    for name, digest in made_from(folder):
+        assert f"{name} sha256:{digest}".encode() in pdf, name
+
+
+def test_a_commit_that_was_never_made_is_not_in_the_history(history):
+    assert not history("0" * 40)
+    assert not history("0123abc-dirty")
+    assert history("HEAD")
+
+
+@each_published
 def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     results = read_results(folder / "results.json")
     found = {line.hash for line in listing.from_csv(folder / listing.NAME)}

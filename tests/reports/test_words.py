@@ -33,7 +33,7 @@ def everything(results, out):
         parts.head(results, told),
         parts.claims(results, told),
         parts.exhibits(results, told, out, []),
-        parts.provenance(told, "0"),
+        parts.provenance(told, [("results.json", "0")]),
     ]
     charts = payload(results, [], out)["charts"]
     return "\n".join([json.dumps([told, charts]), *page, markdown.verdict_table(results)])
