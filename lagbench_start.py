@@ -20,7 +20,7 @@ __all__ = ["PACKAGES", "begin", "main", "shadow"]
 
 PACKAGES = ("lagbench", "harness", "reproductions", "data_synth", "reports")
 ROOT = Path(__file__).resolve().parent
-EXIT_BAD_INPUT = 2
+EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
 
 
 def main() -> int:
@@ -35,7 +35,8 @@ def begin(module: str) -> int:
         module: its full name.
 
     Returns:
-        The exit code; 2 after one line on stderr where something shadows a package.
+        The exit code; 2 after one line on stderr where something shadows a package, 130 after one
+        where a user does not wait for what is imported.
     """
     _leave_working_folder()
     for name in PACKAGES:
@@ -43,7 +44,20 @@ def begin(module: str) -> int:
         if told is not None:
             print(f"error: {told}", file=sys.stderr)
             return EXIT_BAD_INPUT
-    return int(import_module(module).main())
+    return _run(module)
+
+
+def _run(module: str) -> int:
+    from harness import signals
+
+    signals.listen()
+    try:
+        return int(import_module(module).main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    finally:
+        signals.ignore()
 
 
 def _leave_working_folder() -> None:

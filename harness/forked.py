@@ -8,6 +8,7 @@ systems than Linux libraries do not survive a fork, and each process imports for
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from threading import Thread
 
+SERVER = "harness.fork_server"
+"""What the fork server imports before all others."""
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 _imported: list[str] = []
 
 
@@ -33,7 +37,7 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
     _imported.extend(modules)
-    made.set_forkserver_preload(_imported)
+    made.set_forkserver_preload([SERVER, *_imported])
     return made
 
 
@@ -51,18 +55,21 @@ def interrupts_held() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def interrupts_heard() -> None:
-    """Let this process, though started where interrupts were held, see Ctrl-C."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def killed_with_starter() -> None:
+    """Have the kernel kill this process as soon as the one that forked it has ended (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def die_with_parent() -> None:
     """From now on, end this process as soon as the one that asked for it has, however it did.
 
-    The fork server lives as long as its forks do, so they must notice it themselves.
+    On Linux that one takes the fork server with it, and the fork server its forks, whatever they
+    do at the time; elsewhere they notice it themselves.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
+        killed_with_starter()
         Thread(target=_follow, args=(parent,), daemon=True).start()
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["ended_by_signals"]
+__all__ = ["ended_by_signals", "ignore", "listen"]
 
 ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -15,28 +15,42 @@ ENDING = tuple(
 """Ctrl-C, what ends a job, and a terminal that is closed."""
 
 
-@contextmanager
-def ended_by_signals() -> Generator[None]:
-    """Within, each of `ENDING` is a KeyboardInterrupt, and the next ones are not heard.
+def listen() -> None:
+    """From now on each of `ENDING` is a KeyboardInterrupt, and those after the first are not heard.
 
     A command that is told twice to end thus ends as one that is told once. What whoever started the
-    command has had ignored (``nohup``) stays so. Only the main thread can hear signals.
+    command has had ignored (``nohup``) stays so.
     """
-    if threading.current_thread() is not threading.main_thread():
+    for each in ENDING:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, _interrupt)
+
+
+def ignore() -> None:
+    """From now on none is heard: the command is at its end."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _interrupt(*_: object) -> None:
+    ignore()
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def ended_by_signals() -> Generator[None]:
+    """Within, `listen`; afterwards as before. Only the main thread can hear signals.
+
+    A process that listens anyway goes on with it.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    before = {each: signal.getsignal(each) for each in ENDING} if here else {}
+    if not here or _interrupt in before.values():
         yield
         return
-    before = {each: signal.getsignal(each) for each in ENDING}
-    heard = [each for each, handler in before.items() if handler != signal.SIG_IGN]
-
-    def interrupt(*_: object) -> None:
-        for each in heard:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for each in heard:
-        signal.signal(each, interrupt)
+    listen()
     try:
         yield
     finally:
-        for each in heard:
-            signal.signal(each, before[each])
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -172,7 +172,6 @@ def _member(
     from harness.execution.processes.group import LISTENING
 
     forked.die_with_parent()
-    forked.interrupts_heard()
     os.environ |= environment
     if listening is not None:
         os.environ[LISTENING] = str(listening.detach())

@@ -81,6 +81,52 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
 
 
+SLOW = """
+import time
+print("importing", flush=True)
+time.sleep(60)
+"""
+NESTED = """
+import time
+from harness.signals import ended_by_signals
+
+def main():
+    try:
+        with ended_by_signals():
+            print("ready", flush=True)
+            time.sleep(60)
+    except KeyboardInterrupt:
+        print("over", flush=True)
+        time.sleep(0.5)
+    return 130
+"""
+
+
+def started(tmp_path, monkeypatch, program):
+    (tmp_path / "named.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    return begun("import sys; from lagbench_start import begin; sys.exit(begin('named'))")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_still_imports_ends_in_one_line_too(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, SLOW) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_path, monkeypatch):
+    with started(tmp_path, monkeypatch, NESTED) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "over\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
 def test_a_signal_that_is_ignored_from_outside_stays_so():
     def without_hangups():
         hear_signals()
