@@ -43,6 +43,8 @@ class Kind(IntEnum):
     NUMBERS = 23  # A server's numbers, after its vectors
     BACK = 24  # First shard to a worker that comes back: come in. Also in its own mailbox then
     HELD = 25  # Shard to first shard: it holds the state, or the numbers, that were sent
+    RECALL = 26  # Server to worker: what do you remember?
+    MEMORY = 27  # Worker to server: that. Server to worker, when a run goes on: remember this
 
     START = 30  # Server to all: the model that sequence training starts from
     ASK = 31  # Decoder to server: the next utterance, please
@@ -61,6 +63,7 @@ WITH_BODY = frozenset(
     {
         Kind.RUN, Kind.WORK, Kind.DONE, Kind.TIMES, Kind.SLICE, Kind.PIECE, Kind.STATE,
         Kind.NUMBERS, Kind.START, Kind.DECODE, Kind.DECODED, Kind.MODEL, Kind.GRADIENT,
+        Kind.MEMORY,
     }
 )  # fmt: skip
 """Kinds that a tensor follows; `Kind.DECODED` only if frames enter minibatches."""
@@ -120,7 +123,8 @@ class FrameHeader(Header):
     """Of training on frames: asynchronous, in shards, or in rounds.
 
     Args:
-        step, steps: first minibatch of a contribution and how many; of a state, which vector.
+        step, steps: first minibatch of a contribution and how many; of a state, which vector; of
+            what a worker remembers, how many bytes.
         stage, before: the run's stage, and the steps of all stages before it.
         rounds: how many are asked for, where workers train in rounds.
         worker, read_version: whose contribution a shard speaks of, and what it was made from.

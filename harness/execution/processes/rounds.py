@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from data_synth.corpus import Corpus
+from harness.algorithms.contract import Server
 from harness.errors import UserError
 from harness.execution.data.minibatches import Minibatches
+from harness.execution.processes import recollection
 from harness.execution.processes.backends import GLOO, MPI, staged_on
 from harness.execution.processes.executor import OnProcesses
 from harness.execution.processes.group import attempt, connected
@@ -43,7 +45,7 @@ from harness.execution.processes.recorder import Work
 from harness.execution.processes.transfer import bodies, send_state, take_state
 from harness.execution.processes.worker import Contributor
 from harness.execution.processes.world import now_s
-from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
+from harness.execution.replay.state import Arrays, Facts, capture_server, part, reinstate_server
 from harness.execution.runs.config import RunConfig
 from harness.simulator import Averaging, Timeline
 
@@ -51,6 +53,8 @@ READ, COMPUTED, AVERAGED, LOSS = range(4)
 """What a worker tells of each round: three moments on its clock, and its summed loss."""
 AVERAGED_WITHIN_S = 1800.0
 """How long an average waits for whoever still computes; who is dead, silence tells before."""
+MEMORY = "memory/"
+"""Before a worker's rank, in a checkpoint: what it remembers."""
 NEEDED = "a worker is gone, and a round needs everybody"
 
 
@@ -86,6 +90,7 @@ class Rounds(OnProcesses):
         self._minibatches, self._say = minibatches, say
         self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
         self._times = dict[int, Tensor]()
+        self._memories, self._told = dict[int, Tensor](), (0, 0)
         with self._needed():
             if backend == MPI:
                 workers_group(SERVER_RANK, config.workers, backend)
@@ -133,12 +138,33 @@ class Rounds(OnProcesses):
         for rank in self._ranks:
             if not self._begun:
                 send_state(self.server, rank)
+                self._remind(rank)
             send(header, rank)
-        self._begun = True
+        self._begun, self._told = True, (data.stage, data.before)
+
+    def _remind(self, rank: int) -> None:
+        """Give a worker back what it remembered at the checkpoint that the run goes on from."""
+        if (words := self._memories.get(rank)) is not None:
+            stage, before = self._told
+            send(FrameHeader(Kind.MEMORY, 0, len(words), stage, before), rank, words)
+
+    def _recalled(self) -> dict[int, Tensor]:
+        """What every worker remembers, as bytes, by rank."""
+        if not self._begun:
+            return self._memories
+        for rank in self._ranks:
+            send(FrameHeader(Kind.RECALL), rank)
+        arrived = [self._mailbox.get() for _ in self._ranks]
+        for _, header, _, trouble in arrived:
+            if header is None:
+                raise PeerGone(trouble)
+            if header.kind is not Kind.MEMORY:
+                raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        return {arrival.sender: arrival.body for arrival in arrived}
 
     def _bodies(self, rank: int) -> BodyOf[FrameHeader]:
         """Where what a worker sends lands: when its rounds happened ``[folds, 4]``, or a state."""
-        state = bodies(self.server)
+        state = _state_or_memory(self.server)
 
         def body(header: FrameHeader) -> Tensor:
             return self._times[rank] if header.kind is Kind.TIMES else state(header)
@@ -182,15 +208,35 @@ class Rounds(OnProcesses):
                 send(FrameHeader(Kind.STOP), rank)
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`; what workers remember from round to round is not kept."""
+        """See `Executor`.
+
+        Raises:
+            NoWorkersLeft: a worker is gone.
+        """
         arrays, facts = capture_server(self.server)
-        return arrays, {**facts, "next": self._next, "loss": self.loss, "now_s": self.now_s}
+        with self._needed():
+            kept = {f"{MEMORY}{rank}": words.numpy() for rank, words in self._recalled().items()}
+        place = {"next": self._next, "told": self._told}
+        return arrays | kept, {**facts, **place, "loss": self.loss, "now_s": self.now_s}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         reinstate_server(self.server, arrays, facts)
+        kept = part(arrays, MEMORY)
+        self._memories = {int(rank): torch.as_tensor(words) for rank, words in kept.items()}
         self._next, self.loss = facts["next"], facts["loss"]
+        self._told = tuple(facts.get("told", (0, 0)))
         self.clock.go_on_at(facts["now_s"])
+
+
+def _state_or_memory(server: Server) -> BodyOf[FrameHeader]:
+    """Where what is sent to or for a server lands, or what a worker remembers."""
+    state = bodies(server)
+
+    def body(header: FrameHeader) -> Tensor:
+        return recollection.body_of(header) if header.kind is Kind.MEMORY else state(header)
+
+    return body
 
 
 def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessGroup | None:
@@ -243,7 +289,7 @@ class _Worker:
         size = self.contributor.out.numel()
         self.server = config.algorithm.start(torch.zeros(size, device=config.device))
         self.orders = Mailbox(FrameHeader)
-        self.orders.listen(SERVER_RANK, SERVER_RANK, bodies(self.server))
+        self.orders.listen(SERVER_RANK, SERVER_RANK, _state_or_memory(self.server))
         self.staged_on = staged_on(backend, config.device)
         with talking():
             self.group = workers_group(rank, config.workers, backend)
@@ -258,10 +304,20 @@ class _Worker:
                 self._train(header)
             else:
                 with talking():
-                    if header.kind is Kind.CLOCK:
-                        send(replace(header, began_s=now_s()), SERVER_RANK)
-                    else:
-                        take_state(self.server, header, body)
+                    self._answer(header, body)
+
+    def _answer(self, header: FrameHeader, body: Tensor) -> None:
+        """What is asked or told between rounds."""
+        if header.kind is Kind.CLOCK:
+            send(replace(header, began_s=now_s()), SERVER_RANK)
+        elif header.kind is Kind.RECALL:
+            words = recollection.packed(self.contributor.remembered())
+            send(FrameHeader(Kind.MEMORY, steps=len(words)), SERVER_RANK, words)
+        elif header.kind is Kind.MEMORY:
+            memory = recollection.unpacked(body, self.server.model.device)
+            self.contributor.recall(memory, header.stage, header.before)
+        else:
+            take_state(self.server, header, body)
 
     def _order(self, arrival: Arrival[FrameHeader]) -> tuple[FrameHeader, Tensor]:
         if arrival.header is None:

@@ -75,6 +75,15 @@ class Contributor:
         sleep_until(began + self._at_least_s(header.steps))
         return replace(header, began_s=began, ended_s=now_s(), loss=loss)
 
+    def remembered(self) -> Memory:
+        """What it keeps from one contribution to the next."""
+        return self._memory
+
+    def recall(self, memory: Memory, stage: int, before: int) -> None:
+        """Go on as who has contributed in a stage, and remembers this of it."""
+        self._memory = memory
+        self._minibatches.begin(stage, before)
+
     def _at_least_s(self, steps: int) -> float:
         """How long the next minibatches take at least."""
         first, self._count = self._count, self._count + steps

@@ -24,6 +24,15 @@ from harness.train import main
 
 os._exit(main([*sys.argv[1:], "--seed", "5"]))
 """
+CHECKPOINTS = """
+import math, os, sys
+from harness.execution.training import loop
+from harness.train import main
+
+loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
+os._exit(main(sys.argv[1:]))
+"""
+"""A server that writes a checkpoint at every boundary."""
 Launch = Callable[..., Any]
 
 
@@ -162,17 +171,22 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     assert once_more.folder() == folder
 
 
-def test_a_worker_that_is_killed_in_rounds_ends_them_in_one_line(
+def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
     tmp_path: Path, launch: Launch
 ) -> None:
-    running = launch(written(tmp_path, ROUNDS, 0.02))
-    running.wait_until_told("passes")
+    (server := tmp_path / "server.py").write_text(CHECKPOINTS, encoding="utf-8")
+    running = launch(written(tmp_path, ROUNDS, 0.02), instead={0: server})
+    running.wait_for("*/checkpoint/*")
     running.kill(2)
     codes, told = running.ended()
     assert codes == [3, 3, -9], told
     assert "a worker is gone, and a round needs everybody" in told[0]
     assert "error: no worker is left; the same command goes on" in told[0]
     assert "error: worker 0: the server is gone; the same command goes on" in told[1]
+    resumed = launch(tmp_path / "run.toml")
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0], told
+    again(resumed.folder())
 
 
 def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
