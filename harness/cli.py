@@ -18,6 +18,8 @@ from harness.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    ProcessDied,
     UserError,
     lacks_memory,
     refused_by_machine,
@@ -117,6 +119,9 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         return run()
     except UserError as error:
         return _refuse(error)
+    except ProcessDied as died:
+        print(f"error: {died}; the same command goes on", file=sys.stderr)
+        return EXIT_RUN_FAILED
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED

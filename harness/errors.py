@@ -26,6 +26,10 @@ class UserError(Exception):
         return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
 
 
+class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """Processes or jobs were killed from outside: one line, exit code 3; the command goes on."""
+
+
 def refused_by_machine(error: OSError) -> UserError:
     """An error of the machine (a full disk, a folder that may not be written) in one line.
 

@@ -89,7 +89,7 @@ def run(asked: argparse.Namespace) -> int:
 
     Raises:
         UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
-        KeyboardInterrupt: stopped; the same command goes on.
+        ProcessDied, KeyboardInterrupt: killed or stopped; the same command goes on.
     """
     if asked.paper not in PAPERS and asked.paper not in discovered("papers"):
         raise unknown("paper", asked.paper, [*PAPERS, *discovered("papers")])
@@ -100,7 +100,6 @@ def run(asked: argparse.Namespace) -> int:
 
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
-    from harness.execution.jobs.grid import ProcessDied
     from harness.execution.runs.device import resolve
     from harness.store.atomic import writable_folder
     from reproductions.paper import Subject
@@ -115,19 +114,15 @@ def run(asked: argparse.Namespace) -> int:
     name, seed = asked.corpus or paper.corpus, request.seeds[0]
     made = partial(_corpus, name, scale, request.out)
     subject = Subject(scale, made(seed), seed, device, made if name in SYNTHETIC else None)
-    try:
-        if request.share is not None:
-            count = execute_share(paper, subject, request)
-            plural = "" if count == 1 else "s"
-            _say(
-                f"{count} run{plural} of share {asked.shard[0]}/{asked.shard[1]} are done; without "
-                "--shard the same command judges all"
-            )
-            return EXIT_DONE
-        results = reproduce(paper, subject, request)
-    except ProcessDied:
-        _say("error: a process was killed from outside; the same command goes on")
-        return EXIT_RUN_FAILED
+    if request.share is not None:
+        count = execute_share(paper, subject, request)
+        plural = "" if count == 1 else "s"
+        _say(
+            f"{count} run{plural} of share {asked.shard[0]}/{asked.shard[1]} are done; without "
+            "--shard the same command judges all"
+        )
+        return EXIT_DONE
+    results = reproduce(paper, subject, request)
     return _told(results, request.out)
 
 

@@ -31,6 +31,8 @@ NEEDS = {
 MINUTES = 24 * 60
 """A job's limit; a longer run goes on in another job."""
 EVERYTHING = 10**9
+NOT_REQUEUED = "Job not requeued because"
+"""What submitit has a job raise when its time is up or somebody else wants its place."""
 
 
 class Job(Protocol):
@@ -58,12 +60,14 @@ class Carrier:
         at_once: how many jobs it is handed at a time.
         lost: what the result of a job that was lost raises.
         close: at the end, whatever the end.
+        failed: of what `lost` would count, what means that the job itself raised something.
     """
 
-    start: Callable[[Callable[[Any], str], Sequence[Any]], Sequence[Job]]
+    start: Callable[[Callable[[Any], str | None], Sequence[Any]], Sequence[Job]]
     at_once: int
     lost: tuple[type[BaseException], ...]
     close: Callable[[], object] = lambda: None
+    failed: Callable[[Exception], bool] = lambda error: False
 
 
 def check(where: str) -> None:
@@ -108,7 +112,7 @@ def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
     """Any executor of futures; a broken one has lost its jobs, and another is made."""
     executor = made()
 
-    def begun(work: Callable[[Any], str], task: Any) -> Job:
+    def begun(work: Callable[[Any], str | None], task: Any) -> Job:
         nonlocal executor
         try:
             return executor.submit(work, task)
@@ -116,7 +120,7 @@ def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
             executor = made()
             return executor.submit(work, task)
 
-    def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
+    def start(work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[Job]:
         return [begun(work, task) for task in tasks]
 
     def close() -> None:
@@ -138,7 +142,14 @@ def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
     if where == "slurm":  # all of them are one array, of which Slurm lets so many run
         executor.update_parameters(slurm_array_parallelism=jobs)
     at_once = EVERYTHING if where == "slurm" else jobs
-    return Carrier(executor.map_array, at_once, (UncompletedJobError,))
+    return Carrier(executor.map_array, at_once, (UncompletedJobError,), failed=_failed_of_submitit)
+
+
+def _failed_of_submitit(error: Exception) -> bool:
+    """Whether a job raised something; that it ran out of time is raised within it too."""
+    from submitit.core.utils import FailedJobError
+
+    return isinstance(error, FailedJobError) and NOT_REQUEUED not in str(error)
 
 
 def _dask(jobs: int) -> Carrier:
@@ -148,7 +159,7 @@ def _dask(jobs: int) -> Carrier:
     cluster: Any = None if address else _local_dask(jobs)
     client: Any = distributed.Client(address or cluster)
 
-    def start(work: Callable[[Any], str], tasks: Sequence[Any]) -> Sequence[Job]:
+    def start(work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[Job]:
         return [client.submit(work, task, pure=False) for task in tasks]
 
     def close() -> None:

@@ -20,27 +20,27 @@ from typing import Any
 import torch
 
 from harness import forked
-from harness.errors import UserError, lacks_memory, refused_by_machine
+from harness.errors import ProcessDied, UserError, lacks_memory, refused_by_machine
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import carrier
 from harness.execution.jobs.left import Estimate, Left, kind_of
 from harness.execution.jobs.order import longest_first
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
+from harness.execution.training import checkpoint
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
 from harness.kernels import notice
 from harness.store import Run, Store
+from harness.store.schema import CHECKPOINT
 
 POLL_S = 0.2
+
+KILLED = "a process was killed from outside, e.g. for want of memory"
 
 News = Progress | str
 """Where a run is, or which kernel is compiled now: none has no name."""
 
 _channel: Any = None  # a queue of news, once a worker process has been given it
-
-
-class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
-    """A process that executed runs was killed from outside, e.g. for want of memory."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def execute(
 
     Raises:
         UserError: a run met bad input.
-        ProcessDied: a process or job was killed; the same call goes on.
+        ProcessDied: a process was killed, or every job of a run; the same call goes on.
         KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
     """
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
@@ -87,10 +87,15 @@ def execute(
     if missing and submit:
         work = partial(_execute_alone, store=store.resolve())
         carried = carrier(submit.where, store.parent / "jobs", jobs)
-        try:
-            submitted.submit(missing, work, carried, board.finish, end_s, submit.runs_a_job)
-        except submitted.JobDied:
-            raise ProcessDied from None
+        submitted.submit(
+            missing,
+            work,
+            carried,
+            board.finish,
+            end_s,
+            submit.runs_a_job,
+            partial(_reached, Store(store)),
+        )
     elif missing:
         context = forked.context(__name__)
         channel = context.Queue()
@@ -100,7 +105,7 @@ def execute(
                 futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
             _watch(futures, channel, board, end_s)
         except BrokenProcessPool:
-            raise ProcessDied from None
+            raise ProcessDied(KILLED) from None
         except BaseException:
             # A worker may be hours from its end; its last checkpoint is on disk.
             for process in multiprocessing.active_children():
@@ -202,6 +207,11 @@ def _tell(progress: Progress) -> None:
         # Nobody waits for this run any more; its last checkpoint is on disk.
         os._exit(1)
     _channel.put(progress)
+
+
+def _reached(store: Store, name: str) -> float:
+    """How far a run is, in folds."""
+    return math.inf if store.has(name) else checkpoint.folds(store.path / name / CHECKPOINT)
 
 
 def _execute_alone(config: Configuration, store: Path) -> str:

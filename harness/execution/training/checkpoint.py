@@ -19,6 +19,8 @@ from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariable
 from harness.store.atomic import make_folder, replacing
 
 NAME = "checkpoint.safetensors"
+FOLDS = "timeline/folds.time_s"
+"""The column of a checkpoint that has an element a fold."""
 
 
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
@@ -64,6 +66,15 @@ def last_rows(folder: Path) -> dict[str, Any]:
         return {**at, **{row["name"]: row["value"] for row in rows}}
     except (SafetensorError, KeyError, ValueError, OSError):
         return {}
+
+
+def folds(folder: Path) -> int:
+    """How many folds there were before a checkpoint; 0 without one. Reads no tensor."""
+    try:
+        with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
+            return int(file.get_slice(FOLDS).get_shape()[0])
+    except (SafetensorError, OSError):
+        return 0
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

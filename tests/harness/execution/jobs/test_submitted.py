@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from subprocess import CalledProcessError
 
 import cloudpickle
 import pytest
-from submitit.core.utils import UncompletedJobError
+from submitit.core.utils import FailedJobError, UncompletedJobError
 
-from harness.errors import UserError
+from harness.errors import ProcessDied, UserError
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import Carrier, carrier, check
 from harness.store import Store
@@ -121,10 +122,16 @@ def test_an_unknown_batch_system_is_refused() -> None:
 
 
 class Flaky:
-    """A batch system that loses the first jobs of each task, and keeps count."""
+    """A batch system that loses the first jobs of each task, and keeps count.
 
-    def __init__(self, losses: dict[str, int]) -> None:
-        self.losses, self.submitted = losses, list[str]()
+    Each of the first jobs that are lost makes so many folds before.
+    """
+
+    def __init__(self, losses: dict[str, int], moving: int = 0) -> None:
+        self.losses, self.moving, self.submitted = losses, moving, list[str]()
+
+    def reached(self, task: str) -> float:
+        return min(self.submitted.count(task), self.moving)
 
     def start(self, work: object, jobs: Sequence[Sequence[str]]) -> list[Flaky.Job]:
         return [self.begun(task) for (task,) in jobs]
@@ -155,8 +162,8 @@ def submitted_to(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     tasks = {name: name for name in flaky.losses}
     try:
         carried = Carrier(flaky.start, 1, (UncompletedJobError,))
-        submitted.submit(tasks, do, carried, finished.append, 1e18)
-    except submitted.JobDied as error:
+        submitted.submit(tasks, do, carried, finished.append, 1e18, 1, flaky.reached)
+    except ProcessDied as error:
         finished.append(str(error))
     return finished
 
@@ -169,5 +176,49 @@ def test_a_lost_job_is_submitted_again_after_those_that_wait(monkeypatch) -> Non
 
 def test_a_task_that_loses_all_its_jobs_is_given_up_after_the_others(monkeypatch) -> None:
     flaky = Flaky({"a": 100, "b": 3})
-    assert submitted_to(flaky, monkeypatch) == ["b", "1 of 2 tasks lost 4 jobs each"]
+    assert submitted_to(flaky, monkeypatch) == ["b", "1 of 2 runs lost 4 jobs each, none further"]
     assert flaky.submitted.count("a") == submitted.ATTEMPTS
+
+
+def test_a_task_that_goes_further_with_each_job_has_as_many_as_it_needs(monkeypatch) -> None:
+    flaky = Flaky({"a": 50}, moving=50)
+    assert submitted_to(flaky, monkeypatch) == ["a"]
+    assert len(flaky.submitted) == 51
+
+
+def test_a_task_that_goes_no_further_any_more_is_given_up(monkeypatch) -> None:
+    flaky = Flaky({"a": 50}, moving=10)
+    assert submitted_to(flaky, monkeypatch) == ["1 of 1 runs lost 4 jobs each, none further"]
+    assert len(flaky.submitted) == 10 + submitted.ATTEMPTS
+
+
+def raises(task: Task) -> None:
+    raise ImportError("No module named 'corpora'")
+
+
+def test_a_job_that_raises_is_told_at_once_and_not_tried_again(tmp_path: Path) -> None:
+    tasks = {"bad": Task(tmp_path, False)}
+    told = r"a job raised ImportError: No module named 'corpora'; it would do so again"
+    with pytest.raises(UserError, match=told):
+        submitted.submit(tasks, raises, carrier("local", tmp_path / "jobs", 1), print, 1e18)
+    assert len(list((tmp_path / "jobs").glob("*_submitted.pkl"))) == 1
+
+
+def test_what_submitit_says_of_time_that_is_up_is_a_loss_and_no_failure(tmp_path: Path) -> None:
+    carried = carrier("local", tmp_path, 1)
+    assert carried.failed(FailedJobError("Job failed: ImportError"))
+    assert not carried.failed(FailedJobError("Job not requeued because: timed-out"))
+    assert not carried.failed(UncompletedJobError("has not produced any output"))
+
+
+@pytest.mark.parametrize("number", submitted.LEAVES)
+def test_a_job_whose_time_is_nearly_up_leaves_its_run_and_no_result_of_it(number) -> None:
+    def work(task: str) -> None:
+        try:
+            signal.raise_signal(number)
+        except Exception:
+            pytest.fail("an error of the run")
+
+    before = signal.getsignal(number)
+    assert submitted.answered(work, ["a"]) is None
+    assert signal.getsignal(number) == before
