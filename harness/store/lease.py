@@ -68,15 +68,21 @@ class Lease:
         self._counted = count(1)
         self._writing = Lock()
 
-    def acquire(self) -> None:
+    def acquire(self, waiting: Callable[[str, float, float], None] = lambda *_: None) -> None:
         """Wait until nobody else holds the folder, and hold it.
+
+        Args:
+            waiting: told at every look whose it is, how long that is waited for, and how long its
+                count has stood still, in seconds.
 
         Raises:
             OSError: the machine refuses it.
         """
-        seen, since_s = self._highest(), self.host.now_s()
+        begun_s = self.host.now_s()
+        seen, since_s = self._highest(), begun_s
         looked_s = since_s  # before it was read: whoever waits may have stood still since
         while not (self._is_vacant(seen[1], looked_s - since_s) and self._made(seen[0] + 1)):
+            waiting(seen[1].partition(" ")[0], looked_s - begun_s, looked_s - since_s)
             self.host.sleep(POLL_S)
             looked_s = self.host.now_s()
             if (now := self._highest()) != seen:

@@ -13,6 +13,7 @@ from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
 from harness.store.lease import Lease
 from harness.store.read import Run, read_config, read_run, verified
+from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
 
 
@@ -47,7 +48,7 @@ class Store:
         folder = self.path / identity(config)
         atomic.writable_folder(folder, "store")
         lease = Lease(folder)
-        lease.acquire()
+        lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
         try:
             return self._opened(folder, config, lease)
         except BaseException:
