@@ -1,31 +1,36 @@
 """A hundred kills at random moments: ``python -m tests.kills --kills 100``.
 
 Three reproductions at smoke scale, an experiment of each, and a training on processes are killed,
-interrupted and suspended until they end, again and again. What they found must be equal in bytes to
-what they find undisturbed. Ends with 1 if anything is wrong.
+interrupted and suspended until they end, again and again, and the clock of the machine is set. What
+they found must be equal in bytes to what they find undisturbed. Ends with 1 if anything is wrong.
+Pieces (``--only``, another ``--seed``) may be run one by one.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.kills.history import ORPHANS_S, History, disturbed, results
-from tests.kills.ways import WAYS, cpu_s
+from harness import forked
+from tests.kills import clock
+from tests.kills.history import History, disturbed, results
+from tests.kills.ways import CLOCK_SET, WAYS, cpu_s
 from tests.processes import Started
 
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 RUN = "model-averaging.toml"
 SMOKE = ("--scale", "smoke", "--seeds", "1", "--jobs", "2")
-AT_ONCE = 7
-"""Disturbances of one command before it is begun in an empty folder again."""
+WITHIN = 0.5
+"""Each start is disturbed within this share of the processor time of a whole one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Command:
         return out / "runs" if RUN in self.words else out
 
     def begun(self, out: Path, cache: Path) -> Started:
-        """It, with an output folder, in a session of its own."""
+        """Start it, with an output folder, in a session of its own."""
         environment = {**os.environ, "LAGBENCH_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
         words = [out.parent / RUN if word == RUN else word for word in self.words]
         return Started([*words, "--out", self._store(out)], environment, leads=True)
@@ -47,7 +52,8 @@ class Command:
 
 def small_run() -> str:
     """A run file: model averaging, which ends in the same parameters on any real processes."""
-    return (RUNS / RUN).read_text(encoding="utf-8").replace("workers = 8", "workers = 2")
+    text = (RUNS / RUN).read_text(encoding="utf-8").replace("workers = 8", "workers = 2")
+    return text.replace("passes = 4\ntimed", "passes = 2\ntimed")
 
 
 REPRODUCE = ("-m", "reproductions")
@@ -66,36 +72,58 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = _options(words)
     seen: list[History] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        if not clock.is_settable() and (with_clock := clock.settable(Path(folder))):
+            again = [
+                sys.executable,
+                "-m",
+                "tests.kills",
+                *(sys.argv[1:] if words is None else words),
+            ]
+            return subprocess.run(again, env={**os.environ, **with_clock}).returncode
         (Path(folder) / RUN).write_text(small_run(), encoding="utf-8")
         for name in asked.only.split(","):
-            seen += _tried(COMMANDS[name], name, asked.kills, Random(asked.seed), Path(folder))
-    kills = sum((Counter(history.kills) for history in seen), Counter[str]())
+            draw = Random(f"{name} {asked.seed}")
+            seen += _tried(COMMANDS[name], name, asked.kills, draw, Path(folder))
     wrong = [line for history in seen for line in history.wrong]
-    late = [s for history in seen for s in history.orphans_s if s > ORPHANS_S]
-    print(f"{kills.total()} kills, {len(wrong)} wrong, {len(late)} orphans after {ORPHANS_S:g} s")
-    print(", ".join(f"{name} {count}" for name, count in sorted(kills.items())))
+    print(told_of(seen))
     print(*wrong, sep="\n", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def told_of(seen: Sequence[History]) -> str:
+    """How many of each way there were, and how they ended."""
+    kills = sum((Counter(history.kills) for history in seen), Counter[str]())
+    equal = sum(sum(history.kills.values()) for history in seen if history.equal)
+    orphans_s = [s for history in seen for s in history.orphans_s]
+    return (
+        f"{kills.total()} kills in {len(seen)} histories, {equal} of them to equal results; "
+        f"{sum(history.resumed for history in seen)} left a checkpoint of a run; "
+        f"{sum(len(history.wrong) for history in seen)} wrong; "
+        f"a process lived {max(orphans_s):.2f} s longer than its command at most\n"
+        + ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
+    )
 
 
 def _tried(command: Command, name: str, kills: int, draw: Random, folder: Path) -> list[History]:
     """Histories with so many kills in all, of a command beside itself undisturbed."""
     cache, whole = folder / "cache", folder / name
+    forked.context("harness.execution.jobs.grid", "reproductions.reproduce")  # once for all
     begun, whole_s = command.begun(whole, cache), 0.0
     while begun.process.is_alive():
         whole_s = max(whole_s, cpu_s(begun))
         begun.process.join(0.1)
     assert begun.ended().returncode == 0, begun.ended().stderr
+    _tell(f"{name}: {whole_s:.0f} s of processor time undisturbed")
+    ways = {**WAYS, **(CLOCK_SET if clock.is_settable() else {})}
     seen: list[History] = []
     while (left := kills - sum(sum(each.kills.values()) for each in seen)) > 0:
         out = folder / f"{name}-{len(seen)}"
-        does = disturbed(
-            lambda out=out: command.begun(out, cache), whole_s, min(left, AT_ONCE), draw, [*WAYS]
-        )
-        equal = results(out, command.differs) == results(whole, command.differs)
-        does.wrong += [] if equal else [f"{name}: other results after {does.kills}"]
+        again, times = partial(command.begun, out, cache), min(left, len(ways))
+        does = disturbed(again, out, whole_s * WITHIN, times, draw, ways)
+        does.equal = results(out, command.differs) == results(whole, command.differs)
+        does.wrong += [] if does.equal else [f"{name}: other results after {does.kills}: {out}"]
         seen.append(does)
-        _tell(f"{name}: {does.kills}, {'equal' if equal else 'NOT EQUAL'}, {does.wrong}")
+        _tell(f"{name}: {does.kills}, {'equal' if does.equal else 'NOT EQUAL'}, {does.wrong}")
     return seen
 
 

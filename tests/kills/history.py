@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.kills.ways import WAYS, Way, cpu_s, hears, session
+from harness.errors import EXIT_INTERRUPTED
+from tests.kills.ways import Way, cpu_s, hears, session
 from tests.processes import PATIENCE_S, Started
 
 LOOKS_EVERY_S = 0.1
 ORPHANS_S = 1.0
 """So long after its end a command's processes may live on."""
 NEVER_SAID = ("Traceback", "leaked")
+PROGRESS = "["
+"""How lines of stderr begin that say how far a command has come."""
 
 
 @dataclass
@@ -25,34 +28,45 @@ class History:
 
     Attributes:
         kills: how often it was disturbed, by the way.
+        resumed: how often it was begun again beside a checkpoint of a run.
+        equal: whether it found what it finds undisturbed.
         orphans_s: after its ends, how long its processes lived on.
         wrong: what should not have been seen, in words.
     """
 
     kills: dict[str, int] = field(default_factory=dict[str, int])
+    resumed: int = 0
+    equal: bool = False
     orphans_s: list[float] = field(default_factory=list[float])
     wrong: list[str] = field(default_factory=list[str])
 
 
 def disturbed(
-    begun: Callable[[], Started], whole_s: float, times: int, draw: Random, ways: list[str]
+    begun: Callable[[], Started],
+    out: Path,
+    within_s: float,
+    times: int,
+    draw: Random,
+    ways: dict[str, Way],
 ) -> History:
     """Disturb a command so many times at moments drawn by the processor time it has taken.
 
     Args:
         begun: starts it, each time with the same words.
-        whole_s: processor time that it takes undisturbed.
+        out: its output folder.
+        within_s: processor time from each start within which it is disturbed.
         times: at most; it may finish before.
         draw: of ways and moments.
-        ways: names among `WAYS`; each as often as the others.
+        ways: each as often as the others.
     """
     history, command = History(), begun()
-    order = draw.sample([ways[i % len(ways)] for i in range(times)], times)
-    for name in order:
-        if not _came_to(command, draw.uniform(0.0, whole_s)):
+    names = draw.sample(list(ways), len(ways))
+    for name in [names[i % len(names)] for i in range(times)]:
+        if not _came_to(command, draw.uniform(0.0, within_s)):
             break
-        _disturb(command, name, WAYS[name], history)
-        if WAYS[name].code is not None:
+        _disturb(command, name, ways[name], history)
+        if ways[name].code is not None:
+            history.resumed += any(out.rglob("runs/*/checkpoint/*"))
             command = begun()
     _check_end(command, 0, history)
     return history
@@ -70,21 +84,31 @@ def _came_to(command: Started, moment_s: float) -> bool:
 
 def _disturb(command: Started, name: str, way: Way, history: History) -> None:
     history.kills[name] = history.kills.get(name, 0) + 1
+    before = len(command.err.read_text())
     way.does(command)
     if way.code is not None:
-        _check_end(command, way.code, history, name)
+        _check_end(command, way.code, history, name, before)
 
 
-def _check_end(command: Started, code: int, history: History, name: str = "undisturbed") -> None:
-    done, ended_s = command.ended(), time.monotonic()
+def _check_end(
+    command: Started, code: int, history: History, name: str = "undisturbed", before: int = 0
+) -> None:
+    """Note what is wrong with an end, of which was said what came after so many characters."""
+    command.ended()
+    ended_s = time.monotonic()
     while session(command) and time.monotonic() < ended_s + PATIENCE_S:
         time.sleep(LOOKS_EVERY_S)
-    history.orphans_s.append(time.monotonic() - ended_s)
-    history.wrong += [f"{name}: process {each} lives on" for each in session(command)]
-    if done.returncode != code:
-        history.wrong.append(f"{name}: exit code {done.returncode}: {done.stderr[-500:]}")
-    said = [word for word in NEVER_SAID if word in done.stderr]
-    history.wrong += [f"{name}: says {word!r}: {done.stderr[-500:]}" for word in said]
+    lived_s, done = time.monotonic() - ended_s, command.ended()  # all that any of them has said
+    told = [line for line in done.stderr[before:].splitlines() if not line.startswith(PROGRESS)]
+    history.orphans_s.append(lived_s)
+    wrong = {
+        f"processes live on for {lived_s:.1f} s": lived_s > ORPHANS_S,
+        f"exit code {done.returncode}": done.returncode != code,
+        "not one line": code == EXIT_INTERRUPTED and len(told) != 1,
+        "words never said": any(word in done.stderr for word in NEVER_SAID),
+    }
+    seen = [what for what, is_so in wrong.items() if is_so]
+    history.wrong += [f"{name}: {', '.join(seen)}: {told[-9:]}"] if seen else []
 
 
 def results(out: Path, but: frozenset[str] = frozenset()) -> dict[str, str]:

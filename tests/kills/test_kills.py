@@ -6,6 +6,7 @@ Its clock jumps by years, to and fro, all the time.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -58,9 +59,8 @@ def test_whatever_disturbs_a_command_its_results_are_those_of_an_undisturbed_one
     """One that loses something at each resumption is found out."""
     program = PROGRAM.replace("FORGETS", f"({forgets} if first else 0)")
     assert begun(tmp_path / "whole", program).ended().returncode == 0
-    history = disturbed(
-        lambda: begun(tmp_path / "out", program), STEP_S * 3, len(WAYS), Random(4), [*WAYS]
-    )
+    again, out = partial(begun, tmp_path / "out", program), tmp_path / "out"
+    history = disturbed(again, out, STEP_S * 3, len(WAYS), Random(4), WAYS)
     assert history.wrong == []
     assert sum(history.kills.values()) >= 5
     assert (results(tmp_path / "out") == results(tmp_path / "whole")) == (forgets == 0)

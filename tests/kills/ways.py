@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import EXIT_INTERRUPTED
+from tests.kills import clock
 from tests.processes import Started
 
 
@@ -47,9 +48,13 @@ WAYS = {
     "Ctrl-C": Way(_to_group(signal.SIGINT)),
     "Ctrl-C twice": Way(_to_group(signal.SIGINT, signal.SIGINT)),
     "SIGTERM": Way(_to_parent(signal.SIGTERM)),
+    "SIGTERM to all": Way(_to_group(signal.SIGTERM)),
+    "SIGHUP": Way(_to_parent(signal.SIGHUP)),
     "terminal closed": Way(_to_group(signal.SIGHUP)),
     "suspended": Way(_to_group(signal.SIGSTOP, signal.SIGCONT, every_s=0.3), None),
 }
+CLOCK_SET = {"clock set": Way(lambda command: clock.jump(), None)}
+"""What is done to processes with a clock that can be set."""
 
 
 def session(command: Started) -> list[int]:
