@@ -91,13 +91,13 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             leave_network(state, state.roads, costs, rules)
         elif link_s <= min(fold_s, event_s):
             if levels > 0 and way == link.DOWN:
-                fetch_soon(state, state.channels.fetches, FAR_LEVELS)
+                fetch_way(state, soon(state.channels.fetches, AHEAD), FAR_LEVELS)
             elif levels > 0:
-                fetch_soon(state, state.channels.pushes, 0)
+                fetch_read(state, costs, rules, state.channels.pushes)
             leave_link(state, costs, rules, way)
         elif fold_s <= event_s:
             if levels > 0:
-                fetch_soon(state, state.folds, 0)
+                fetch_read(state, costs, rules, state.folds)
             fold(state, costs, rules, limits, record, take(state.folds)[1])
         else:
             key = state.events[1].key
@@ -108,11 +108,14 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
 
 
 @part
-def fetch_soon(state: State, queue: Queue, levels: int) -> None:
-    """Begin to fetch what the event needs that is some behind the first of a queue."""
+def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
+    """Begin to fetch the contribution that is some behind the first of a queue.
+
+    And what its worker's next read needs, which follows from its fold.
+    """
     place = soon(queue, AHEAD)
-    prefetch(state.workers, place // (len(state.slots) // len(state.workers)))
-    fetch_way(state, place, levels)
+    fetch_way(state, place, 0)
+    prefetch(costs.compute_s, place // rules.depth)
 
 
 @part
@@ -124,8 +127,9 @@ def fetch_next(state: State, leaf: int, levels: int) -> None:
 
 @part
 def fetch_way(state: State, place: int, levels: int) -> None:
-    """Begin to fetch a slot, and the way of its next event up the tournament."""
+    """Begin to fetch a slot, its worker, and the way of its next event up the tournament."""
     prefetch(state.slots, place)
+    prefetch(state.workers, place // (len(state.slots) // len(state.workers)))
     node = (len(state.events) >> 1) + place
     for _ in range(levels):
         prefetch(state.events, node)

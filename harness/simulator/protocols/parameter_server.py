@@ -31,6 +31,7 @@ from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.slots import Rules
+from harness.simulator.protocols.under_way import rows_under_way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.spec import Spec, setting
 
@@ -166,9 +167,7 @@ class ParameterServer(Spec, TimingProtocol):
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.in_flight(state)
-        phase = state.slots["phase"]
-        under_way = (phase != slots.FREE) & (phase != slots.ABANDONED)
-        return recording.rows_in_flight(state.slots, under_way, self.push_every)
+        return rows_under_way(state.slots, slots.UNDER_WAY, self.depth, self.push_every)
 
 
 PLAIN = ParameterServer().rules

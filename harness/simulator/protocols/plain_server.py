@@ -18,21 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
-from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
+from harness.simulator.events import WHO, enter, new_tournament, scratch
 from harness.simulator.jit import kernel, loop, part
 from harness.simulator.laws import CONSTANT
 from harness.simulator.prefetch import FAR_LEVELS, levels_below_horizon, prefetch
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
-from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
+from harness.simulator.protocols.under_way import rows_under_way
+from harness.simulator.timeline import SERVER, Contributions, Folds, Spans, Timeline
 
 __all__ = ["PlainState", "advance", "in_flight", "start", "wake"]
 
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Span kinds, as in `timeline.KINDS`."""
-
-AHEAD = 16
-"""Rows between asking for one and reading it."""
 
 CLOCK = np.dtype(
     [
@@ -161,42 +159,7 @@ def write_spans(
 
 def in_flight(state: PlainState) -> Contributions:
     """Contributions read and not yet folded, by first step."""
-    tasks = state.tasks
-    ordered = np.empty(len(tasks), np.int64)
-    # sorting numbers is several times as fast as sorting references to them
-    ordered = np.sort(ordered[: write_keys(tasks, ordered)])
-    workers = (ordered & WHO).astype(np.int32)
-    rows = Contributions(
-        fold=np.full(len(workers), IN_FLIGHT, np.int64),
-        worker=workers,
-        read_version=np.empty(len(workers), np.int64),
-        read_time_s=np.empty(len(workers)),
-        first_step=ordered >> WHO_BITS,
-        steps=np.ones(len(workers), np.int32),
-    )
-    write_reads(tasks, workers, rows.read_version, rows.read_time_s)
-    return rows
-
-
-@kernel
-def write_keys(tasks: Any, keys: Any) -> int:
-    """Put the first step and the number of each worker under way into one; returns how many."""
-    count = 0
-    for who in range(len(tasks)):
-        if tasks[who].phase == UNDER_WAY:
-            keys[count] = (tasks[who].first_step << WHO_BITS) | who
-            count += 1
-    return count
-
-
-@kernel
-def write_reads(tasks: Any, workers: Any, read_version: Any, read_at_s: Any) -> None:
-    """Put what each of ``workers`` has read, and when, into the columns."""
-    last = len(workers) - 1
-    for row in range(len(workers)):
-        prefetch(tasks, workers[min(row + AHEAD, last)])
-        read_version[row] = tasks[workers[row]].read_version
-        read_at_s[row] = tasks[workers[row]].read_at_s
+    return rows_under_way(state.tasks, (UNDER_WAY, UNDER_WAY))
 
 
 @kernel

@@ -10,7 +10,6 @@ from harness.simulator.jit import part
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.slots import SLOT
 from harness.simulator.timeline import (
-    IN_FLIGHT,
     LOST,
     SERVER,
     Contributions,
@@ -21,7 +20,7 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["Record", "rows_in_flight", "space", "timeline", "write_row"]
+__all__ = ["Record", "space", "timeline", "write_row"]
 
 SPANNED = np.dtype(
     [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
@@ -104,13 +103,6 @@ def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
         pieces=_pieces(numbers, pieces),
     )
-
-
-def rows_in_flight(slots: Any, under_way: Any, steps: int) -> Contributions:
-    """The slots that are ``under_way`` [C], by first step."""
-    places = np.flatnonzero(under_way)
-    places = places[np.argsort(slots["first_step"][places])]
-    return _rows(slots, places, IN_FLIGHT, steps)
 
 
 def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:

@@ -46,6 +46,9 @@ FREE, WORKING, GATED, PUSHING, AT_SERVER, ABANDONED = range(6)
 """A slot: empty, fetched or computed for, waiting for room at the server, on its way there,
 there, lost with its copy still on a fair link."""
 
+UNDER_WAY = WORKING, AT_SERVER
+"""The first and the last phase of a contribution that is read and not folded."""
+
 PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
 MOST_LEAVES = 1 << 24
 MOST_EVENTS = 1 << 36
