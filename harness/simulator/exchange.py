@@ -17,16 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.collectives import Schedule, schedule
-from harness.simulator.events import Heap, first_s, new_heap, pop, push
+from harness.simulator.events import Heap, new_heap, push
 from harness.simulator.jit import kernel
-from harness.simulator.network import (
-    Traffic,
-    depart,
-    new_traffic,
-    next_departure_s,
-    reserve,
-    start,
-)
+from harness.simulator.network import Traffic, new_traffic, next_event, reserve, start
 from harness.simulator.ring import Rounds, ends_by_events_s, ends_by_rounds_s
 from harness.simulator.topology import Wiring
 
@@ -206,21 +199,14 @@ def carry_out(
     """Run the whole collective; fills the times of ``messages`` and ``end_s``."""
     for who in range(len(ready_s)):
         push(desk.heap, ready_s[who], 0, who)
-    now_s = -np.inf
-    while True:
-        enters_s, departs_s = first_s(desk.heap), np.inf
-        if traffic.wiring.fair and enters_s > now_s:
-            departs_s = next_departure_s(traffic, now_s)
-        now_s = min(enters_s, departs_s)
-        if now_s == np.inf:
-            break
-        if departs_s < enters_s:
-            who = depart(traffic)
-            latency_s = traffic.flows[who].latency_s
-            sent(rounds, desk, messages, who, now_s, now_s + latency_s, add_s_per_byte)
+    now_s, who, departs = next_event(traffic, desk.heap, -np.inf)
+    while now_s < np.inf:
+        if departs:
+            arrived_s = now_s + traffic.flows[who].latency_s
+            sent(rounds, desk, messages, who, now_s, arrived_s, add_s_per_byte)
         else:
-            _, _, who = pop(desk.heap)
             enter(traffic, rounds, desk, messages, who, now_s, add_s_per_byte, end_s)
+        now_s, who, departs = next_event(traffic, desk.heap, now_s)
 
 
 @kernel

@@ -16,11 +16,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import SIZE, Heap, new_heap, pop, push
+from harness.simulator.events import SIZE, Heap, first_s, new_heap, pop, push
 from harness.simulator.jit import kernel
 from harness.simulator.topology import NO_LINK, Wiring, route
 
-__all__ = ["Traffic", "depart", "new_traffic", "next_departure_s", "reserve", "start", "transfer"]
+__all__ = [
+    "Traffic",
+    "depart",
+    "new_traffic",
+    "next_departure_s",
+    "next_event",
+    "reserve",
+    "start",
+    "transfer",
+]
 
 COUNT, STALE = 0, 1
 UNKNOWN, MARKED = -1.0, -2.0
@@ -235,6 +244,29 @@ def next_departure_s(traffic: Traffic, now_s: float) -> float:
         if departs_s <= now_s or not traffic.counts[STALE]:
             return departs_s
         find_rates(traffic, now_s)
+
+
+@kernel
+def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, bool]:
+    """Of two kinds of events the next: a message departs, or what a heap has at some time.
+
+    Args:
+        traffic: what is under way; on links of first come, first served no departure is an event.
+        heap: of events of the caller's, by time and number.
+        now_s: the time of the last event.
+
+    Returns:
+        When it is, infinity if nothing is to come; the message's slot or the heap's number; and
+        whether a message departs. At the same moment the heap comes first.
+    """
+    entry_s, departs_s = first_s(heap), np.inf
+    if traffic.wiring.fair and entry_s > now_s:
+        departs_s = next_departure_s(traffic, now_s)
+    if departs_s < entry_s:
+        return departs_s, depart(traffic), True
+    if entry_s == np.inf:
+        return entry_s, 0, False
+    return entry_s, pop(heap)[2], False
 
 
 @kernel

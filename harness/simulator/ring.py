@@ -19,16 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import Heap, first_s, new_heap, pop, push
+from harness.simulator.events import Heap, new_heap, push
 from harness.simulator.jit import kernel
-from harness.simulator.network import (
-    Traffic,
-    depart,
-    new_traffic,
-    next_departure_s,
-    reserve,
-    start,
-)
+from harness.simulator.network import Traffic, new_traffic, next_event, reserve, start
 from harness.simulator.topology import Wiring, route
 
 __all__ = ["ends_by_events_s", "ends_by_rounds_s"]
@@ -117,20 +110,13 @@ def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: 
     """All rounds of all members; fills ``end_s``."""
     for who in range(len(ready_s)):
         push(ring.heap, ready_s[who], 0, who)
-    now_s = -np.inf
-    while True:
-        enters_s, departs_s = first_s(ring.heap), np.inf
-        if traffic.wiring.fair and enters_s > now_s:
-            departs_s = next_departure_s(traffic, now_s)
-        now_s = min(enters_s, departs_s)
-        if now_s == np.inf:
-            break
-        if departs_s < enters_s:
-            who = depart(traffic)
+    now_s, who, departs = next_event(traffic, ring.heap, -np.inf)
+    while now_s < np.inf:
+        if departs:
             sent(ring, rounds, who, now_s, now_s + traffic.flows[who].latency_s)
         else:
-            _, _, who = pop(ring.heap)
             enter(traffic, ring, rounds, who, now_s, end_s)
+        now_s, who, departs = next_event(traffic, ring.heap, now_s)
 
 
 @kernel
