@@ -31,6 +31,10 @@ PATIENCE_S = 60.0
 """So long a count may stand still; a busy machine, or a slow file server, may delay a few beats."""
 
 
+def _say_nothing(holder: str, waited_s: float, still_s: float) -> None:
+    del holder, waited_s, still_s
+
+
 @dataclass(frozen=True)
 class Host:
     """What a lease needs of the machine it is on.
@@ -68,7 +72,7 @@ class Lease:
         self._counted = count(1)
         self._writing = Lock()
 
-    def acquire(self, waiting: Callable[[str, float, float], None] = lambda *_: None) -> None:
+    def acquire(self, waiting: Callable[[str, float, float], None] = _say_nothing) -> None:
         """Wait until nobody else holds the folder, and hold it.
 
         Args:
