@@ -20,6 +20,8 @@ PICKING = ("aten.index_select", "aten.index", "aten.gather")
 """They read as much of their first operand as they give."""
 OVERWRITING = ("aten.copy_", "aten.zero_", "aten.fill_")
 """They do not read their first operand."""
+FOLDING = "lagbench.step_and_draw"
+"""It gives nothing, and writes its last two operands, of which it reads one."""
 
 
 class Traffic(TorchDispatchMode):
@@ -37,10 +39,10 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        found = func(*args, **kwargs)
-        name = f"{func.namespace}.{func._opname}"
+        given = func(*args, **kwargs)
+        found, name = given, f"{func.namespace}.{func._opname}"
         if func.is_view or name in ("aten.detach", "aten.empty_like", "aten.new_empty"):
-            return found
+            return given
         self.operations += 1
         kwargs.pop("out", None)
         read = list(_tensors((args, kwargs)))
@@ -48,8 +50,11 @@ class Traffic(TorchDispatchMode):
             read = [*_tensors(found), *read[1:]]
         elif name in OVERWRITING:
             read = read[1:]
+        elif name == FOLDING:
+            *read, model, average = read
+            read, found = [*read, average], (model, average)
         self.moved[name] += sum(map(size, read)) + sum(map(size, _tensors(found)))
-        return found
+        return given
 
     @property
     def bytes(self) -> int:

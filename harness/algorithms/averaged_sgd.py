@@ -14,6 +14,7 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.blocks import step_and_average
 from harness.algorithms.contract import Memory, Server
+from harness.algorithms.fused import step_and_draw
 from harness.algorithms.repeating import Repeating
 from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
 from harness.network import Minibatch, Network
@@ -93,9 +94,8 @@ class AveragedSgd(FoldsInARow, Repeating):
     def fold_from(
         self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
     ) -> None:
-        """Move theta, then draw the average towards it."""
-        self.descent.fold_from(server, before, contributions, numbers)
-        server.vectors["average"].lerp_(server.model, numbers[1])
+        """Move theta and draw the average towards it, as one operation."""
+        step_and_draw(before, contributions, numbers, server.model, server.vectors["average"])
 
     def _weight(self, server: Server) -> float:
         """The next iterate's weight in the average; from the switch on, the iterate is counted."""

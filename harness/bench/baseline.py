@@ -52,6 +52,7 @@ def save(
     reason: str,
     runs: int,
     before: Sequence[Mapping[str, Any]] = (),
+    counted: bool = False,
 ) -> None:
     """Write a baseline, with why it was renewed and where it was measured.
 
@@ -61,16 +62,22 @@ def save(
         reason: of this renewal.
         runs: it was made from.
         before: earlier renewals of which something is still held.
+        counted: nothing but counts is new, which are of no machine.
     """
-    renewals = [*before, {"reason": reason, "runs": runs, "machine": machine()}]
+    where = {} if counted else {"machine": machine()}
+    renewals = [*before, {"reason": reason, "runs": runs, **where}]
     kept = {name: _kept(benchmarks[name]) for name in sorted(benchmarks)}
     write_json(path, {"schema": SCHEMA, "renewals": renewals, "benchmarks": kept})
 
 
 def same_processor(about: Mapping[str, Any]) -> bool:
     """Whether a baseline was measured on a processor of this kind."""
-    known = {renewal["machine"]["processor"] for renewal in about["renewals"]}
-    return known == {processor()}
+    return {each["processor"] for each in _machines(about)} == {processor()}
+
+
+def _machines(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Where ratios of a baseline were measured."""
+    return [each["machine"] for each in about["renewals"] if "machine" in each]
 
 
 def _kept(each: Expected) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def record(
     now = datetime.now(UTC)
     path = writable_folder(folder, "--out") / f"{now:%Y%m%dT%H%M%S}.json"
     held = {name: asdict(each) for name, each in measured.items()}
-    machines = {"machine": machine(), "baseline": about["renewals"][-1]["machine"]}
+    machines = {"machine": machine(), "baseline": _machines(about)[-1]}
     told = {"schema": SCHEMA, "time": now.isoformat(timespec="seconds"), "whole": whole, **machines}
     write_json(path, {**told, "measured": held, "rows": [asdict(row) for row in rows]})
     return path

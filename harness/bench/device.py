@@ -35,6 +35,7 @@ from harness.bench.steps import (
 )
 from harness.execution.data.made import room_on
 from harness.execution.replay.blocks import BLOCK
+from harness.execution.training.simulated import IN_BLOCKS
 
 PASS_FRAMES = 180_000_000
 """Paper 1's 500 h, at 100 frames a second."""
@@ -230,7 +231,7 @@ def captured(work: Callable[[], None]) -> tuple[Callable[[], None], Callable[[],
 
 def blocks(scale: Scale, device: str) -> Figures:
     """Folds that the device is told of in blocks, beside folds one by one."""
-    setting = setting_of(scale, device, "float32")
+    setting = setting_of(scale, device, precision_of_pass(device))
     setting = replace(setting, speech=min(setting.speech, 200_000))
     speech = speech_for(setting)
     one, many = SimulatedSteps(setting, speech), SimulatedSteps(setting, speech, in_blocks=True)
@@ -248,26 +249,34 @@ def blocks(scale: Scale, device: str) -> Figures:
 def part_of_pass(scale: Scale, device: str) -> Figures:
     """Folds of paper 1's pass for a while, everything included, and the rest by proportion.
 
-    Timing, gathering, gradients, folds, reads and the average are in it; pretraining, rate
-    searches, evaluation and checkpoints are not.
+    Timing, gathering, gradients, folds, reads and the average are in it, as a run on this device
+    has them; pretraining, rate searches, evaluation and checkpoints are not.
     """
-    setting = setting_of(scale, device, "float32")
-    ours = SimulatedSteps(setting, speech_for(setting))
-    timed(lambda: ours.run(WORKERS), device)
+    setting = setting_of(scale, device, precision_of_pass(device))
+    ours = SimulatedSteps(setting, speech_for(setting), in_blocks=device in IN_BLOCKS)
+    for _ in range(2):  # the first block is executed, and the second recorded
+        ours.run(BLOCK)
     began, took, folds = time.perf_counter(), 0.0, 0
     for _ in count():
-        took += timed(lambda: ours.run(WORKERS * 8), device)
-        folds += WORKERS * 8
+        took += timed(lambda: ours.run(2 * BLOCK), device)
+        folds += 2 * BLOCK
         if time.perf_counter() - began > scale.pass_s:
             break
     frames = folds * setting.minibatch
     return {
+        "precision": setting.precision,
+        "in_blocks": device in IN_BLOCKS,
         "frames": frames,
         "seconds": took,
         "frames_per_s": frames / took,
         "part": frames / PASS_FRAMES,
         "whole_pass_extrapolated_s": PASS_FRAMES / frames * took,
     }
+
+
+def precision_of_pass(device: str) -> Precision:
+    """What paper 1 is trained in at its own scale: TF32 where the device has it."""
+    return "tf32" if "tf32" in possible(device) else "float32"
 
 
 def setting_of(scale: Scale, device: str, precision: Precision) -> Setting:

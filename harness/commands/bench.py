@@ -123,18 +123,19 @@ def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     from harness.bench.regressions import renewed
 
     before, about = load(path) if arguments.only else ({}, {})
-    if arguments.only and not same_processor(about):
-        raise UserError(
-            f"--only {arguments.only}: --baseline {path} is of another processor;"
-            " allowed with --renew: the whole"
-        )
     try:
         found = renewed(measure, arguments.runs, _say)
     except ValueError as error:
         _say(f"bench: {error}")
         return EXIT_SLOWER
+    counted = not any(each.ratios for each in found.values())
+    if arguments.only and not counted and not same_processor(about):
+        raise UserError(
+            f"--only {arguments.only}: --baseline {path} is of another processor;"
+            " allowed with --renew: the whole, or counts alone"
+        )
     every, renewals = {**before, **found}, about.get("renewals", [])
-    save(path, every, arguments.renew, arguments.runs, renewals)
+    save(path, every, arguments.renew, arguments.runs, renewals, counted)
     print(f"{path}: {len(found)} benchmarks renewed")
     return EXIT_DONE
 

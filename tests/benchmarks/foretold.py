@@ -30,6 +30,8 @@ PEAK = {"float32": 54e12, "tf32": 395e12, "bf16": 790e12}
 it, the maker's proportion; float32 without tensor cores, four fifths of the maker's 67."""
 LAUNCH_S, REPLAY_S = 4e-6, 1e-6
 """Of an operation asked for by Python, and of one in a CUDA graph."""
+WAYS = (("one by one", False, LAUNCH_S), ("in blocks, as graphs", True, REPLAY_S))
+"""How folds are executed: in blocks or not, and what a launch takes then."""
 MINIBATCH, FOLDS = 256, 16
 
 
@@ -70,10 +72,10 @@ def gradient(replicas: int) -> Counted:
     return counted
 
 
-def fold() -> Counted:
+def folds(in_blocks: bool) -> Counted:
     """Sixteen folds of paper 1's training: timing, gathering, gradients, folds, average, reads."""
     setting = Setting(FULL, MINIBATCH, 20_000, "meta")
-    steps = SimulatedSteps(setting, speech_for(setting), in_blocks=True)
+    steps = SimulatedSteps(setting, speech_for(setting), in_blocks=in_blocks)
     steps.run(FOLDS)
     with Counted() as counted:
         steps.run(FOLDS)
@@ -101,16 +103,17 @@ def rows() -> Iterator[tuple[str, str]]:
                 f"{1e3 * took / replicas:.2f} ms a minibatch,"
                 f" {replicas * MINIBATCH / took / 1e3:,.0f} k frames/s, {flops / took / peak:.0%}",
             )
-    counted = fold()
-    took, least = counted.bytes / FOLDS / 1e9, floor(FULL, MINIBATCH) / 1e9
-    launches = len(counted.each) / FOLDS
-    yield "a fold", f"{took:.2f} GB, {took / least:.2f} times the floor; {launches:.1f} launches"
-    for precision, peak in PEAK.items():
-        for how, launch_s in (("one by one", LAUNCH_S), ("as graphs", REPLAY_S)):
+    least = floor(FULL, MINIBATCH) / 1e9
+    for how, in_blocks, launch_s in WAYS:
+        counted = folds(in_blocks)
+        took, launches = counted.bytes / FOLDS / 1e9, len(counted.each) / FOLDS
+        moved = f"{took:.2f} GB, {took / least:.2f} times the floor; {launches:.1f} launches"
+        yield f"a fold, {how}", moved
+        for precision, peak in PEAK.items():
             took = counted.seconds(peak, launch_s) / FOLDS
             speed, whole = MINIBATCH / took / 1e3, PASS_FRAMES / MINIBATCH * took / 60.0
             told = f"{1e3 * took:.2f} ms, {speed:,.0f} k frames/s, a pass {whole:.1f} min"
-            yield f"a fold, {precision}, {how}", told
+            yield f"a fold, {how}, {precision}", told
     counted, frames = speech()
     took = counted.seconds(PEAK["float32"], LAUNCH_S)
     pieces = f"{len(counted.each)} launches of {frames:,} frames"

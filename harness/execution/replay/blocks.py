@@ -34,6 +34,9 @@ from harness.simulator import Timeline
 BLOCK = 16
 """Folds of a block, or as many as the ring has rows if those are more."""
 
+ALIGNED = 64
+"""Rows of the ring begin at multiples of so many numbers: a device then moves several at once."""
+
 Recorder = Callable[[Work, torch.device], Work]
 
 
@@ -150,7 +153,8 @@ class BlockReplay:
     def _lay_out(self, size: int) -> None:
         """An empty ring of so many rows; all that was recorded of another is forgotten."""
         model = self.server.model
-        self._ring = model.new_zeros(size, model.numel(), dtype=self._stack)
+        width = -(-model.numel() // ALIGNED) * ALIGNED
+        self._ring = model.new_zeros(size, width, dtype=self._stack)[:, : model.numel()]
         # Rows of the precision that is folded in are the models themselves.
         apart = self._stack != model.dtype
         self._models = model.new_zeros(1, model.numel()) if apart else self._ring

@@ -45,6 +45,7 @@ def test_every_part_tells_figures_of_this_device(tmp_path, monkeypatch):
     assert parts["pass"]["whole_pass_extrapolated_s"] == pytest.approx(
         parts["pass"]["seconds"] / parts["pass"]["part"]
     )
+    assert (parts["pass"]["precision"], parts["pass"]["in_blocks"]) == ("float32", False)
     assert set(parts["steps"]) == {"float32", "bf16", "measured"}
     assert set(parts["replicas"]["bf16"]) == {"1", "4", "50"}
     assert parts["speech"]["same_in_pieces"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.bench.baseline import latest, load, machine, record, save
+from harness.bench.baseline import latest, load, machine, record, same_processor, save
 from harness.bench.comparison import ELSEWHERE, LEAST_TOLERANCE, Bound, Expected, Measured
 from harness.bench.measuring import Run, skipped
 from harness.bench.regressions import AGAIN, check, renewed
@@ -82,6 +82,16 @@ def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
     save(tmp_path / "baseline.json", again, "a part", 3, about["renewals"])
     reasons = [each["reason"] for each in load(tmp_path / "baseline.json")[1]["renewals"]]
     assert reasons == ["because", "a part"]
+
+
+def test_counts_are_renewed_on_any_machine(tmp_path):
+    path, elsewhere = tmp_path / "baseline.json", {"machine": {"processor": "another"}}
+    save(path, {NAME: Expected(counts={"folds": 7})}, "counted", 1, [elsewhere], counted=True)
+    about = load(path)[1]
+    assert about["renewals"] == [elsewhere, {"reason": "counted", "runs": 1}]
+    assert not same_processor(about)
+    kept = record(tmp_path / "new", {}, [], about)
+    assert json.loads(kept.read_text())["baseline"] == {"processor": "another"}
 
 
 def test_every_run_is_kept(tmp_path):

@@ -21,7 +21,8 @@ from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
-from tests.logical_device import DEVICE, Counts, LogicalDevice
+from tests.folds import ALGORITHMS as COUNTED
+from tests.folds import REPEATING, asked_in_blocks
 
 CLUSTERS = Path(__file__).parents[4] / "reproductions/clusters"
 LAYOUT, FRAMES, WORKERS = Layout((20, 16, 16, 10)), 8, 4
@@ -171,43 +172,15 @@ def test_every_block_asks_for_the_same_operations_at_the_same_places(name):
     assert blocks[0] == blocks[1]
 
 
-def on_a_device(algorithm):
-    """What blocks of 16 folds ask of a device: inside what is recorded, and outside of it."""
-    inside = Counts()
-    with LogicalDevice() as device:
-
-        def recorder(work, where):
-            assert where == DEVICE
-
-            def played():
-                outside, device.counts = device.counts, Counts()
-                work()
-                for kind in ("launches", "round_trips", "mixes"):
-                    getattr(inside, kind).update(getattr(device.counts, kind))
-                device.counts = outside
-                device.counts.launches["graph"] += 1
-
-            return played
-
-        parts = server_of(algorithm, device.holds), minibatches(str(DEVICE)).of
-        replay = BlockReplay(algorithm, Dnn(LAYOUT), *parts, recorder=recorder)
-        simulation = simulated(algorithm)
-        replay.run(simulation.advance(folds=16), 0.02)
-        device.counts = Counts()
-        inside.launches.clear()
-        replay.run(simulation.advance(folds=16), 0.02)
-    return inside, device.counts
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", REPEATING)
 def test_a_block_of_sixteen_folds_is_one_launch_and_the_copies_of_its_inputs(name):
-    inside, outside = on_a_device(ALGORITHMS[name])
-    for counts in (inside, outside):
+    found = asked_in_blocks(COUNTED[name])
+    for counts in (found.inside, found.outside):
         assert not counts.round_trips
         assert not counts.mixes
-    assert outside.launches["graph"] == 1
-    assert outside.launches.total() == 8
-    assert inside.launches.total() > 100 * outside.launches["graph"]
+    assert found.outside.launches["graph"] == 1
+    assert found.outside.launches.total() == 8
+    assert found.inside.launches.total() > 100
 
 
 def test_a_stack_of_bfloat16_stays_near_and_its_masters_are_float32():

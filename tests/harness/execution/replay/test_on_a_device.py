@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
@@ -16,109 +12,17 @@ from harness.algorithms import catalogue
 from harness.algorithms.catalogue import (
     AdamW,
     Algorithm,
-    AsyncDescent,
     AsyncSgd,
-    AveragedSgd,
-    ClippedSgd,
-    Compressed,
-    DelayCompensated,
-    DelayedNesterov,
-    EagerDiLoCo,
-    Easgd,
-    ElasticDiLoCo,
-    FedBuff,
-    GradientAveraging,
     Int8,
-    ModelAveraging,
     Momentum,
     Muon,
-    PartialFolds,
     PowerSgd,
-    Ringmaster,
-    ServerDescent,
-    StalenessAware,
-    StreamingDiLoCo,
     TopK,
 )
 from harness.algorithms.local_optimizer import LocalOptimizer
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.execution.data.frames import Frames, Order
-from harness.execution.data.minibatches import Minibatches
 from harness.execution.evaluation.frames import frame_scores
-from harness.execution.replay.stale import StaleReplay
-from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient import joint as natural_steps
-from harness.natural_gradient.estimate import FIRST_CALLS
-from harness.network import Minibatch
-from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
-from tests.logical_device import DEVICE, Counts, LogicalDevice
-
-CLUSTER = load_cluster(Path(__file__).parents[4] / "reproductions/clusters/k20m-server.toml")
-SIZES, WORKERS, FRAMES, CONTEXT = (20, 16, 16, 16, 10), 4, 8, 2
-NATURAL = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerSample(0.1))
-BY_COMPONENT = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerComponent())
-ALGORITHMS = {
-    "asynchronous": AsyncSgd(),
-    "averaged": AveragedSgd(),
-    "averaging": ModelAveraging(),
-    "block momentum": ModelAveraging(outer=BlockMomentum()),
-    "outer Nesterov": ModelAveraging(outer=OuterNesterov()),
-    "gradients": GradientAveraging(),
-    "natural": ModelAveraging(descent=NATURAL),
-    "natural, layers apart": ModelAveraging(descent=BY_COMPONENT),
-    "natural, asynchronous": AsyncDescent(NATURAL),
-    "memory of one": AsyncSgd("memory_of_one"),
-    "clipped": ClippedSgd(),
-    "delay compensated": DelayCompensated(),
-    "staleness aware": StalenessAware(),
-    "ringmaster": Ringmaster(),
-    "partial folds": PartialFolds(),
-    "asynchronous AdamW": AsyncDescent(AdamW()),
-    "momentum": ModelAveraging(Momentum()),
-    "AdamW": ModelAveraging(AdamW()),
-    "Muon": ModelAveraging(Muon()),
-    "top k": Compressed(coder=TopK(0.1)),
-    "int8": Compressed(ModelAveraging(), Int8()),
-    "PowerSGD": Compressed(coder=PowerSgd(2)),
-    "FedBuff": FedBuff(AdamW(), buffer=2),
-    "delayed Nesterov": DelayedNesterov(AdamW(), every=2),
-    "EASGD": Easgd(),
-    "the server's AdamW": ServerDescent(),
-    "elastic DiLoCo": ElasticDiLoCo(AdamW(), fragments=2),
-    "streaming DiLoCo": StreamingDiLoCo(AdamW(), fragments=2, mixing=0.5),
-    "eager DiLoCo": EagerDiLoCo(4, AdamW()),
-}
-
-
-def speech() -> Frames:
-    """40 utterances of 30 frames each, on the device."""
-    draw = np.random.default_rng(0)
-    features = draw.normal(size=(1200, 4)).astype(np.float32)
-    length = np.full(40, 30)
-    targets = draw.integers(10, size=1200)
-    return Frames.laid_out(
-        features, targets, np.arange(40) * 30, length, context=CONTEXT, device=str(DEVICE)
-    )
-
-
-def replayed(algorithm: Any, folds: int, skipped: int = 8) -> Counts:
-    """What happened in so many folds after the first ones."""
-    layout = Layout(SIZES)
-    protocol = Averaging(4) if algorithm.rounds else ParameterServer()
-    simulation = Simulation(
-        CLUSTER, protocol, Workload.of_network(SIZES, FRAMES), workers=WORKERS, seed=0
-    )
-    order = Order(0, 0, np.arange(40) * 30, np.full(40, 30), FRAMES)
-    with LogicalDevice() as device:
-        model = device.holds(random_parameters(layout, torch.Generator().manual_seed(0))[0])
-        minibatches = Minibatches(lambda stage: order, speech())
-        server = algorithm.start(model)
-        replay = StaleReplay(algorithm, Dnn(layout), server, minibatches.of, slots=2 * WORKERS)
-        replay.run(simulation.advance(folds=skipped), 1e-3)
-        device.counts = Counts()
-        replay.run(simulation.advance(folds=folds), 1e-3)
-    assert device.has(replay.server.model)
-    return device.counts
+from tests.folds import ALGORITHMS, SIZES, launches_of_natural_steps, replayed, speech
+from tests.logical_device import Counts, LogicalDevice
 
 
 def waits_of_updates(counts: Counts) -> int:
@@ -130,7 +34,7 @@ def waits_of_updates(counts: Counts) -> int:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_host_waits_for_no_value_and_mixes_nothing(name):
-    counts = replayed(ALGORITHMS[name], folds=6)
+    counts, _ = replayed(ALGORITHMS[name], folds=6)
     assert not counts.mixes
     assert counts.round_trips.total() == waits_of_updates(counts)
     assert bool(waits_of_updates(counts)) is name.startswith("natural")
@@ -220,45 +124,23 @@ def forgets_the_device(server, contributions):
     "fault", [looks_at_a_value, branches, goes_through_the_host, picks_by_a_mask]
 )
 def test_a_planted_round_trip_is_counted(fault):
-    counts = replayed(Planted(fault), folds=3)
+    counts, _ = replayed(Planted(fault), folds=3)
     assert counts.round_trips.total() == 3
     assert not counts.mixes
 
 
 @pytest.mark.parametrize("fault", [indexes_from_the_host, forgets_the_device])
 def test_a_planted_mix_is_counted(fault):
-    assert replayed(Planted(fault), folds=3).mixes.total() >= 3
+    assert replayed(Planted(fault), folds=3)[0].mixes.total() >= 3
 
 
 def test_layers_apart_ask_for_more_than_layers_together():
-    joint, apart = (replayed(ALGORITHMS[n], 2) for n in ("natural", "natural, layers apart"))
+    joint, apart = (replayed(ALGORITHMS[n], 2)[0] for n in ("natural", "natural, layers apart"))
     assert joint.launches.total() < apart.launches.total()
-
-
-def launches_of_steps(layers: int) -> tuple[int, int, int]:
-    """Of a minibatch in layers of equal width: by its gradient alone, and what natural gradient
-    adds in the first step after an update of its estimates and in the next.
-    """
-    network = Dnn(Layout((16,) * (layers + 1)))
-    with LogicalDevice() as device:
-        draw = torch.Generator().manual_seed(0)
-        stack = device.holds(random_parameters(network.layout, draw).repeat(WORKERS, 1))
-        x, y = torch.randn(WORKERS, FRAMES, 16), torch.zeros(WORKERS, FRAMES, dtype=torch.int64)
-        minibatch = Minibatch(device.holds(x), device.holds(y))
-        joint = natural_steps.join(NATURAL.start(network.layout.sizes, WORKERS, device=DEVICE))
-        counts = list[int]()
-        for _ in range(FIRST_CALLS + 2):  # the last two of which update no estimate
-            device.counts = Counts()
-            _, joint = natural_steps.step_(NATURAL, network, stack, minibatch, joint, 0.01)
-            counts.append(device.counts.launches.total())
-        device.counts = Counts()
-        network.backward(stack, *minibatch, lambda *_: None)
-        gradient = device.counts.launches.total()
-    return gradient, counts[-2] - gradient, counts[-1] - gradient
 
 
 @pytest.mark.parametrize("layers", [3, 5, 9, 24])
 def test_natural_gradients_own_launches_do_not_grow_with_layers_of_equal_width(layers):
-    gradient, first, later = launches_of_steps(layers)
+    gradient, first, later = launches_of_natural_steps(layers)
     assert gradient == 4 * layers + 7, "forwards and backwards, and the loss"
     assert (first, later) == (59, 53)
