@@ -62,7 +62,11 @@ class Utterances:
 
 
 def join(tables: list[Utterances]) -> Utterances:
-    """The utterances of several tables, one after another; starts are left as they are."""
+    """The utterances of several tables, one after another; starts are left as they are.
+
+    Args:
+        tables: at least one.
+    """
     columns = {name: np.concatenate([getattr(t, name) for t in tables]) for name in COLUMNS}
     return Utterances(**columns, words=tuple(words for t in tables for words in t.words))
 
@@ -239,6 +243,9 @@ class Corpus:
 def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every frame: its own row, and its utterance's first and last row.
 
+    Args:
+        utterances: whose frames.
+
     Returns:
         Three int64 arrays [frames], in utterance order.
     """
@@ -255,6 +262,10 @@ def splice_index(utterances: Utterances, context: int) -> np.ndarray:
 
     At an utterance's edges the first or last frame is repeated, so
     ``features[splice_index(u, c)].reshape(len, -1)`` is the network's input.
+
+    Args:
+        utterances: whose frames.
+        context: frames on either side.
 
     Returns:
         [frames, 2 * context + 1]: int32 where rows fit it, else int64.

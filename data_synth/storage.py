@@ -166,6 +166,10 @@ def _chunks_of(corpus: Corpus) -> Iterator[Chunk]:
 def save(corpus: Corpus, folder: Path) -> None:
     """Writes a corpus to a folder that does not exist yet, all or nothing.
 
+    Args:
+        corpus: what is kept.
+        folder: where.
+
     Raises:
         UserError: the folder exists or cannot be written.
     """
@@ -176,6 +180,9 @@ def save(corpus: Corpus, folder: Path) -> None:
 
 def load(folder: Path) -> Corpus:
     """Opens a saved corpus with its frames mapped into memory, read-only.
+
+    Args:
+        folder: of a saved corpus.
 
     Raises:
         UserError: a file is missing, damaged or of another length than the others.

@@ -40,11 +40,15 @@ class Network(Protocol):
 
     @property
     def gradient(self) -> Gradient:
-        """The gradient of the summed loss."""
+        """The gradient of the loss, summed over each minibatch; `Gradient` has the shapes."""
         ...
 
     def matrices(self, stack: Tensor) -> Sequence[Tensor]:
-        """Views ``[W, n, m]`` of the weight matrices in a ``[W, P]`` stack."""
+        """Views ``[W, n, m]`` of the weight matrices in a ``[W, P]`` stack.
+
+        Args:
+            stack: parameters, a row for each replica.
+        """
         ...
 
 
@@ -64,8 +68,17 @@ class LayeredNetwork(Network, Protocol):
         targets: Tensor,
         visit: Callable[[int, Tensor, Tensor], None],
     ) -> Tensor:
-        """Show every layer's inputs and derivatives to ``visit``; the summed losses ``[W]``.
+        """Show every layer's inputs and derivatives to ``visit``.
 
-        What is shown may be kept: it is not overwritten.
+        Args:
+            stack: parameters ``[W, P]``.
+            x: inputs ``[W, B, D]``.
+            targets: ``[W, B]``.
+            visit: called once a layer, last layer first, with its number, its inputs
+                ``[W, B, m]`` and the derivatives of the summed loss at its outputs
+                ``[W, B, n]``, which it may keep: they are not overwritten.
+
+        Returns:
+            The losses ``[W]``, summed over frames, in nats.
         """
         ...

@@ -94,7 +94,7 @@ def simulate(
     Raises:
         UserError: a mistake in the cluster, or no workload in it.
 
-    Example:
+    Examples:
         >>> timeline = simulate("k20m-server", workers=4, folds=100)
         >>> len(timeline.folds), float(timeline.staleness()[10:].mean())
         (100, 3.0)

@@ -63,7 +63,8 @@ def local_steps(
         minibatches: one for each step, each with W minibatches.
         rate: of the mean gradient.
         memory: the workers', changed in place.
-        restart: when they forget it.
+        restart: when they forget it: ``"never"``, before each ``"pass"`` over the data, or each
+            ``"round"``.
 
     Returns:
         The losses ``[W]``, summed over all frames.
@@ -101,7 +102,8 @@ def local_direction(
         minibatches: all seen from there.
         rate: that the step will have: natural gradient limits how far it goes.
         memory: the workers', changed in place.
-        restart: when they forget it.
+        restart: when they forget it: ``"never"``, before each ``"pass"`` over the data, or each
+            ``"round"``.
 
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.

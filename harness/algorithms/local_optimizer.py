@@ -18,11 +18,18 @@ State = dict[str, Tensor]
 
 
 class LocalOptimizer(ABC):
-    """Turns gradients into directions; any dataclass below can be named in a run file."""
+    """Turns gradients into directions; a dataclass of its kind can be named in a run file."""
 
     @abstractmethod
     def start(self, replicas: Tensor) -> State:
-        """What is known before the first step of replicas ``[W, P]``."""
+        """What is known before the first step.
+
+        Args:
+            replicas: ``[W, P]``, where workers start.
+
+        Returns:
+            Tensors by name, each with a row for each worker; executors keep and restore them.
+        """
         ...
 
     @abstractmethod

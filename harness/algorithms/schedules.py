@@ -57,30 +57,61 @@ class Schedule:
         return False
 
     def trial_steps(self, chunk_steps: int) -> int:
-        """Minibatches a trial descends on, where a chunk has ``chunk_steps``."""
+        """Minibatches a trial descends on.
+
+        Args:
+            chunk_steps: minibatches of a chunk.
+        """
         del chunk_steps
         return 0
 
     def tries(self, chunk_steps: int, left: int) -> bool:
-        """Whether a chunk is searched that has ``left`` minibatches until the pass ends."""
+        """Whether a chunk is searched.
+
+        Args:
+            chunk_steps: minibatches of a whole chunk.
+            left: minibatches until the pass ends.
+        """
         del chunk_steps, left
         return self.searches
 
     def ladder(self, last: float) -> list[float]:
-        """The rates to try, the last one first."""
+        """The rates to try, the last one first.
+
+        Args:
+            last: the rate so far.
+        """
         return [last]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
-        """The rate to go on with, from the losses of the trials."""
+        """The rate to go on with.
+
+        Args:
+            ladder: the rates that were tried.
+            losses: of each trial, in nats, summed over the frames that it descended on, each
+                minibatch before it was learnt from; not finite where the trial diverged.
+        """
         del losses
         return ladder[0]
 
     def after_test(self, pace: Pace, loss: float) -> None:
-        """The held-out loss is now ``loss``."""
+        """Told after each held-out test.
+
+        Args:
+            pace: changed in place.
+            loss: in nats a frame.
+        """
         pace.held_out = loss
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
-        """So many passes are done; the development set's frame accuracy, if it was asked for."""
+        """Told after each pass over the data.
+
+        Args:
+            pace: changed in place.
+            passes: how many are done.
+            accuracy: share of the development set's frames that are right; None if `judges_passes`
+                did not ask for it.
+        """
         del passes
         pace.accuracy = accuracy
 
@@ -189,7 +220,12 @@ class Search(Schedule):
         return max(self.least_minibatches, round(self.sample * chunk_steps))
 
     def tries(self, chunk_steps: int, left: int) -> bool:
-        """Whether a chunk is searched that has ``left`` minibatches until the pass ends."""
+        """Whether a chunk is searched.
+
+        Args:
+            chunk_steps: minibatches of a whole chunk.
+            left: minibatches until the pass ends.
+        """
         return not self.whole_trials or left >= self.trial_steps(chunk_steps)
 
     def ladder(self, last: float) -> list[float]:

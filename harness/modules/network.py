@@ -26,7 +26,7 @@ from harness.modules.parameters import Parameters, trained
 from harness.natural_gradient.seen import Affine, Reduction, Watched, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""``loss(outputs, targets)``: a scalar."""
+"""``loss(outputs, targets)``: one number a minibatch, a mean or a sum over its examples."""
 
 
 class Drawing(NamedTuple):

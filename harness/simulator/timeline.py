@@ -87,7 +87,12 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class Folds(_Table):
-    """[F] folds in order: their number, and when they were complete."""
+    """[F] folds in order.
+
+    Attributes:
+        fold: its number; fold k makes version k + 1.
+        time_s: when it was complete.
+    """
 
     fold: Ints = field(default_factory=_ints)
     time_s: Floats = field(default_factory=_floats)
@@ -120,7 +125,14 @@ class Contributions(_Table):
 
 @dataclass(frozen=True, eq=False)
 class Spans(_Table):
-    """[S] busy times: who, with what (an index into `Timeline.kinds`), from when to when."""
+    """[S] busy times.
+
+    Attributes:
+        worker: who; -1 - s is shard s of the server.
+        kind: with what, an index into `Timeline.kinds`.
+        start_s: from when.
+        end_s: to when.
+    """
 
     worker: SmallInts = field(default_factory=_small_ints)
     kind: SmallInts = field(default_factory=_small_ints)

@@ -23,7 +23,7 @@ Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
 Obtain = Callable[[TrainingConfig[Any], str], Run]
 """The finished run of a configuration, which people call something."""
 Rates = float | Mapping[str, float] | None
-"""One for all, one for each method, or None: to be found."""
+"""One for all, one for each algorithm by what was asked for, or None: to be found."""
 
 
 @dataclass(frozen=True)

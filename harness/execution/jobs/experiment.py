@@ -40,6 +40,7 @@ from harness.store import Cell, Run, Store
 from harness.store.atomic import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
+"""A module, from whose parameters every run starts; or what makes one, for each seed."""
 
 
 class Settings(TypedDict, total=False):
@@ -102,6 +103,7 @@ USUAL: Settings = {
     "device": "cpu",
     "store": "lagbench-runs",
 }
+"""What holds of each setting where nothing is said."""
 
 
 @dataclass
@@ -270,6 +272,9 @@ def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:
     """A cluster as it is, from its file, or by the name of one that comes along.
+
+    Args:
+        asked: a cluster, the path of its file, or a name such as ``"k20m-server"``.
 
     Raises:
         UserError: there is no such file, or a mistake is in it.

@@ -59,6 +59,8 @@ class Method:
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
+"""A name, after a colon how many minibatches make a contribution (``"averaging:10"``; else 1); an
+algorithm, alone or with its protocol; or a `Method`."""
 
 
 def method_of(asked: Asked) -> Method:

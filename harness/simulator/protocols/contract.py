@@ -86,11 +86,16 @@ class TimingProtocol(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Its settings as plain data."""
+        """Its settings as plain data, by which runs are known: equal settings, equal data."""
 
     @abstractmethod
     def start(self, cluster: Cluster, workers: int) -> Any:
-        """The state in which all workers are idle at time 0, version 0."""
+        """The state in which all workers are idle at time 0, version 0.
+
+        Args:
+            cluster: what it all costs.
+            workers: how many.
+        """
 
     @abstractmethod
     def wake(self, state: Any) -> None:
@@ -100,7 +105,18 @@ class TimingProtocol(ABC):
     def advance(
         self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Move the state; returns why it stopped, and up to ``room`` folds that happened."""
+        """Move the state in place.
+
+        Args:
+            state: as `start` made it.
+            costs: seconds of copies, computing and folds, drawn by worker and step.
+            limits: where the segment ends.
+            room: folds that may be recorded.
+            spans: whether busy times are recorded.
+
+        Returns:
+            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE` or `ASKS`), and what happened.
+        """
 
     @abstractmethod
     def in_flight(self, state: Any) -> Contributions:
