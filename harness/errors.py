@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 EXIT_DONE = 0
 EXIT_BAD_INPUT = 2
@@ -30,12 +31,17 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
     """Processes or jobs were killed from outside: one line, exit code 3; the command goes on."""
 
 
-def refused_by_machine(error: OSError) -> UserError:
+def refused_by_machine(error: OSError, path: Path | None = None) -> UserError:
     """An error of the machine (a full disk, a folder that may not be written) in one line.
 
     What was finished is kept, and what is on its way is gone on with once it can be.
+
+    Args:
+        error: says what.
+        path: which file was to be written, if the error does not say.
     """
-    where = "" if error.filename is None else f"{error.filename}: "
+    named = path if error.filename is None else error.filename
+    where = "" if named is None else f"{named}: "
     what = error.strerror or str(error)
     return UserError(f"{where}{what}; once that is mended the same command goes on")
 

@@ -29,7 +29,7 @@ def replacing(path: Path) -> Generator[Path]:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
-        raise refused_by_machine(error) from error
+        raise refused_by_machine(error, path) from error
 
 
 @contextmanager

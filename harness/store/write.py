@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
 from harness.store.lease import Lease
 from harness.store.schema import Outcome
+from harness.store.tensors import save_arrays
 
 
 class RunWriter:
@@ -93,10 +96,7 @@ class RunWriter:
             ValueError: a name with a folder in it, or one of the store's own.
             UserError: another process has taken the run over.
         """
-        self._check_held()
-        if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
-            raise ValueError(f"{name!r} cannot name an attached file")
-        target = self.dir / name
+        target = self._place_of(name)
         self._digests[name] = integrity.of(content)
         if isinstance(content, bytes):
             atomic.write_bytes(target, content)
@@ -104,6 +104,21 @@ class RunWriter:
             with atomic.replacing(target) as temporary:
                 shutil.copyfile(content, temporary)
         return target
+
+    def attach_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
+        """Keep arrays with the run, as safetensors; see `attach`."""
+        target = self._place_of(name)
+        with atomic.replacing(target) as temporary:
+            save_arrays(temporary, arrays)
+            self._digests[name] = integrity.of(temporary)
+        return target
+
+    def _place_of(self, name: str) -> Path:
+        """Where an attached file of this name goes."""
+        self._check_held()
+        if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
+            raise ValueError(f"{name!r} cannot name an attached file")
+        return self.dir / name
 
     def finish(
         self,

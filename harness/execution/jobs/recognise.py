@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from data_synth import load_corpus
@@ -240,9 +238,7 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     summary["dev_frame_error"] = evaluator.frames_of("dev", model).frame_error
     if tuned is not None:
         summary |= _told(tuned)
-    with TemporaryDirectory() as folder:
-        save_file(arrays, path := Path(folder) / ERRORS)
-        writer.attach(ERRORS, path)
+    writer.attach_arrays(ERRORS, arrays)
     writer.attach(HEARD, json.dumps(heard, ensure_ascii=False, indent=0).encode())
     writer.finish("done", summary, provenance={"testing_s": round(time.monotonic() - began, 3)})
 

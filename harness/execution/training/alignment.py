@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth.corpus import Corpus, frame_edges
@@ -76,9 +75,7 @@ def aligned(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
         corpus = targeted(config.network, store, watch)
         net, model = config.network.network(corpus), final_model(network)
         found = forced_targets(net, model.to(config.network.device), corpus, config)
-        with TemporaryDirectory() as folder:
-            save_file({"targets": found}, path := Path(folder) / TARGETS)
-            writer.attach(TARGETS, path)
+        writer.attach_arrays(TARGETS, {"targets": found})
         splits = ("train", "dev", *corpus.tests)
         writer.finish("done", {f"moved_{s}": moved(corpus, found, s) for s in splits})
 

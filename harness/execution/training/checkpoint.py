@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.store.atomic import make_folder, replacing
+from harness.store.tensors import save_arrays
 
 NAME = "checkpoint.safetensors"
 FOLDS = "timeline/folds.time_s"
@@ -26,12 +26,10 @@ FOLDS = "timeline/folds.time_s"
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
     """Write arrays and JSON facts as the folder's checkpoint; the last one stays until then."""
     make_folder(folder)
-    # Not ascontiguousarray: it would turn a scalar into a vector of one.
-    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps(facts)
-    metadata = {"facts": text, "sha256": _digest(contiguous, text)}
+    metadata = {"facts": text, "sha256": _digest(arrays, text)}
     with replacing(folder / NAME) as fresh:
-        save_file(contiguous, fresh, metadata=metadata)
+        save_arrays(fresh, arrays, metadata)
 
 
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:

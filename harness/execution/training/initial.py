@@ -6,12 +6,10 @@ RBM pretraining is a run of its own, which all of a seed share.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -146,10 +144,7 @@ def _pretrain(
     for depth, errors in enumerate(found.reconstruction):
         for epoch, error in enumerate(map(float, errors[:, 0]), start=1):
             writer.log(f"reconstruction/{depth}", error, fold=0, time_s=0.0, epoch=epoch)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / MODEL
-        save_file({"model": found.stack[0].cpu().contiguous()}, path)
-        writer.attach(MODEL, path)
+    writer.attach_arrays(MODEL, {"model": found.stack[0].cpu().numpy()})
     writer.finish(
         "done", {f"reconstruction/{d}": e[-1, 0].item() for d, e in enumerate(found.reconstruction)}
     )

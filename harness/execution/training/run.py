@@ -8,8 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
-from safetensors.torch import save_file as save_tensors  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -134,17 +132,13 @@ def carry_out(training: Training[Any]) -> None:  # whatever executes it
     with TemporaryDirectory() as folder:
         save_timeline(timeline, path := Path(folder) / TIMELINE)
         writer.attach(TIMELINE, path)
-        for name, content in training.attachments().items():
-            if isinstance(content, bytes):
-                writer.attach(name, content)
-            else:
-                save_file(content, path := Path(folder) / name)
-                writer.attach(name, path)
-        save_file(training.word_errors, path := Path(folder) / WORD_ERRORS)
-        writer.attach(WORD_ERRORS, path)
-        model = training.deployed().cpu().contiguous()
-        save_tensors({"model": model}, path := Path(folder) / MODEL)
-        writer.attach(MODEL, path)
+    for name, content in training.attachments().items():
+        if isinstance(content, bytes):
+            writer.attach(name, content)
+        else:
+            writer.attach_arrays(name, content)
+    writer.attach_arrays(WORD_ERRORS, training.word_errors)
+    writer.attach_arrays(MODEL, {"model": training.deployed().cpu().numpy()})
     writer.finish(status, summary, note)
 
 

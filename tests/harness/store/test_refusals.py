@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import torch
 from harness.cli import exit_code, main
 from harness.errors import UserError
 from harness.execution.jobs import grid
+from harness.execution.training import checkpoint
 from harness.identity import identity
 from harness.store import Store
+from harness.store.columns import write_columns
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
 
 
@@ -62,6 +65,36 @@ def test_a_disk_that_refuses_from_any_moment_on_loses_nothing(tmp_path, whole, n
         folder = store.path / identity(CONFIG)
         assert {name: (folder / name).read_bytes() for name in RESULTS} == files
         assert not list(folder.glob(".unfinished-*"))
+
+
+@pytest.fixture
+def small_files():
+    """The machine writes no file beyond 4 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+MUCH = np.random.default_rng(0).random(100_000)
+WRITERS = {
+    "model.safetensors": lambda writer: writer.attach_arrays("model.safetensors", {"model": MUCH}),
+    "checkpoint.safetensors": lambda writer: checkpoint.save(writer.checkpoint, {"a": MUCH}, {}),
+    "metrics.parquet": lambda writer: write_columns(writer.dir / "metrics.parquet", {"a": MUCH}),
+    "heard.json": lambda writer: writer.attach("heard.json", MUCH.tobytes()),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_whatever_library_writes_a_file_what_the_machine_refuses_is_one_line(
+    tmp_path, small_files, name
+):
+    """Each has errors of its own for a disk that is full."""
+    with Store(tmp_path).begin(CONFIG) as writer:
+        with pytest.raises(UserError, match=rf"/{name}: .*once that is mended the same command"):
+            WRITERS[name](writer)
+        assert not list(tmp_path.rglob(".unfinished-*"))
+        assert not list(tmp_path.rglob(name))
 
 
 class Config:

@@ -20,11 +20,11 @@ def test_a_checkpoint_comes_back_with_its_arrays_and_facts(tmp_path):
 def test_a_death_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, {"a": np.ones(3)}, {"step": 1})
 
-    def dies(arrays, path, metadata):
+    def dies(path, arrays, metadata):
         path.write_bytes(b"half of it")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "save_file", dies)
+    monkeypatch.setattr(checkpoint, "save_arrays", dies)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path, {"a": np.zeros(3)}, {"step": 2})
     arrays, facts = checkpoint.load(tmp_path)
