@@ -19,6 +19,8 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from threading import Thread
 
+from harness import signals
+
 SERVER = "harness.fork_server"
 """What the fork server imports before all others."""
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -46,11 +48,12 @@ def interrupts_held() -> Generator[None]:
     """Processes started here never see Ctrl-C: it is for the parent, which ends them.
 
     So is the fork server, which may begin with the first of them. A signal that arrives meanwhile
-    is delivered to the parent afterwards.
+    is delivered to the parent afterwards, also one of another kind that ends it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with signals.held():  # a process that is half started is nobody's
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

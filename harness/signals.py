@@ -7,12 +7,14 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["ended_by_signals", "ignore", "listen"]
+__all__ = ["ended_by_signals", "held", "ignore", "listen"]
 
 ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """Ctrl-C, what ends a job, and a terminal that is closed."""
+
+_holding, _put_off = False, False
 
 
 def listen() -> None:
@@ -33,8 +35,28 @@ def ignore() -> None:
 
 
 def _interrupt(*_: object) -> None:
+    global _put_off
     ignore()
-    raise KeyboardInterrupt
+    _put_off = _holding
+    if not _holding:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Generator[None]:
+    """Within, who listens hears nothing; it is told at the end.
+
+    A mask of signals does not do that: another thread may get one, and the main one hears of it.
+    """
+    global _holding, _put_off
+    _holding = True
+    try:
+        yield
+    finally:
+        _holding = False
+        if _put_off:
+            _put_off = False
+            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -127,6 +127,31 @@ def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_
     assert (process.returncode, out, err) == (130, "", "")
 
 
+HELD = """
+import os, signal, threading, time
+from harness.forked import interrupts_held
+
+def main():
+    told = threading.Event()
+    threading.Thread(target=told.wait, daemon=True).start()  # it hears what the main one does not
+    try:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.NUMBER)
+            time.sleep(0.1)
+            print("started", flush=True)
+        print("never")
+    except KeyboardInterrupt:
+        return 130
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_what_ends_a_command_is_put_off_while_it_starts_processes(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, HELD.replace("NUMBER", number)) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "started\n", "")
+
+
 def test_a_signal_that_is_ignored_from_outside_stays_so():
     def without_hangups():
         hear_signals()
