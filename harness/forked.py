@@ -35,6 +35,8 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
     """
     # torch reads it when it is imported: what a store says as it ends, we say in our own words.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # A process that is killed cannot give semaphores back; who does it afterwards need not warn.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from harness.errors import EXIT_INTERRUPTED
-from tests.kills.ways import Way, cpu_s, hears, session
+from tests.kills.ways import Way, cpu_s, hears, semaphores, session
 from tests.processes import PATIENCE_S, Started
 
 LOOKS_EVERY_S = 0.1
@@ -84,10 +84,12 @@ def _came_to(command: Started, moment_s: float) -> bool:
 
 def _disturb(command: Started, name: str, way: Way, history: History) -> None:
     history.kills[name] = history.kills.get(name, 0) + 1
-    before = len(command.err.read_text())
+    before, held = len(command.err.read_text()), semaphores(command)
     way.does(command)
     if way.code is not None:
         _check_end(command, way.code, history, name, before)
+        left = [each.name for each in held if way.code > 0 and each.exists()]
+        history.wrong += [f"{name}: semaphores are left: {left}"] if left else []
 
 
 def _check_end(

@@ -53,6 +53,7 @@ WAYS = {
     "terminal closed": Way(_to_group(signal.SIGHUP)),
     "suspended": Way(_to_group(signal.SIGSTOP, signal.SIGCONT, every_s=0.3), None),
 }
+SEMAPHORE = "/dev/shm/sem."
 CLOCK_SET = {"clock set": Way(lambda command: clock.jump(), None)}
 """What is done to processes with a clock that can be set."""
 
@@ -61,6 +62,12 @@ def session(command: Started) -> list[int]:
     """The processes of a command that live, whoever is whose parent."""
     found = (path for path in Path("/proc").iterdir() if path.name.isdecimal())
     return [int(path.name) for path in found if _lives_in(path, command.pid)]
+
+
+def semaphores(command: Started) -> set[Path]:
+    """The named ones that its processes have; who ends on purpose removes them."""
+    maps = (Path(f"/proc/{each}/maps") for each in session(command))
+    return {Path(line.split()[-1]) for file in maps for line in _lines(file) if SEMAPHORE in line}
 
 
 def cpu_s(command: Started) -> float:
@@ -82,6 +89,13 @@ def hears(command: Started) -> bool:
 def _lives_in(path: Path, session: int) -> bool:
     stat = _stat(path)
     return stat[3] == str(session) and stat[0] not in "ZX"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # it has ended
+        return []
 
 
 def _stat(path: Path) -> list[str]:
