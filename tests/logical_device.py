@@ -7,6 +7,8 @@ on one; storages stay in the host's memory. Counted are
 * launches: dispatched operations with a result of their own on the device, views not among them;
 * round trips: the host waits for a value (``item``, ``float``, ``if tensor``, ``cpu``, ``numpy``,
   a result whose shape depends on values, a factorisation that is checked);
+* uploads: copies from the host's ordinary memory, for which it waits until the device has done all
+  before; from pinned memory a copy that is said not to block takes its turn like a launch;
 * mixes: operations of a tensor there with one of the host, which a real device refuses.
   Numbers without a dimension are allowed there, and so here; ``copy_`` from the host is a launch.
 
@@ -43,6 +45,8 @@ _WAITS = {
     "aten.equal",
     "aten._linalg_eigh",  # torch looks whether it converged
 }
+_GIVES = {torch.tensor, torch.as_tensor, Tensor.to, Tensor.cuda, Tensor.new_tensor}
+"""They copy what the host has to the device that is named."""
 _VIEWS = {"aten.detach", "aten.alias", "aten.lift_fresh"}
 
 
@@ -52,11 +56,12 @@ class Counts:
 
     Attributes:
         launches: of each operation.
-        round_trips, mixes: the operation, and the line that asked for it.
+        round_trips, uploads, mixes: the operation, and the line that asked for it.
     """
 
     launches: Counter[str] = field(default_factory=Counter[str])
     round_trips: Counter[str] = field(default_factory=Counter[str])
+    uploads: Counter[str] = field(default_factory=Counter[str])
     mixes: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -74,6 +79,7 @@ class LogicalDevice:
     def __init__(self) -> None:
         self.counts = Counts()
         self._here: dict[int, StorageWeakRef] = {}
+        self._pinned: dict[int, StorageWeakRef] = {}
         self._modes = [_Functions(self), _Operations(self)]
 
     def __enter__(self) -> LogicalDevice:
@@ -87,18 +93,25 @@ class LogicalDevice:
 
     def holds(self, tensor: Tensor) -> Tensor:
         """The tensor, from now on living on the device."""
-        storage = tensor.untyped_storage()
-        self._here[storage._cdata] = StorageWeakRef(storage)
-        return tensor
+        return _noted(tensor, self._here)
 
     def has(self, tensor: Tensor) -> bool:
         """Whether the tensor lives on the device."""
-        kept = self._here.get(tensor.untyped_storage()._cdata)
-        return kept is not None and not kept.expired()
+        return _is_noted(tensor, self._here)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """A copy of the host's tensor in pinned memory."""
+        return _noted(tensor.clone(), self._pinned)
 
     def waited(self, operation: str) -> None:
         """The host waited for a value."""
         self.counts.round_trips[f"{operation} at {_asked()}"] += 1
+
+    def given(self, operation: str, source: Any, blocking: bool) -> None:
+        """The device was given what the host has."""
+        fast = isinstance(source, Tensor) and _is_noted(source, self._pinned) and not blocking
+        if not fast:
+            self.counts.uploads[f"{operation} at {_asked()}"] += 1
 
     def mixed(self, operation: str) -> None:
         """An operation took tensors of both."""
@@ -120,6 +133,8 @@ class _Functions(TorchFunctionMode):
         if first is not None and func in (_GETTER, _IS_CUDA):
             real = func(*args)
             return real if not self.device.has(first) else DEVICE if func == _GETTER else True
+        if first is not None and func is Tensor.pin_memory:
+            return self.device.pinned(first)
         if first is not None and func in _TO_HOST and self.device.has(first):
             self.device.waited(f"Tensor.{func.__name__}")
             return func(_apart(first), *args[1:], **kwargs)
@@ -149,6 +164,9 @@ class _Functions(TorchFunctionMode):
         was = first is not None and self.device.has(first)
         if func is Tensor.to and was and not there:
             self.device.waited("Tensor.to the host")
+        if func in _GIVES and there and not was:
+            self.device.given(func.__name__, first, not kwargs.get("non_blocking", False))
+            self.device.counts.launches["upload"] += 1
         if there == self.device.has(found):
             return found
         return (
@@ -177,12 +195,27 @@ class _Operations(TorchDispatchMode):
             self.device.waited(name)
         elif not func.is_view and name not in _VIEWS:
             self.device.counts.launches[name] += 1
+        if name == "aten.copy_" and not self.device.has(taken[1]):
+            self.device.given(name, taken[1], not (args[2:] and args[2]))
         apart = any(each.dim() and not self.device.has(each) for each in taken)
         if apart and not (name == "aten.copy_" and self.device.has(taken[0])):
             self.device.mixed(name)
         for each in _tensors(found):
             self.device.holds(each)
         return found
+
+
+def _noted(tensor: Tensor, among: dict[int, StorageWeakRef]) -> Tensor:
+    """The tensor, whose storage is known among these from now on."""
+    storage = tensor.untyped_storage()
+    among[storage._cdata] = StorageWeakRef(storage)
+    return tensor
+
+
+def _is_noted(tensor: Tensor, among: dict[int, StorageWeakRef]) -> bool:
+    """Whether the tensor's storage is among these."""
+    kept = among.get(tensor.untyped_storage()._cdata)
+    return kept is not None and not kept.expired()
 
 
 def _by_mask(name: str, taken: Sequence[Tensor]) -> bool:

@@ -24,6 +24,7 @@ from torch import Tensor
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Affine
 from harness.seeds import stream
+from harness.uploads import uploaded
 
 Kind = Literal["gaussian", "bernoulli"]
 CLIP = 1e-4
@@ -275,4 +276,4 @@ def _uniform(
 ) -> Tensor:
     streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
     drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
-    return torch.as_tensor(drawn).to(like)
+    return uploaded(torch.as_tensor(drawn), like.device).to(like.dtype)

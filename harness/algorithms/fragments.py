@@ -22,6 +22,7 @@ from harness.algorithms.differences import PENDING
 from harness.algorithms.local_descent import Descent, local_steps
 from harness.algorithms.outer_step import MOMENTUM, OuterNesterov
 from harness.network import Minibatch, Network
+from harness.uploads import uploaded
 
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
 """A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and
@@ -110,7 +111,7 @@ class Fragmented(Algorithm):
         """Add up what ``contributions [W, P]`` have of each fragment; a step where it is enough."""
         del staleness, rate, workers
         given = weights or [1.0] * len(contributions)
-        weighed = torch.tensor(given, dtype=contributions.dtype, device=contributions.device)
+        weighed = uploaded(torch.tensor(given, dtype=contributions.dtype), contributions.device)
         for own in self._slices(contributions.shape[1]):
             part, momenta = contributions[:, own], server.momenta
             there = part.ne(0.0).any(1)

@@ -16,6 +16,7 @@ from harness.algorithms.contract import Server
 from harness.algorithms.gradients import Gradients
 from harness.seeds import stream
 from harness.spec import setting
+from harness.uploads import uploaded
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,6 @@ class PartialFolds(Gradients):
         drawn = stream(self.seed, "partial folds", server.version)
         for contribution in contributions:
             enters = torch.as_tensor(drawn.random(len(contribution)) < self.share)
-            part = contribution * enters.to(contribution.device)
+            part = contribution * uploaded(enters, contribution.device)
             server.model.sub_(part, alpha=rate / self.share)
         server.version += 1

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Server
+from harness.uploads import uploaded
 
 
 class Turn(NamedTuple):
@@ -86,7 +87,7 @@ def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
     """The rows ``slots`` of a stack ``[S, P]``: a view where they lie together, else a copy."""
     if together(slots):
         return stack[slots[0] : slots[-1] + 1]
-    return stack[torch.tensor(slots, device=stack.device)]
+    return stack[uploaded(torch.tensor(slots), stack.device)]
 
 
 def together(slots: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from statistics import median
 from typing import Any
@@ -35,6 +36,7 @@ from harness.bench.steps import (
 )
 from harness.execution.data.made import room_on
 from harness.execution.replay.blocks import BLOCK
+from harness.execution.replay.graphs import recorded
 from harness.execution.training.simulated import IN_BLOCKS
 
 PASS_FRAMES = 180_000_000
@@ -207,7 +209,9 @@ def graphs(scale: Scale, device: str) -> Figures:
         net, stack = Dnn(Layout(layers)), initial(Layout(layers)).to(device).repeat(WORKERS, 1)
         x = torch.randn(WORKERS, minibatch, layers[0], device=device)
         targets = torch.randint(layers[-1], (WORKERS, minibatch), device=device)
-        plain, graph = captured(lambda a=(net, stack, x, targets): _gradient(*a))
+        plain = partial(_gradient, net, stack, x, targets)
+        graph = recorded(plain, stack.device)
+        graph()  # executed, because libraries allocate then; the second call records
         plain_s, graph_s = in_turns([plain, graph], device, ROUNDS)
         found[name] = {"plain_s": median(plain_s), "times_plain": over(plain_s, graph_s)}
     return found
@@ -215,18 +219,6 @@ def graphs(scale: Scale, device: str) -> Figures:
 
 def _gradient(net: Dnn, stack: torch.Tensor, x: torch.Tensor, targets: torch.Tensor) -> None:
     net.gradient(stack, x, targets, torch.empty_like(stack))
-
-
-def captured(work: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The work, and the same as a CUDA graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work()  # libraries allocate at their first call, which cannot be captured
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return work, graph.replay
 
 
 def blocks(scale: Scale, device: str) -> Figures:

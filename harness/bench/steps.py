@@ -89,7 +89,7 @@ class SimulatedSteps:
     """
 
     def __init__(self, setting: Setting, speech: Frames, in_blocks: bool = False) -> None:
-        self._frames, self._device = speech, setting.device
+        self._frames = speech
         self._order = Order(0, 0, *utterances(setting), setting.minibatch)
         workload = Workload.of_network(setting.layers, setting.minibatch)
         cluster = load_cluster(CLUSTER)
@@ -106,7 +106,7 @@ class SimulatedSteps:
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
         """Spliced frames from all of the speech, in the order of a run; pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
-        return self._frames.gather(torch.as_tensor(self._order.rows_of(steps), device=self._device))
+        return self._frames.gather(torch.as_tensor(self._order.rows_of(steps)))
 
     def run(self, folds: int) -> None:
         """The next folds, one minibatch each."""

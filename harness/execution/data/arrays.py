@@ -17,6 +17,7 @@ from harness.modules.digests import digest_of_tensor
 from harness.modules.network import Drawing
 from harness.network import Minibatch
 from harness.seeds import stream, stream_key
+from harness.uploads import uploaded
 
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
 
@@ -68,7 +69,7 @@ class Arrays:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
-        index, shape = rows.flatten().to(self.x.device), (len(rows), 1, rows.shape[1])
+        index, shape = uploaded(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
         x, y = (part.index_select(0, index) for part in (self.x, self.y))
         return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.network import Minibatch
 from harness.seeds import stream
+from harness.uploads import uploaded
 
 Shuffling = Literal["none", "on the fly", "full", "in blocks"]
 
@@ -79,7 +80,7 @@ class Frames:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
-        rows = rows.to(self.device)
+        rows = uploaded(rows, self.device)
         spliced = self._spliced.index_select(0, self.before[rows].flatten())
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 

@@ -20,6 +20,7 @@ from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.errors import UserError
 from harness.execution.data.frames import Frames, Shuffling, longer_rows, spliced_from
 from harness.network import Minibatch
+from harness.uploads import uploaded
 
 BLOCK = 500
 """Utterances made together, and whose frames are shuffled together."""
@@ -147,11 +148,11 @@ class MadeFrames:
         longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
         at, row, begin = slot * self._longest, slot * self._most, self._blocks.start[block]
         rows = int(frames.sum())
-        ring.features[at : at + len(longer)] = made[torch.as_tensor(longer).to(self.device)]
+        ring.features[at : at + len(longer)] = made[uploaded(torch.as_tensor(longer), self.device)]
         before = torch.as_tensor(at + spliced_from(frames, self._context))
-        ring.before[row : row + rows] = before.to(self.device)
+        ring.before[row : row + rows] = uploaded(before, self.device)
         wanted = self._targets[begin - self._first :][:rows].astype(np.int64)
-        ring.targets[row : row + rows] = torch.as_tensor(wanted).to(self.device)
+        ring.targets[row : row + rows] = uploaded(torch.as_tensor(wanted), self.device)
         self.made += 1
 
     @cached_property

@@ -30,6 +30,7 @@ from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.network import Minibatch, Network
 from harness.simulator import Timeline
+from harness.uploads import ready
 
 BLOCK = 16
 """Folds of a block, or as many as the ring has rows if those are more."""
@@ -199,7 +200,7 @@ class BlockReplay:
             self._inputs = Inputs(*(t.to(device) for t in new))
             self._recorded.clear()
         for place, value in zip(self._inputs, values, strict=True):
-            place[: len(value)].copy_(value)
+            place[: len(value)].copy_(ready(value, place.device), non_blocking=True)
 
     def _folds(self, place: int, count: int, together: int, rate: float) -> None:
         """The operations of folds that begin at a place of the block."""

@@ -178,8 +178,9 @@ def test_a_block_of_sixteen_folds_is_one_launch_and_the_copies_of_its_inputs(nam
     for counts in (found.inside, found.outside):
         assert not counts.round_trips
         assert not counts.mixes
+        assert not counts.uploads
     assert found.outside.launches["graph"] == 1
-    assert found.outside.launches.total() == 8
+    assert found.outside.launches.total() == 9
     assert found.inside.launches.total() > 100
 
 

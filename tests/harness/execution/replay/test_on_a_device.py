@@ -36,6 +36,7 @@ def waits_of_updates(counts: Counts) -> int:
 def test_the_host_waits_for_no_value_and_mixes_nothing(name):
     counts, _ = replayed(ALGORITHMS[name], folds=6)
     assert not counts.mixes
+    assert not counts.uploads
     assert counts.round_trips.total() == waits_of_updates(counts)
     assert bool(waits_of_updates(counts)) is name.startswith("natural")
 
@@ -127,6 +128,21 @@ def test_a_planted_round_trip_is_counted(fault):
     counts, _ = replayed(Planted(fault), folds=3)
     assert counts.round_trips.total() == 3
     assert not counts.mixes
+
+
+def gives_from_ordinary_memory(server, contributions):
+    server.model.add_(torch.zeros(server.model.shape).to(server.model.device))
+
+
+def writes_from_the_host(server, contributions):
+    server.model[:1].copy_(torch.zeros(1))
+
+
+@pytest.mark.parametrize("fault", [gives_from_ordinary_memory, writes_from_the_host])
+def test_a_planted_upload_is_counted(fault):
+    counts, _ = replayed(Planted(fault), folds=3)
+    assert counts.uploads.total() == 3
+    assert not counts.round_trips
 
 
 @pytest.mark.parametrize("fault", [indexes_from_the_host, forgets_the_device])
