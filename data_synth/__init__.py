@@ -54,9 +54,9 @@ def check_known(name: str, scale: str) -> None:
     """
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
-    known = [*CORPORA, *discovered("corpora"), "the folder of a saved corpus"]
-    if name not in known[:-1] and not _is_folder(name):
-        raise unknown("--corpus", name, known)
+    known = [*CORPORA, *discovered("corpora")]
+    if name not in known and not _is_folder(name):
+        raise UserError(f"{unknown('corpus', name, known)}; or the folder of a saved corpus")
 
 
 def load_corpus(

@@ -128,7 +128,7 @@ def test_a_failure_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "scale", "message"),
     [
-        ("parametrik", "smoke", r"--corpus: unknown 'parametrik' \(did you mean 'parametric'\?\)"),
+        ("parametrik", "smoke", r"corpus: unknown 'parametrik' \(did you mean 'parametric'\?\)"),
         ("parametric", "smok", r"--scale: unknown 'smok' \(did you mean 'smoke'\?\)"),
     ],
 )
