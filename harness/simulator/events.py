@@ -156,6 +156,9 @@ def scratch(entries: Any, who: int) -> None:
 def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
     """Change a leaf and the nodes above it."""
     place = (len(entries) >> 1) + who
+    if entries[place].time_s == np.inf:
+        rise(entries, place, time_s, key)
+        return
     entries[place].time_s = time_s
     entries[place].key = key
     while place > 1:
@@ -167,6 +170,18 @@ def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
         place >>= 1
         entries[place].time_s = time_s
         entries[place].key = key
+
+
+@part
+def rise(entries: Any, place: int, time_s: float, key: int) -> None:
+    """Enter a leaf that had no event: it takes the place of whatever it comes before."""
+    while place > 0:
+        later = entries[place]
+        if later.time_s < time_s or (later.time_s == time_s and later.key <= key):
+            break
+        entries[place].time_s = time_s
+        entries[place].key = key
+        place >>= 1
 
 
 WAITING = np.dtype([("time_s", np.float64), ("who", np.int64)])

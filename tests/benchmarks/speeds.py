@@ -25,12 +25,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import numba
 import numpy as np
 
 from harness.simulator import Simulation, load_cluster
-from harness.simulator.costs import computation_s, costs_of, folding_s
+from harness.simulator.costs import costs_of, folding_s, jitter_of, jittered_s
 from harness.simulator.events import SIZE, first_s, new_heap, pop, push
+from harness.simulator.jit import loop, part
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "reproductions" / "clusters"
@@ -44,7 +44,13 @@ FOLDS, SIMPY_FOLDS, ROUNDS = 200_000, 5000, 3
 FOLDED, COMPUTED = range(2)
 
 
-@numba.njit
+@part
+def computation_s(costs, who, step):
+    """As in the simulator, but written out in the loop: a call would copy all costs."""
+    return jittered_s(costs, who, step, jitter_of(costs, who, step))
+
+
+@loop
 def own_links(costs, heap, version, read_s, step, record, folds):
     """A worker's arrival at the server is its only event; arrays as in `heap_loop`."""
     free_s = 0.0
@@ -63,11 +69,10 @@ def own_links(costs, heap, version, read_s, step, record, folds):
         push(heap, computed_s + costs.copy_s + costs.latency_s, 0, who)
 
 
-@numba.njit
-def fair_link(costs, heap, down, up, version, read_s, step, record, folds):
+@loop
+def fair_link(costs, heap, down, up, clocks, changed_s, version, read_s, step, record, folds):
     """Ends of computing and folds are events, and copies by what they have had of the link."""
     fold, free_s, now_s = 0, 0.0, 0.0
-    clocks, changed_s = np.zeros(2), np.zeros(2)
     for who in range(len(step)):
         push(down, costs.copy_s, 0, who)
     while True:
@@ -112,7 +117,7 @@ def heap_loop(cluster, costs, workers, folds):
         state = (np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers, np.int64))
         start = time.process_time()
         if cluster.link.sharing == "fair":
-            fair_link(costs, *heaps, *state, record, folds)
+            fair_link(costs, *heaps, np.zeros(2), np.zeros(2), *state, record, folds)
         else:
             own_links(costs, heaps[0], *state, record, folds)
         return time.process_time() - start, record
@@ -137,7 +142,7 @@ def simulated(cluster, workers, folds):
     return sequence, min(took) / folds * 1e6
 
 
-@numba.njit
+@loop
 def draw(costs, drawn):
     for who in range(drawn.shape[0]):
         for step in range(drawn.shape[1]):

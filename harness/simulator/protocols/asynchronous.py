@@ -91,7 +91,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             leave_network(state, state.roads, costs, rules)
         elif link_s <= min(fold_s, event_s):
             if levels > 0 and way == link.DOWN:
-                fetch_way(state, soon(state.channels.fetches, AHEAD), FAR_LEVELS)
+                fetch_way(state, rules, soon(state.channels.fetches, AHEAD), FAR_LEVELS)
             elif levels > 0:
                 fetch_read(state, costs, rules, state.channels.pushes)
             leave_link(state, costs, rules, way)
@@ -103,7 +103,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             key = state.events[1].key
             happen(state, costs, rules, limits, record, key)
             if levels > 0:
-                fetch_next(state, key & LEAF, levels)
+                fetch_next(state, rules, key & LEAF, levels)
     return DONE
 
 
@@ -114,26 +114,32 @@ def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
     And what its worker's next read needs, which follows from its fold.
     """
     place = soon(queue, AHEAD)
-    fetch_way(state, place, 0)
-    prefetch(costs.compute_s, place // rules.depth)
+    fetch_way(state, rules, place, 0)
+    prefetch(costs.compute_s, worker_of(rules, place))
 
 
 @part
-def fetch_next(state: State, leaf: int, levels: int) -> None:
+def fetch_next(state: State, rules: Rules, leaf: int, levels: int) -> None:
     """The same of the event that has come up to the horizon of the tournament."""
     first = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
-    fetch_way(state, first, FAR_LEVELS)
+    fetch_way(state, rules, first, FAR_LEVELS)
 
 
 @part
-def fetch_way(state: State, place: int, levels: int) -> None:
+def fetch_way(state: State, rules: Rules, place: int, levels: int) -> None:
     """Begin to fetch a slot, its worker, and the way of its next event up the tournament."""
     prefetch(state.slots, place)
-    prefetch(state.workers, place // (len(state.slots) // len(state.workers)))
+    prefetch(state.workers, worker_of(rules, place))
     node = (len(state.events) >> 1) + place
     for _ in range(levels):
         prefetch(state.events, node)
         node >>= 1
+
+
+@part
+def worker_of(rules: Rules, place: int) -> int:
+    """Whose slot it is; a division takes as long as much of an event."""
+    return place if rules.depth == 1 else place // rules.depth
 
 
 @kernel

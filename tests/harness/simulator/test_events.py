@@ -76,7 +76,7 @@ def test_a_fold_compares_no_more_events_than_the_logarithm_of_the_number_of_work
 
 
 def comparisons(workers: int, who: int) -> int:
-    """How many times are compared with another as one worker's event enters."""
+    """How many times are compared with another as one worker's event changes."""
     counted = []
 
     class Seconds(float):
@@ -91,7 +91,8 @@ def comparisons(workers: int, who: int) -> int:
         def __missing__(self, place):
             return self.setdefault(place, SimpleNamespace(time_s=Seconds("inf"), key=1 << 62))
 
-    set_leaf.py_func(Entries(), who, Seconds(1.0), who)
+    entries = Entries({workers + who: SimpleNamespace(time_s=Seconds(0.5), key=who)})
+    set_leaf.py_func(entries, who, Seconds(1.0), who)
     return len(counted)
 
 
