@@ -29,7 +29,7 @@ from tests.processes import Started
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 RUN = "model-averaging.toml"
 SMOKE = ("--scale", "smoke", "--seeds", "1", "--jobs", "2")
-WITHIN = 0.5
+WITHIN = 0.4
 """Each start is disturbed within this share of the processor time of a whole one."""
 
 
