@@ -110,7 +110,8 @@ def _become(
     listening: socket.socket | None,
     leads: bool,
 ) -> None:
-    """In the fork: do what ``python WORDS`` does."""
+    """In the fork: do what ``python WORDS`` does, for as long as who wants it lives."""
+    forked.killed_with_starter()
     if leads:
         os.setsid()
     os.chdir(folder)
