@@ -6,13 +6,14 @@ import takes seconds.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.execution.runs.device import known_device
-from harness.store import folder_of_run
+from harness.store import Bucket, Gathered, Store, folder_of_run
 
-__all__ = ["device", "run_folder", "seed"]
+__all__ = ["add_gather", "device", "run_folder", "seed", "stored"]
 
 
 def seed(text: str) -> int:
@@ -42,3 +43,14 @@ def run_folder(text: str) -> Path:
         UserError: it holds none.
     """
     return folder_of_run(Path(text))
+
+
+def add_gather(parser: ArgumentParser) -> None:
+    """Declare ``--gather``, of whatever executes a grid of runs."""
+    told = "s3://BUCKET/PREFIX, … that machines on this grid share: claims and finished runs"
+    parser.add_argument("--gather", type=Bucket, metavar="URL", help=told)
+
+
+def stored(path: Path, gather: Bucket | None) -> Store:
+    """The store of a folder, gathered elsewhere if that is asked for."""
+    return Store(path) if gather is None else Gathered(path, gather)

@@ -72,6 +72,7 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
+    given.add_gather(p)
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
 
@@ -150,6 +151,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         out=asked.out or Path("reports/out") / asked.paper / scale,
         submit=None if asked.submit is None else Submission(asked.submit, asked.runs_per_job),
         share=asked.shard,
+        gather=asked.gather,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reports
+from harness import given
 from harness.execution.jobs.named import execute_named
 from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
@@ -26,7 +27,7 @@ from harness.judge.makers import (
 )
 from harness.judge.parts import corrected
 from harness.judge.results import Results
-from harness.store import Store
+from harness.store import Bucket, Store
 from reproductions.paper import Paper, Subject
 
 
@@ -42,6 +43,7 @@ class Request:
         out: where everything goes.
         submit: who carries the runs; None for processes here.
         share: which of how many commands this is, from 1, that fill one store; None for the only.
+        gather: where finished runs are shared with other machines; None for nowhere.
     """
 
     seeds: tuple[int, ...]
@@ -51,6 +53,12 @@ class Request:
     out: Path
     submit: Submission | None = None
     share: tuple[int, int] | None = None
+    gather: Bucket | None = None
+
+    @property
+    def store(self) -> Store:
+        """Where the runs are."""
+        return given.stored(self.out / "runs", self.gather)
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
@@ -63,7 +71,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     started, clock = datetime.now(UTC), time.monotonic()
     exhibits, claims = paper.chosen(request.only, subject.scale)
     makers = (*exhibits, *claims)
-    store = Store(request.out / "runs")
+    store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _executed(paper, subject, request, makers)
     facts = {
@@ -126,7 +134,7 @@ def _executed(
         return setting if shared else f"{setting} seed {seed}"  # development's are shared
 
     runs = execute_named(
-        configs, called, request.out / "runs", request.jobs, request.budget_s, request.submit
+        configs, called, request.store, request.jobs, request.budget_s, request.submit
     )
     return {
         setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness import given
 from harness.bundled import listed, run_file
 from harness.commands import varied
 
@@ -24,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
+    given.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = [method_of(word) for word in named] or [own]
     grid = varied.grid_of(arguments, base, methods, varied.numbers(arguments.workers))
-    store = writable_folder(arguments.out, "--out") / "runs"
+    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
     cells = varied.cells_of(grid, store, arguments.jobs)
     table = tabulated(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}

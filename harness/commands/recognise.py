@@ -81,6 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
     )
+    given.add_gather(parser)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
@@ -118,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             config = config_of(system, place, corpora[-1], seed, arguments.device)
             configs[number, seed] = config
     names = {key: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
-    done = execute_named(configs, names.__getitem__, arguments.out, arguments.jobs)
+    store = given.stored(arguments.out, arguments.gather)
+    done = execute_named(configs, names.__getitem__, store, arguments.jobs)
     broken = {names[key]: run for key, run in done.items() if run.status != "done"}
     for name, run in broken.items():
         print(run.ending(name), file=sys.stderr)

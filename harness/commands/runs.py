@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.commands import gathering
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.identity import SHORT
 from harness.store import Run, Store, schema, verified
@@ -36,10 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
+    form.add_argument("--push", metavar="URL", help="send what is finished to an object store")
+    form.add_argument("--pull", metavar="URL", help="fetch what an object store has and we lack")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the runs of every store in or below a folder.
+
+    Or send them to an object store, or fetch them from one (`gathering`).
 
     A table on a terminal; elsewhere one tab-separated line a run: hash, status, summary,
     what sets it apart, store.
@@ -50,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the folder does not exist or holds no store.
     """
+    if arguments.pull:
+        return gathering.pull(_store_for(arguments.folder), arguments.pull, _say)
+    if arguments.push:
+        return gathering.push(find_stores(arguments.folder), arguments.push, _say)
     check = verified if arguments.verify else _believed
     stores = {
         store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)
@@ -66,6 +75,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
     return EXIT_RUN_FAILED if damaged else EXIT_DONE
+
+
+def _store_for(folder: Path) -> Path:
+    """The one store in or below a folder, or the one that it will have.
+
+    Raises:
+        UserError: it has several.
+    """
+    try:
+        stores = find_stores(folder)
+    except UserError:
+        return folder / "runs"
+    if len(stores) > 1:
+        told = f"{len(stores)} stores in {str(folder)!r}; allowed: one of them, or another folder"
+        raise UserError(f"runs --pull: {told}")
+    return stores[0].path
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _believed(run: Run) -> Run:

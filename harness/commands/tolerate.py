@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import given
 from harness.bundled import listed, run_file
 from harness.commands import varied
 
@@ -44,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
+    given.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     base, method = varied.base_of(arguments)
     method = method_of(arguments.algorithm) if arguments.algorithm else method
     knob.check(method.algorithm)
-    store = writable_folder(arguments.out, "--out") / "runs"
+    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
 
     def cell(value: float) -> Cell:
         machine, workers = knob.at(base.cluster, base.workers, value)

@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
+    given.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.store.atomic import writable_folder
 
     configs = _configs(arguments)
-    writable_folder(arguments.out, "--out")
-    found = execute_named(configs, str, arguments.out, jobs=max(1, arguments.jobs))
+    store = given.stored(writable_folder(arguments.out, "--out"), arguments.gather)
+    found = execute_named(configs, str, store, jobs=max(1, arguments.jobs))
     for name, each in found.items():
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")
@@ -74,8 +75,8 @@ def _on_processes(arguments: argparse.Namespace) -> int:
     """
     from harness import train
 
-    if arguments.workers or arguments.changes or arguments.seeds != 1:
-        told = "one run of the file as it is, without --workers, --seeds and --set"
+    if arguments.workers or arguments.changes or arguments.seeds != 1 or arguments.gather:
+        told = "one run of the file as it is, without --workers, --seeds, --set and --gather"
         raise UserError(f"--processes {arguments.processes}: allowed: {told}")
     words = [str(arguments.file), "--processes", str(arguments.processes)]
     words += ["--out", str(arguments.out)]

@@ -6,7 +6,6 @@ import argparse
 import re
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from harness.execution.runs.config import RunConfig
     from harness.execution.runs.methods import Method
     from harness.execution.runs.training import TrainingConfig
-    from harness.store import Cell, Run
+    from harness.store import Cell, Run, Store
 
 __all__ = [
     "add_changes",
@@ -158,7 +157,7 @@ def grid_of(
     return Grid(configured, methods, workers or [base.workers], seeds, base.schedule.rate, rates)
 
 
-def cells_of(grid: Grid, store: Path, jobs: int = 1) -> list[Cell]:
+def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
     """The finished runs of a grid as they are judged; what is stored is not trained again.
 
     Args:
@@ -168,12 +167,11 @@ def cells_of(grid: Grid, store: Path, jobs: int = 1) -> list[Cell]:
     """
     from harness.execution.jobs.named import execute_named
     from harness.identity import identity
-    from harness.store import Store
 
     def obtain(config: TrainingConfig[object], called: str) -> Run:
         name = identity(config.to_dict())
-        if Store(store).has(name):
-            return Store(store).load(name)
+        if store.has(name):
+            return store.load(name)
         return execute_named({called: config}, str, store, jobs=1)[called]
 
     if known := grid.known():  # they may run beside each other

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
-from harness.store.lease import Lease
+from harness.store.lease import Lease, Leases
+from harness.store.place import Place
 from harness.store.read import Run, read_config, read_run, verified
 from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
@@ -35,6 +39,12 @@ class Store:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
+    def resolved(self) -> Self:
+        """The same store for processes that may work in another folder."""
+        there = copy(self)
+        there.path = self.path.resolve()
+        return there
+
     def begin(self, config: Mapping[str, object]) -> RunWriter:
         """Take hold of a run, new or unfinished, waiting while another process holds it.
 
@@ -47,7 +57,7 @@ class Store:
         """
         folder = self.path / identity(config)
         atomic.writable_folder(folder, "store")
-        lease = Lease(folder)
+        lease = Leases([Lease(place) for place in self._places(folder)])
         lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
         try:
             return self._opened(folder, config, lease)
@@ -55,7 +65,14 @@ class Store:
             lease.release()
             raise
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lease: Lease) -> RunWriter:
+    def _places(self, folder: Path) -> list[Path | Place]:
+        """Where whoever makes a run holds a lease, in the order in which they are acquired."""
+        return [folder]
+
+    def _finished(self, folder: Path) -> None:
+        """A run has been finished, and is still held."""
+
+    def _opened(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
         self._configure(folder, config)
         if (folder / schema.RUN).exists():
             run = verified(read_run(folder))
@@ -66,7 +83,7 @@ class Store:
                 raise AlreadyFinished(run)
             (folder / schema.RUN).unlink()
         atomic.sweep(folder)
-        return RunWriter(folder, config, lease)
+        return RunWriter(folder, config, lease, partial(self._finished, folder))
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Say in the folder what it is for, unless it does."""
@@ -95,6 +112,15 @@ class Store:
         if not (folder / schema.RUN).exists():
             return False
         return verified(read_run(folder)).status not in ("failed", "damaged")
+
+    def missing(self, hashes: Iterable[str]) -> set[str]:
+        """Those of runs that need more work."""
+        return {name for name in hashes if not self.has(name)}
+
+    def elsewhere(self, hash_: str) -> bool:
+        """Whether somebody else makes this run now, as far as is known."""
+        folder = self.path / hash_
+        return folder.is_dir() and any(Lease(place).taken() for place in self._places(folder))
 
     def load(self, hash_: str) -> Run:
         """The run of this hash, finished or not; the short form is enough if it is unique.

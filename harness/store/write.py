@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.identity import SHORT, identity, plain
 from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
-from harness.store.lease import Lease
+from harness.store.lease import Leases
 from harness.store.schema import Outcome
 from harness.store.tensors import save_arrays
 
@@ -35,12 +35,19 @@ class RunWriter:
         checkpoint: ``dir/"checkpoint"``, made by the trainer when it needs it.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object], lease: Lease) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, object],
+        lease: Leases,
+        finished: Callable[[], None],
+    ) -> None:
         self.config: dict[str, object] = plain(config)
         self.hash = identity(config)
         self.dir = folder
         self.checkpoint = folder / schema.CHECKPOINT
         self._lease = lease
+        self._finished = finished
         self._rows: list[MetricRow] = []
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
@@ -147,6 +154,7 @@ class RunWriter:
         record = self._record(status, summary or {}, note)
         atomic.write_json(self.dir / schema.RUN, integrity.sealed(record))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self._finished()
         self.release()
 
     def release(self) -> None:

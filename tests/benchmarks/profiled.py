@@ -107,7 +107,7 @@ def main() -> None:
     config = paper.experiments(subject, asked.seed)[asked.setting]
     products, profile = Products(), cProfile.Profile(time.process_time)
     with tempfile.TemporaryDirectory() as folder:
-        profile.runcall(grid._execute_alone, config, Path(folder))
+        profile.runcall(grid._execute_alone, config, Store(Path(folder)))
     floor_s = products.flops / flops_per_s
     print(f"gradients: {products.flops / 1e9:.1f} GFLOP, floor {floor_s:.2f} s")
     stats = pstats.Stats(profile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import tarfile
 import wave
 from collections.abc import Callable, Sequence
@@ -33,15 +34,20 @@ from harness.execution.processes.messages import into, packed, receive
 from harness.execution.processes.sequence_recorder import load_decode_log
 from harness.execution.runs import file as run_file
 from harness.execution.training import checkpoint
+from harness.identity import identity
 from harness.judge.reading import read_results
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
-from harness.store import Store
+from harness.store import Bucket, Gathered, Store
+from harness.store.archive import packed as packed_run
 from harness.store.columns import columns_of, read_columns, write_columns
+from harness.store.lease import Lease
+from harness.store.objects import Objects
 from harness.store.read import read_run, verified
 from tests.data_synth.small import small_corpus
 
+GATHERED = identity({"kind": "none", "seed": 1})
 ROOT = Path(__file__).parents[2]
 WORDS = (
     b"\0", b"\n", b"\\data\\", b"\\end\\", b"ngram 1=1", b"../", b"/etc/passwd", b"|", b"touch x |",
@@ -108,6 +114,11 @@ algorithm = { is = "AsyncSgd" }
 schedule = { is = "Constant", rate = 0.01 }
 """
 PHONES = "u1 1 0.0 0.05 SIL\nu1 1 0.05 0.1 Y\n"
+
+
+def _room(name: str) -> Callable[[Path], None]:
+    """Make a folder for the input."""
+    return lambda folder: (folder / name).mkdir(parents=True)
 
 
 def made(write: Callable[[Path], object]) -> Callable[[Path], bytes]:
@@ -250,9 +261,38 @@ def _run_of(folder: Path, name: str) -> bytes:
     if not list((folder / "store").glob("*/run.json")):
         with store.begin({"kind": "none", "seed": 1}) as writer:
             writer.log("error", 0.5, fold=1, time_s=1.0, epoch=0.1)
-            writer.finish({"error": 0.5})
+            writer.finish(summary={"error": 0.5})
     (found,) = (folder / "store").glob(f"*/{name}")
     return found.read_bytes()
+
+
+def _gathered(folder: Path) -> bytes:
+    _run_of(folder, "run.json")
+    (run,) = Store(folder / "store").runs()
+    return packed_run(run)
+
+
+def _from_bucket(folder: Path) -> None:
+    shutil.rmtree(folder / "here", ignore_errors=True)
+    Gathered(folder / "here", Bucket(folder.as_uri())).pull(GATHERED)
+
+
+def _listing(folder: Path) -> bytes:
+    return "\n".join((f"runs/{GATHERED}.tar", "leases/a/1", "leases/a/12")).encode()
+
+
+def _listed(folder: Path) -> None:
+    names = (folder / "names").read_text(errors="replace").split("\n")
+    bucket: Any = Bucket(folder.as_uri())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Objects, "listed", lambda objects, prefix: names)
+        numbers = bucket.leases("a").numbers()
+        assert all(len(name) == 64 and name.isalnum() for name in bucket.hashes())
+        assert all(0 <= number < 10**18 for number in numbers)
+
+
+def _lease(folder: Path) -> None:
+    Lease(Bucket(folder.as_uri()).leases("a")).taken()
 
 
 def _read_run(folder: Path) -> None:
@@ -330,6 +370,9 @@ INPUTS: Sequence[Input] = (
     ),
     Input("run.json", lambda f: _run_of(f, "run.json"), _read_run, "store/*/run.json"),
     Input("config.json", lambda f: _run_of(f, "config.json"), _read_run, "store/*/config.json"),
+    Input("gathered run", _gathered, _from_bucket, f"runs/{GATHERED}.tar", _room("runs")),
+    Input("names in an object store", _listing, _listed, "names"),
+    Input("lease", text("host-1:7:8 3\n0123abcd"), _lease, "leases/a/1", _room("leases/a")),
     Input("corpus.json", lambda f: _corpus(f, "corpus.json"), _loaded, "corpus/corpus.json"),
     Input("features", lambda f: _corpus(f, "features.npy"), _loaded, "corpus/features.npy"),
     Input(

@@ -44,6 +44,13 @@ _channel: Any = None  # a queue of news, once a worker process has been given it
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A run that somebody else makes now."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Report:
     """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is.
 
@@ -60,7 +67,7 @@ class Report:
 
 def execute(
     configs: Sequence[Configuration],
-    store: Path,
+    store: Store | Path,
     jobs: int,
     show: Callable[[Report], None],
     budget_s: float | None = None,
@@ -71,7 +78,8 @@ def execute(
     Equal configurations run once. Each process uses one thread: results depend on the number
     of threads in their last bits, and two such processes beat one of two threads at the sizes
     that fit a CPU. With ``submit``, somebody else
-    carries them (see `submitted`). The longest run begins first.
+    carries them (see `submitted`). The longest run begins first. One that somebody else makes now,
+    who shares the store, is left to the end.
 
     Raises:
         UserError: a run met bad input.
@@ -80,13 +88,15 @@ def execute(
     """
     end_s = math.inf if budget_s is None else time.monotonic() + budget_s
     wanted = longest_first({identity(config.to_dict()): config for config in configs})
-    missing = {name: c for name, c in wanted.items() if not Store(store).has(name)}
+    there = store if isinstance(store, Store) else Store(store)
+    unfinished = there.missing(wanted)
+    missing = {name: config for name, config in wanted.items() if name in unfinished}
     kinds = {name: kind_of(config) for name, config in wanted.items()}
     left = Left(kinds, min(jobs, max(1, len(missing))))
-    board = _Board(tuple(wanted), set(missing), Store(store), left, show)
+    board = _Board(tuple(wanted), set(missing), there, left, show)
     if missing and submit:
-        work = partial(_execute_alone, store=store.resolve())
-        carried = carrier(submit.where, store.parent / "jobs", jobs)
+        work = partial(_execute_alone, store=there.resolved())
+        carried = carrier(submit.where, there.path.parent / "jobs", jobs)
         submitted.submit(
             missing,
             work,
@@ -94,7 +104,7 @@ def execute(
             board.finish,
             end_s,
             submit.runs_a_job,
-            partial(_reached, Store(store)),
+            partial(_reached, there),
         )
     elif missing:
         context = forked.context(__name__)
@@ -102,8 +112,12 @@ def execute(
         pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel,))
         try:
             with forked.interrupts_held():
-                futures = [pool.submit(_execute_one, c, store) for c in missing.values()]
-            _watch(futures, channel, board, end_s)
+                futures = [pool.submit(_execute_free, c, there) for c in missing.values()]
+
+            def again(name: str) -> Future[str]:
+                return pool.submit(_execute_one, missing[name], there)
+
+            _watch(futures, again, channel, board, end_s)
         except BrokenProcessPool:
             raise ProcessDied(KILLED) from None
         except BaseException:
@@ -113,7 +127,7 @@ def execute(
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    return {name: Store(store).load(name) for name in wanted}
+    return {name: there.load(name) for name in wanted}
 
 
 @dataclass
@@ -172,9 +186,21 @@ class _Board:
 
 
 def _watch(
-    futures: Sequence[Future[str]], channel: Queue[News], board: _Board, end_s: float
+    futures: Sequence[Future[Any]],
+    again: Callable[[str], Future[Any]],
+    channel: Queue[News],
+    board: _Board,
+    end_s: float,
 ) -> None:
-    """Pass progress on until every run is finished; the first error stops the grid."""
+    """Pass progress on until every run is finished; the first error stops the grid.
+
+    Args:
+        futures: each ends with the name of a run, finished or made by somebody else.
+        again: has the latter waited for, and made if it comes to that.
+        channel: of news.
+        board: where they go.
+        end_s: `time.monotonic` at which to stop.
+    """
     pending = set(futures)
     while pending:
         if time.monotonic() > end_s:
@@ -186,7 +212,11 @@ def _watch(
             except Empty:
                 break
         for future in done:
-            board.finish(future.result())
+            ended = future.result()
+            if isinstance(ended, Elsewhere):
+                pending.add(again(ended.name))
+            else:
+                board.finish(ended)
 
 
 def _enter(channel: Queue[News]) -> None:
@@ -214,16 +244,22 @@ def _reached(store: Store, name: str) -> float:
     return math.inf if store.has(name) else checkpoint.folds(store.path / name / CHECKPOINT)
 
 
-def _execute_alone(config: Configuration, store: Path) -> str:
+def _execute_free(config: Configuration, store: Store) -> str | Elsewhere:
+    """One run in a worker process, unless somebody makes it now."""
+    name = identity(config.to_dict())
+    return Elsewhere(name) if store.elsewhere(name) else _execute_one(config, store)
+
+
+def _execute_alone(config: Configuration, store: Store) -> str:
     """One run in a job that nobody listens to."""
     torch.set_num_threads(1)
     return _execute_one(config, store, lambda progress: None)
 
 
-def _execute_one(config: Configuration, store: Path, watch: Watch = _tell) -> str:
+def _execute_one(config: Configuration, store: Store, watch: Watch = _tell) -> str:
     """One run in a worker process; a fault of ours is recorded with the run, not raised."""
     try:
-        return executed(config, Store(store), watch).hash
+        return executed(config, store, watch).hash
     except UserError:
         raise
     except OSError as error:  # a full disk is no result
@@ -233,6 +269,6 @@ def _execute_one(config: Configuration, store: Path, watch: Watch = _tell) -> st
             raise told from error
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
-        with Store(store).begin(config.to_dict()) as writer:
+        with store.begin(config.to_dict()) as writer:
             writer.finish("failed", {}, note)
         return identity(config.to_dict())

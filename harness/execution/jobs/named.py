@@ -11,7 +11,7 @@ from harness.execution.jobs.grid import execute
 from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
 from harness.identity import identity
-from harness.store import Run
+from harness.store import Run, Store
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -19,7 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 def execute_named(
     configs: Mapping[Key, Configuration],
     called: Callable[[Key], str],
-    store: Path,
+    store: Store | Path,
     jobs: int,
     budget_s: float | None = None,
     submit: Submission | None = None,
@@ -29,7 +29,7 @@ def execute_named(
     Args:
         configs: by whatever tells them apart.
         called: what people call one.
-        store: where runs are kept.
+        store: where runs are kept, or its folder.
         jobs: processes.
         budget_s: stop starting and checkpoint after so long; None for no limit.
         submit: who carries the runs; None for processes here.

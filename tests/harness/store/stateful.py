@@ -33,7 +33,8 @@ from harness.execution.training import checkpoint
 from harness.identity import identity
 from harness.store import AlreadyFinished, RunWriter, Store
 from harness.store import store as rooms
-from harness.store.lease import NAME, PATIENCE_S, Host, Lease
+from harness.store.lease import PATIENCE_S, Host, Lease
+from harness.store.place import NAME
 from harness.store.read import read_run, verified
 
 CONFIG = {"seed": 0}

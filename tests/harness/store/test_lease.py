@@ -15,6 +15,7 @@ import pytest
 from harness.errors import UserError
 from harness.store import Store, lease, owner
 from harness.store.lease import PATIENCE_S, Host, Lease
+from harness.store.place import Folder
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who lives")
 
@@ -90,18 +91,18 @@ def test_who_waits_and_stood_still_itself_takes_nothing_from_who_lives(tmp_path)
     assert holder.held()
 
 
-def test_a_sign_of_life_does_not_undo_that_a_lease_is_given_back(tmp_path):
+def test_a_sign_of_life_does_not_undo_that_a_lease_is_given_back(tmp_path, monkeypatch):
     mine = Lease(tmp_path, Host(beats=False))
     mine.acquire()
-    under_way, path = Event(), mine._path
+    under_way, write = Event(), mine._place.write
 
-    def slow(number):
+    def slow(number, text):
         if current_thread() is not main_thread():
             under_way.set()
             time.sleep(0.1)  # time enough to be given back
-        return path(number)
+        write(number, text)
 
-    mine._path = slow
+    monkeypatch.setattr(Folder, "write", staticmethod(slow))
     (beats := Thread(target=mine.beat)).start()
     under_way.wait()
     mine.release()

@@ -114,7 +114,7 @@ def too_much_for_numpy():
 def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch, capsys, asks):
     monkeypatch.setattr(grid, "executed", lambda config, store, watch: asks())
     with pytest.raises(UserError, match="out of memory; allowed: what fits"):
-        grid._execute_one(Config(), tmp_path, lambda progress: None)
+        grid._execute_one(Config(), Store(tmp_path), lambda progress: None)
     assert not Store(tmp_path).has(identity(CONFIG))
     assert exit_code(asks) == 2
     assert (
@@ -139,5 +139,5 @@ def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(grid, "executed", refused)
     with pytest.raises(UserError, match="a/b: No space left on device; once that is mended"):
-        grid._execute_one(Config(), tmp_path, lambda progress: None)
+        grid._execute_one(Config(), Store(tmp_path), lambda progress: None)
     assert not Store(tmp_path).has(identity(CONFIG))

@@ -1,0 +1,87 @@
+"""A store here whose finished runs are gathered in an object store, where others claim theirs too.
+
+Several machines without a file system in common work on one grid so: each asks for all of it. A
+run is held here and there while it is made, and sent before it is given back; whoever comes second
+takes it as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.identity import SHORT
+from harness.store import archive, atomic
+from harness.store.bucket import Bucket
+from harness.store.lease import Lease, Leases
+from harness.store.place import Place
+from harness.store.read import read_run
+from harness.store.store import Store
+from harness.store.write import RunWriter
+
+
+class Gathered(Store):
+    """A store whose finished runs are elsewhere too.
+
+    Args:
+        path: the folder here.
+        bucket: where they are gathered.
+    """
+
+    def __init__(self, path: Path | str, bucket: Bucket) -> None:
+        super().__init__(path)
+        self.bucket = bucket
+
+    def missing(self, hashes: Iterable[str]) -> set[str]:
+        """Those that are neither here nor there; the others are in both places from now on.
+
+        Raises:
+            OSError: the object store cannot be reached, or does not let us in.
+        """
+        wanted, there = list(hashes), self.bucket.hashes()
+        for name in wanted:
+            if not self.has(name):
+                self.pull(name) if name in there else None
+            elif name not in there:
+                self._finished(self.path / name)
+        return super().missing(wanted)
+
+    def elsewhere(self, hash_: str) -> bool:
+        """Whether somebody else makes this run now, here or there."""
+        return super().elsewhere(hash_) or Lease(self.bucket.leases(hash_)).taken()
+
+    def pull(self, hash_: str) -> bool:
+        """Have a run here that is there; False if what is there is damaged, which is said."""
+        folder = atomic.writable_folder(self.path / hash_, "store")
+        (lease := Lease(folder)).acquire()
+        try:
+            return self.has(hash_) or self._laid(folder)
+        finally:
+            lease.release()
+
+    def _places(self, folder: Path) -> list[Path | Place]:
+        return [folder, self.bucket.leases(folder.name)]
+
+    def _opened(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
+        if not self.has(folder.name) and self.bucket.has(folder.name):
+            self._laid(folder)
+        return super()._opened(folder, config, lease)
+
+    def _laid(self, folder: Path) -> bool:
+        """Write the files of a run into its folder, which is held, its record last."""
+        try:
+            files = self.bucket.pull(folder.name)
+        except UserError as error:
+            print(f"{self.bucket.url}: {error}; it stays as it is", file=sys.stderr, flush=True)
+            return False
+        for name, data in files.items():
+            atomic.write_bytes(folder / name, data)
+        return True
+
+    def _finished(self, folder: Path) -> None:
+        run = read_run(folder)
+        if run.status in archive.KEPT and self.bucket.push(run) == "different":
+            told = f"run {run.hash[:SHORT]} is there with other results, and stays so"
+            print(f"{self.bucket.url}: {told}", file=sys.stderr, flush=True)

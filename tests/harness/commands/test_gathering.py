@@ -1,0 +1,93 @@
+"""`lagbench runs --push` and `--pull`, and what goes wrong with an object store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from harness.cli import main
+from harness.store import Store, objects
+
+
+def execute(writer):
+    writer.log("loss", 0.5, fold=1, time_s=0.0, epoch=0.0)
+    writer.finish(summary={"loss": 0.5})
+
+
+@pytest.fixture
+def address(tmp_path):
+    (tmp_path / "bucket").mkdir()
+    return (tmp_path / "bucket").as_uri()
+
+
+def test_stores_are_sent_and_fetched_and_nothing_twice(tmp_path, address, capsys):
+    for seed in (1, 2):
+        Store(tmp_path / "here" / "runs").obtain({"seed": seed}, execute)
+    Store(tmp_path / "here" / "runs").begin({"seed": 3}).release()
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    for words, told in (
+        (["runs", here, "--push", address], "2 pushed, 1 unfinished"),
+        (["runs", here, "--push", address], "2 there, 1 unfinished"),
+        (["runs", there, "--pull", address], "2 pulled"),
+        (["runs", there, "--pull", address], "2 here"),
+    ):
+        assert main(words) == 0
+        assert sorted(capsys.readouterr().err.split(": ")[1].strip().split(", ")) == sorted(
+            told.split(", ")
+        )
+    assert {run.status for run in Store(tmp_path / "there" / "runs").runs()} == {"done"}
+
+
+def test_what_is_damaged_or_different_is_told_and_left(tmp_path, address, capsys):
+    runs = [Store(tmp_path / "here").obtain({"seed": seed}, execute) for seed in (1, 2)]
+    assert main(["runs", str(tmp_path / "here"), "--push", address]) == 0
+    (runs[0].dir / "metrics.parquet").write_bytes(b"")
+    object_ = tmp_path / "bucket" / "runs" / f"{runs[1].hash}.tar"
+    object_.write_bytes(damaged := object_.read_bytes()[:-11_000])
+    capsys.readouterr()
+    assert main(["runs", str(tmp_path / "here"), "--push", address]) == 3
+    told = capsys.readouterr().err
+    assert f"run {runs[0].hash[:12]} is damaged; left as it is" in told
+    assert f"run {runs[1].hash[:12]} differs from the one in {address}; left as it is" in told
+    assert object_.read_bytes() == damaged
+    assert main(["runs", str(tmp_path / "there"), "--pull", address]) == 3
+    assert "1 damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("ftp://somewhere/runs", "is no address of an object store; allowed: s3://"),
+        ("bucket/runs", "is no address of an object store; allowed: s3://"),
+        ("file:///no/such/folder", "Unable to canonicalize filesystem root: /no/such/folder"),
+        ("s3://bucket/prefix", "http://127.0.0.1:1"),  # nobody answers
+        ("s3://", "s3://: "),
+    ],
+)
+def test_what_cannot_be_reached_is_one_line(address, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(objects, "TRIED_FOR", timedelta(milliseconds=50))
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "a",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    _is_refused(address, told, tmp_path, capsys)
+
+
+def test_who_has_no_credentials_is_told_so_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(objects, "TRIED_FOR", timedelta(milliseconds=50))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
+    _is_refused(
+        "s3://bucket/prefix", "no credentials; allowed: AWS_ACCESS_KEY_ID", tmp_path, capsys
+    )
+
+
+def _is_refused(address, told, folder, capsys):
+    assert main(["runs", str(folder), "--pull", address]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+    assert len(line) < 400

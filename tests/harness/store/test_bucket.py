@@ -1,0 +1,219 @@
+"""Finished runs in an object store: S3, and a folder in its place."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from harness.errors import UserError
+from harness.store import AlreadyFinished, Bucket, Gathered, Store, objects
+from harness.store.archive import packed, unpacked
+from harness.store.lease import PATIENCE_S, Host, Lease
+from harness.store.read import read_run
+from tests import processes, s3
+
+RESULTS = ("config.json", "run.json", "metrics.parquet", "model.bin", "provenance.json")
+
+
+@pytest.fixture(scope="module")
+def port():
+    with s3.serving() as port:
+        yield port
+
+
+@pytest.fixture(params=["s3", "file"])
+def bucket(request, port, tmp_path, monkeypatch):
+    monkeypatch.setattr(objects, "TRIED_FOR", timedelta(milliseconds=100))
+    if request.param == "s3":
+        s3.let_in(monkeypatch, port)
+        return Bucket(f"s3://{s3.BUCKET}/{tmp_path.name}")
+    (folder := tmp_path / "bucket").mkdir()
+    return Bucket(folder.as_uri())
+
+
+def execute(writer, loss=0.5):
+    writer.log("loss", loss, fold=1, time_s=0.0, epoch=0.0)
+    writer.attach("model.bin", bytes(50_000))
+    writer.finish(summary={"loss": loss})
+
+
+def never(writer):
+    pytest.fail("it is trained again")
+
+
+def files(run):
+    return {name: (run.dir / name).read_bytes() for name in RESULTS}
+
+
+def test_what_one_machine_finishes_another_has_to_the_byte(bucket, tmp_path):
+    here, there = (Gathered(tmp_path / name, bucket) for name in "ab")
+    made = here.obtain({"seed": 1}, execute)
+    assert files(there.obtain({"seed": 1}, never)) == files(made)
+    assert bucket.hashes() == {made.hash}
+
+
+def test_what_was_finished_before_is_gathered_with_the_first_question(bucket, tmp_path):
+    runs = [Store(tmp_path / "a").obtain({"seed": seed}, execute) for seed in (1, 2)]
+    asked = [run.hash for run in runs]
+    assert Gathered(tmp_path / "a", bucket).missing([*asked, "0" * 64]) == {"0" * 64}
+    assert Gathered(tmp_path / "b", bucket).missing(asked) == set()
+    assert [files(Store(tmp_path / "b").load(name)) for name in asked] == list(map(files, runs))
+
+
+def test_a_failed_run_is_nobody_elses(bucket, tmp_path):
+    for name in "ab":
+        begun = Gathered(tmp_path / name, bucket).begin({"seed": 1})
+        begun.finish("failed", note="a fault of ours")
+    assert bucket.hashes() == set()
+
+
+def test_other_results_are_told_and_replace_nothing(bucket, tmp_path, capsys):
+    first = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    other = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: execute(writer, 0.25))
+    assert (bucket.push(first), bucket.push(other)) == ("there", "different")
+    Gathered(tmp_path / "b", bucket).missing([])
+    assert capsys.readouterr().err == ""
+    Gathered(tmp_path / "b", bucket)._finished(other.dir)
+    assert capsys.readouterr().err.endswith("is there with other results, and stays so\n")
+    again = Gathered(tmp_path / "c", bucket).obtain({"seed": 1}, never)
+    assert again.summary == {"loss": 0.5}
+
+
+def test_a_run_that_was_damaged_here_is_fetched_and_one_damaged_there_is_made(
+    bucket, tmp_path, capsys
+):
+    run = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    whole = files(run)
+    (run.dir / "model.bin").write_bytes(b"")
+    assert files(Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, never)) == whole
+    bucket.objects.replace(f"runs/{run.hash}.tar", packed(run).replace(bytes(9), b"123456789", 1))
+    assert Gathered(tmp_path / "b", bucket).obtain({"seed": 1}, execute).status == "done"
+    told = capsys.readouterr().err
+    assert "damaged" in told
+    assert "other results" in told
+
+
+def test_a_damaged_run_is_not_sent(bucket, tmp_path):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    (run.dir / "model.bin").write_bytes(bytes(50_001))
+    with pytest.raises(UserError, match=r"damaged, not as written: model\.bin"):
+        bucket.push(run)
+    assert bucket.hashes() == set()
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
+def test_a_line_that_breaks_amid_a_push_leaves_nothing(bucket, port, share, tmp_path, monkeypatch):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    assert bucket.hashes() == set()  # over a whole line, and so from now on
+    with s3.line_to(port, int(share * len(packed(run))), lambda: None) as broken:
+        s3.let_in(monkeypatch, broken)
+        with pytest.raises(OSError, match=bucket.url):
+            Bucket(bucket.url).push(run)
+    assert bucket.hashes() == set()
+    assert bucket.push(run) == "pushed"
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_who_is_killed_amid_a_push_leaves_nothing_and_has_it_sent_next_time(
+    bucket, port, tmp_path, monkeypatch
+):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    assert bucket.hashes() == set()  # over a whole line, and so from now on
+    told = f"from harness.store import *; Gathered({str(tmp_path)!r}, Bucket({bucket.url!r}))"
+    pids = []
+    with s3.line_to(port, 30_000, lambda: os.kill(pids[0], signal.SIGKILL)) as broken:
+        s3.let_in(monkeypatch, broken)
+        pusher = processes.start(["-c", f"{told}.missing([{run.hash!r}])"])
+        pids.append(pusher.pid)
+        assert pusher.ended().returncode == -signal.SIGKILL
+    assert bucket.hashes() == set()
+    assert Gathered(tmp_path, bucket).missing([run.hash]) == set()
+    assert bucket.hashes() == {run.hash}
+
+
+def test_one_machine_at_a_time_makes_a_run(bucket, monkeypatch):
+    """Whatever it knows of processes elsewhere, which is nothing."""
+    holding, most = [], []
+
+    def hold(number):
+        place = bucket.leases("a")
+        monkeypatch.setattr(type(place), "poll_s", 0.01)
+        host = Host(lambda: f"host-{number}:1", lambda word: None, beats=False)
+        (mine := Lease(place, host)).acquire()
+        holding.append(number)
+        most.append(len(holding))
+        time.sleep(0.001)
+        holding.remove(number)
+        mine.release()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(hold, range(6)))
+    assert most == [1] * 6
+
+
+def test_a_machine_that_is_silent_is_taken_over_and_told_so(bucket, tmp_path):
+    now_s = [0.0]
+
+    def passes(seconds):
+        now_s[0] += PATIENCE_S / 4
+
+    def lease(name):
+        host = Host(lambda: name, lambda _: None, lambda: now_s[0], passes, beats=False)
+        return Lease(bucket.leases("a"), host)
+
+    silent, other = lease("one:1"), lease("other:1")
+    silent.acquire()
+    assert other.taken()
+    other.acquire()
+    assert now_s[0] > PATIENCE_S
+    silent.beat()
+    silent.release()
+    assert (silent.held(), other.held()) == (False, True)
+
+
+def test_a_lease_whose_making_was_answered_to_nobody_is_known_as_ones_own(bucket, monkeypatch):
+    place, create = bucket.leases("a"), objects.Objects.create
+    monkeypatch.setattr(objects.Objects, "create", lambda *told: create(*told) and False)
+    assert place.make(1, "me 0")
+    assert not bucket.leases("a").make(1, "me 0")
+
+
+def test_a_run_that_another_machine_makes_is_known_to_be_elsewhere(bucket, tmp_path):
+    here, there = (Gathered(tmp_path / name, bucket) for name in "ab")
+    with here.begin({"seed": 1}) as writer:
+        assert there.elsewhere(writer.hash)
+        execute(writer)
+    assert not there.elsewhere(writer.hash)
+    with pytest.raises(AlreadyFinished):
+        there.begin({"seed": 1})
+
+
+def test_members_that_are_no_files_of_a_run_are_not_unpacked(tmp_path):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    data = io.BytesIO(packed(run))
+    with tarfile.open(fileobj=data, mode="a") as tar:
+        for kind, name in ((tarfile.SYMTYPE, "link"), (tarfile.REGTYPE, "../outside")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc"
+            tar.addfile(member)
+    assert set(unpacked(data.getvalue(), run.hash)) == set(RESULTS)
+    with pytest.raises(UserError, match="not as it was packed"):
+        unpacked(packed(run), "0" * 64)
+
+
+def test_runs_without_digests_are_not_sent(tmp_path):
+    run = Store(tmp_path).obtain({"seed": 1}, execute)
+    run.digests.clear()
+    with pytest.raises(UserError, match="has no digests"):
+        packed(run)
+    unfinished = read_run(Store(tmp_path).begin({"seed": 2}).dir)
+    with pytest.raises(UserError, match="is unfinished"):
+        packed(unfinished)
