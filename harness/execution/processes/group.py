@@ -35,11 +35,13 @@ HEARD_WITHIN_S = 10.0
 """How long a process that ends waits for what it said to arrive."""
 SERVED_WITHIN = timedelta(minutes=5)
 """How long processes that were started earlier wait for the others."""
+LATE = 64
+"""So many of those who come late wait to be let in; more are hung up on."""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LISTENING = "LAGBENCH_STORE_FD"
 """The file descriptor of a socket that was bound for the store before the server started."""
 _kept: list[TCPStore | Socket] = []
-"""What has to last as long as the process: the store, and every connection."""
+"""What has to last as long as the process: the store, and every connection that has not ended."""
 
 
 def join() -> tuple[int, int]:
@@ -76,10 +78,13 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
     late, came_late = world().late, world().came_late()
 
     def enter(who: Introduced, connection: Socket) -> None:
-        _kept.append(connection)
+        _keep(connection)
         line = Line(connection)
         if who.late:
             with came_late:
+                if len(late) == LATE:
+                    connection.close()
+                    return
                 late.append((who.rank, line))
                 came_late.notify_all()
             return
@@ -105,6 +110,14 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
                 raise RuntimeError(f"rank {away[0]} of {ranks} has not come")
 
 
+def _keep(connection: Socket) -> None:
+    """Have a connection last; those that have ended meanwhile give their sockets back."""
+    for each in [each for each in _kept if isinstance(each, Socket) and each.ended]:
+        with suppress(ValueError):  # another thread was quicker
+            _kept.remove(each)
+    _kept.append(connection)
+
+
 def reach(store: TCPStore, who: Introduced) -> Line:
     """A line to another process.
 
@@ -122,7 +135,7 @@ def reach(store: TCPStore, who: Introduced) -> Line:
     if not port.isdecimal():
         raise RuntimeError(f"rank {who.wants} is nowhere: {found!r}")
     connection = connect((host, int(port)), who)
-    _kept.append(connection)
+    _keep(connection)
     return Line(connection)
 
 

@@ -23,8 +23,8 @@ HEADER_BYTES = 256
 CLOSED = "is gone: its connection closed"
 SILENT = f"is silent: not a beat for {SILENT_AFTER_S:.0f} s"
 MARK = Struct("<8sQ")
-"""Before every message and beat, and after a body: what follows, and the number of the message; of
-a beat, that of the last one."""
+"""Before every message and beat, after a header and after a body: what follows, and the number of
+the message; of a beat, that of the last one."""
 MESSAGE, BEAT = b"lagbench", b"lagbeats"
 
 
@@ -81,7 +81,7 @@ class Line:
             self._sent += 1
             mark = MARK.pack(MESSAGE, self._sent)
             try:
-                self._connection.send(mark + words, *(() if body is None else (body, mark)))
+                self._connection.send(mark + words + mark, *(() if body is None else (body, mark)))
             except OSError as error:
                 raise self._ended(error) from error
 
@@ -102,7 +102,7 @@ class Line:
 
         Raises:
             PeerGone: so.
-            GarbageReceived: what came is no message, or not the next one.
+            GarbageReceived: what came is no message, not the next one, or cut short.
         """
         kind, number = self._mark()
         while kind == BEAT and number == self._heard:
@@ -114,6 +114,7 @@ class Line:
         self._heard = number
         words = bytearray(HEADER_BYTES)
         self._fill(memoryview(words))
+        self._check_end()
         return words
 
     def body(self, into: memoryview) -> None:
@@ -124,6 +125,9 @@ class Line:
             GarbageReceived: it was shorter or longer.
         """
         self._fill(into)
+        self._check_end()
+
+    def _check_end(self) -> None:
         if self._mark() != (MESSAGE, self._heard):
             raise GarbageReceived("a message that does not end where it should")
 

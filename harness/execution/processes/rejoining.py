@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 
 from harness.errors import UserError
 from harness.execution.processes.group import OPEN, connected, reach, under_torchrun
@@ -104,8 +103,10 @@ class Admission:
                 while not late:
                     came.wait()
                 rank, line = late.popleft()
-            with suppress(RuntimeError, GarbageReceived):  # it died on the way in
+            try:
                 self._answer(rank - self._shards, line)
+            except (RuntimeError, GarbageReceived):  # it died on the way in
+                line.end()
 
     def _answer(self, worker: int, line: Line) -> None:
         """Let a worker in, or tell it that it may not."""
@@ -118,6 +119,7 @@ class Admission:
             self._enter(worker, line)
         else:
             send(FrameHeader(Kind.STOP), line)
+            line.end()
 
 
 def admission_to(shards: int) -> Admission | None:

@@ -15,6 +15,7 @@ import select
 import socket
 import sys
 import termios
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
@@ -26,6 +27,8 @@ from harness.execution.processes.world import world
 
 INTRODUCED_WITHIN_S = 10.0
 """How long a connection may take to say whose it is."""
+AT_THE_DOOR = 64
+"""So many connections are being introduced at a time; others wait until they are accepted."""
 NONCE = PROOF = 32
 WHO = Struct("<8sqqq")
 """A word, the rank that connects, the one it wants, and whether the run has begun without it."""
@@ -50,10 +53,13 @@ class Socket:
     Args:
         connected: the socket.
         patience_s: how long it may be silent.
+
+    Attributes:
+        ended: whether it has been closed here.
     """
 
     def __init__(self, connected: socket.socket, patience_s: float = SILENT_AFTER_S) -> None:
-        self._socket = connected
+        self._socket, self._read, self.ended = connected, 0, False
         self.be_patient(patience_s)
         with suppress(OSError):  # a pair of sockets in one process has no such option
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -69,7 +75,21 @@ class Socket:
         for part in parts:
             left = memoryview(part)
             while left:
-                left = left[self._socket.send(left) :]
+                left = left[self._taken(left) :]
+
+    def _taken(self, words: memoryview) -> int:
+        """How many bytes are on their way; a peer that reads nothing and beats is merely busy."""
+        while True:
+            heard = self._heard()
+            try:
+                return self._socket.send(words)
+            except TimeoutError:
+                if self._heard() == heard:
+                    raise
+
+    def _heard(self) -> int:
+        """How many bytes have come from the peer, read or not."""
+        return self._read + self._asked(termios.FIONREAD)
 
     def receive(self, into: memoryview) -> None:
         """See `Connection`."""
@@ -77,6 +97,7 @@ class Socket:
             count = self._socket.recv_into(into)
             if not count:
                 raise ConnectionError("closed")
+            self._read += count
             into = into[count:]
 
     def has_room(self) -> bool:
@@ -85,14 +106,18 @@ class Socket:
 
     def close(self) -> None:
         """See `Connection`; the socket keeps its number, which others may still wait for."""
+        self.ended = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def unread(self) -> int:
         """How many of the bytes that were sent the peer's machine has not got yet."""
+        return self._asked(termios.TIOCOUTQ)
+
+    def _asked(self, what: int) -> int:
+        """A number that the machine knows of the socket."""
         with suppress(OSError):
-            words = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
-            return int.from_bytes(words, sys.byteorder)
+            return int.from_bytes(fcntl.ioctl(self._socket, what, bytes(4)), sys.byteorder)
         return 0
 
 
@@ -148,22 +173,29 @@ def listen(host: str, own: int, enter: Callable[[Introduced, Socket], None]) -> 
     Args:
         host: the address to listen at, and no other.
         own: this process's rank.
-        enter: told of each, on threads of their own; of strangers nobody hears.
+        enter: told of each, on threads of their own, `AT_THE_DOOR` at most; of strangers nobody
+            hears.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, 0), family=family, backlog=1024)
+
+    room = threading.BoundedSemaphore(AT_THE_DOOR)
 
     def admit(connected: socket.socket) -> None:
         try:
             enter(*accept(connected, own))
         except OSError:
             connected.close()
+        finally:
+            room.release()
 
     def door() -> None:
         while True:
+            room.acquire()
             try:
                 connected, _ = listening.accept()
             except OSError:  # too many at once: those who wait are let in later
+                room.release()
                 world().sleep(0.1)
                 continue
             world().start(lambda connected=connected: admit(connected), "who is it")

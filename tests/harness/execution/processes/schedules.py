@@ -1,7 +1,8 @@
 """Runs on real workers' own code under a seeded adversary, and what must hold of each.
 
-``python -m tests.harness.execution.processes.schedules 10000`` tries so many schedules and prints
-the seeds that fail; ``… 10000 --from 5000`` begins elsewhere. Only the gradient is a stand-in.
+``python -m tests.harness.execution.processes.schedules 10000`` tries so many schedules, of each kind
+as many, and prints the seeds that fail; ``… 10000 --from 5000`` begins elsewhere. Only what is
+computed is a stand-in, and the all-reduce of rounds.
 """
 
 from __future__ import annotations
@@ -207,6 +208,13 @@ class Schedule:
         self._check_replay()
         return self.outcome
 
+    def _ranks(self) -> int:
+        return self.shards + self.workers
+
+    def _pairs(self, ranks: int) -> Iterator[tuple[int, int]]:
+        """Who has a line to whom, the lower rank first."""
+        return ((low, high) for low in range(self.shards) for high in range(low + 1, ranks))
+
     # -- one attempt ----------------------------------------------------------------------
 
     def _attempt(self, acts: int) -> None:
@@ -214,12 +222,11 @@ class Schedule:
         adversary = Adversary(draw, acts)
         town = self.town = Town(adversary, lambda: draw.uniform(0.001, 0.05))
         self._seconds = lambda: draw.uniform(0.3, 2.0)
-        ranks = self.shards + self.workers
+        ranks = self._ranks()
         self.places = [Place(town, f"rank {rank}") for rank in range(ranks)]
-        for low in range(self.shards):
-            for high in range(low + 1, ranks):
-                ours, theirs = connect(self.places[low], self.places[high])
-                self.places[low].lines[high], self.places[high].lines[low] = ours, theirs
+        for low, high in self._pairs(ranks):
+            ours, theirs = connect(self.places[low], self.places[high])
+            self.places[low].lines[high], self.places[high].lines[low] = ours, theirs
         self.all = list(self.places)
         for rank, place in enumerate(self.places):
             in_process(place, self._program(rank, place))
@@ -366,9 +373,22 @@ class Schedule:
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
 
 
-def play(seed: int) -> Outcome:
-    """The schedule of a seed: on one server or on two shards by turns."""
-    return Schedule(seed, shards=1 + seed % 2).play()
+def kinds() -> dict[str, Callable[[int], Schedule]]:
+    """What schedules there are, by whom the workers work with."""
+    from tests.harness.execution.processes.replicas_scheduled import OnReplicas
+    from tests.harness.execution.processes.rounds_scheduled import InRounds
+
+    return {
+        "a server": lambda seed: Schedule(seed, 1),
+        "shards": lambda seed: Schedule(seed, 2),
+        "rounds": InRounds,
+        "replicas": OnReplicas,
+    }
+
+
+def play(kind: str, seed: int) -> Outcome:
+    """The schedule of a seed, to its end."""
+    return kinds()[kind](seed).play()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -377,22 +397,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("schedules", type=int)
     asked.add_argument("--from", type=int, default=0, dest="first")
     options = asked.parse_args(arguments)
+    names, each = list(kinds()), -(-options.schedules // len(kinds()))
     gc.freeze()  # torch and numba, which would be looked through again and again
+    failed = 0
+    for kind in names:
+        failed += _try(kind, range(options.first, options.first + each))
+    return failed
+
+
+def _try(kind: str, seeds: range) -> int:
+    """Try the schedules of a kind, and tell how they went; returns how many failed."""
     began, failed, did = time.process_time(), list[int](), Counter[str]()
-    for seed in range(options.first, options.first + options.schedules):
-        if (tried := seed - options.first) % 500 == 0 and tried:
-            print(f"{tried} schedules, {len(failed)} failed", file=sys.stderr, flush=True)
+    for seed in seeds:
+        if (tried := seed - seeds[0]) % 500 == 0 and tried:
+            print(f"{kind}: {tried}, {len(failed)} failed", file=sys.stderr, flush=True)
         try:
-            did.update(each.split(":")[0] for each in play(seed).did)
+            did.update(each.split(":")[0] for each in play(kind, seed).did)
         except Exception as error:
             failed.append(seed)
-            print(f"seed {seed}: {error!r}", flush=True)
-    seconds = time.process_time() - began
-    print(
-        f"{options.schedules} schedules, {1000 * seconds / options.schedules:.2f} ms of processor"
-    )
-    print("time each;", ", ".join(f"{what} {times}" for what, times in sorted(did.items())))
-    print(f"failed: {failed or 'none'}")
+            print(f"{kind}, seed {seed}: {error!r}", flush=True)
+    ms = 1000 * (time.process_time() - began) / len(seeds)
+    acts = ", ".join(f"{what} {times}" for what, times in sorted(did.items()))
+    print(f"{kind}: {len(seeds)} schedules, {ms:.2f} ms of processor time each; {did.total()} acts")
+    print(f"    {acts}; failed: {failed or 'none'}", flush=True)
     return len(failed)
 
 

@@ -15,11 +15,11 @@ from harness.errors import UserError
 from harness.execution.processes import rejoining
 from harness.execution.processes.group import OPEN, attempt
 from harness.execution.processes.headers import FrameHeader, Kind
-from harness.execution.processes.lines import CLOSED, Line
+from harness.execution.processes.lines import CLOSED, Line, PeerGone
 from harness.execution.processes.messages import Mailbox, ServerGone, into, receive, send
 from harness.execution.processes.rejoining import Admission, admission_to, come_back, comes_late
 from harness.execution.processes.sockets import Introduced, Socket, listen
-from harness.execution.processes.world import Machine, living_in
+from harness.execution.processes.world import Machine, living_in, world
 
 Entered = queue.Queue[tuple[int, Line]]
 
@@ -96,6 +96,8 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in_and_the_next_is(store: 
     door = shard(store, 0, 1, lambda worker: worker == 0)
     with pytest.raises(UserError, match="worker 1 is not allowed; allowed: one of a worker that"):
         come_back(2, 1)
+    with pytest.raises(PeerGone):  # who is not let in is hung up on
+        world().lines[0].header()
     with pytest.raises(UserError, match="worker 98 is not allowed"):
         come_back(99, 1)
     come_back(1, 1)

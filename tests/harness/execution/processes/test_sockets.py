@@ -139,6 +139,36 @@ def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
     del kept
 
 
+def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
+    ours, theirs = pair(0.2)
+
+    def busy() -> None:
+        for _ in range(12):  # six times as long as anybody may be silent
+            time.sleep(0.1)
+            theirs.beat()
+        receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
+
+    (peer := threading.Thread(target=busy, daemon=True)).start()
+    send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
+    peer.join()
+
+
+def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.execution.processes.sockets.AT_THE_DOOR", 2)
+    monkeypatch.setattr("harness.execution.processes.sockets.INTRODUCED_WITHIN_S", 0.3)
+    came: queue.Queue[Introduced] = queue.Queue()
+    where = listen("127.0.0.1", 0, lambda who, connection: came.put(who))
+    silent = [socket.create_connection(where, 20.0) for _ in range(5)]
+    time.sleep(0.1)
+    assert [thread.name for thread in threading.enumerate()].count("who is it") <= 2
+    assert len(knock(where, b"")[0]) == 32
+    assert came.get(timeout=20.0) == WHO
+    for each in silent:
+        each.close()
+
+
 @pytest.mark.parametrize("size", [1, 16, HEADER_BYTES - 1, HEADER_BYTES + 17])
 def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_process(
     size: int,
