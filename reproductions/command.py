@@ -64,7 +64,7 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
     p.add_argument(
-        "--submit", help="who carries the runs: slurm, local, dask, or MODULE:FUNCTION (executor)"
+        "--submit", help="who carries the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
     )
     p.add_argument(
         "--runs-per-job", type=_whole, default=1, help="with --submit: runs of one job (1)"

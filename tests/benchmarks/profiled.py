@@ -24,6 +24,7 @@ import torch
 from data_synth import load_corpus
 from harness.acoustics.dnn import Dnn
 from harness.execution.jobs import grid
+from harness.store import Store
 from reproductions.command import PAPERS
 from reproductions.paper import Subject
 

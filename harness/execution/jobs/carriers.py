@@ -2,7 +2,8 @@
 
 ``slurm`` submits job arrays with sbatch, whose own variables (``SBATCH_PARTITION``,
 ``SBATCH_ACCOUNT``, …) say what the jobs need; ``local`` starts the same jobs as processes of this
-machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own.
+machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own;
+``ray`` does the same with ``RAY_ADDRESS``.
 ``MODULE:FUNCTION`` is called with the number of jobs and gives a `concurrent.futures.Executor`.
 """
 
@@ -12,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,11 +23,12 @@ from harness.errors import UserError, unknown
 if TYPE_CHECKING:
     from submitit import AutoExecutor
 
-WHERE = ("slurm", "local", "dask")
+WHERE = ("slurm", "local", "dask", "ray")
 NEEDS = {
     "slurm": ("submitit", "slurm"),
     "local": ("submitit", "slurm"),
     "dask": ("distributed", "dask"),
+    "ray": ("ray", "ray"),
 }
 """The package that each needs, and the extra of ours that brings it."""
 MINUTES = 24 * 60
@@ -101,8 +104,8 @@ def carrier(where: str, folder: Path, jobs: int) -> Carrier:
         UserError: it cannot be used here.
     """
     check(where)
-    if where == "dask":
-        return _dask(jobs)
+    if where in ("dask", "ray"):
+        return _dask(jobs) if where == "dask" else _ray(jobs)
     if ":" in where:
         return of_executor(lambda: _named(where)(jobs), jobs)
     return _submitit(where, folder, jobs)
@@ -168,6 +171,13 @@ def _dask(jobs: int) -> Carrier:
             cluster.close()
 
     return Carrier(start, EVERYTHING, _lost_by_dask(), close)
+
+
+def _ray(jobs: int) -> Carrier:
+    from harness.execution.jobs import on_ray
+
+    ray = on_ray.begin(jobs)
+    return Carrier(partial(on_ray.started, ray), EVERYTHING, on_ray.lost(ray), ray.shutdown)
 
 
 def _local_dask(jobs: int) -> Any:

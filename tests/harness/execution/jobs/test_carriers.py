@@ -71,6 +71,15 @@ def test_dask_carries_a_grid(tmp_path, monkeypatch):
         assert done_by(carrier("dask", tmp_path, 2), tasks, 2) == (list(tasks), list(tasks))
 
 
+def test_ray_carries_a_grid_and_a_job_whose_worker_dies_is_submitted_again(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="80 MB: pip install --group ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    tasks = {str(each): tmp_path / str(each) for each in range(4)}
+    found = done_by(carrier("ray", tmp_path, 2), tasks, work=dies_once)
+    assert found == (list(tasks), list(tasks))
+
+
 @dataclass(frozen=True)
 class Config:
     passes: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Memory, Server
+from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.data.decoding import Decoded, Seen
 from harness.execution.data.slots import Batcher, Frame
@@ -142,10 +142,8 @@ class OnReplicas(Schedule):
 
         def take_part() -> None:
             beat_on()
-            try:
+            with suppress(ServerGone, PartnerGone, UserError):
                 contribute(self.config, None, rank, Pacing())  # type: ignore[arg-type]
-            except (ServerGone, PartnerGone, UserError):
-                pass
 
         return serve if rank == 0 else take_part
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Server
+from harness.algorithms.contract import Memory
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.errors import UserError
 from harness.execution.processes import pace, rounds
@@ -40,25 +40,36 @@ EVERY = 2
 LOOKED_EVERY_S = 0.2
 
 
-def descended(model: Tensor, worker: int, step: int) -> Tensor:
-    """A model after a worker's steps of a round, the first of which has this number."""
+def descended(model: Tensor, velocity: Tensor, worker: int, step: int) -> tuple[Tensor, Tensor]:
+    """A model and a velocity after a worker's steps of a round, the first of this number."""
     for each in range(step, step + EVERY):
-        model = model - RATE * (0.25 * model + minibatch_of([(worker, each)])[0])
-    return model
+        velocity = 0.5 * velocity + 0.25 * model + minibatch_of([(worker, each)])[0]
+        model = model - RATE * velocity
+    return model, velocity
 
 
 class Descends:
-    """In place of what a worker in rounds computes with."""
+    """In place of what a worker in rounds computes with; it remembers a velocity."""
 
     def __init__(self, config: Any, corpus: None, worker: int, pace: Pacing) -> None:
         self.out, self._worker, self._seconds = torch.zeros(1, SIZE), worker, config.seconds
+        self._memory = Memory({"velocity": torch.zeros(SIZE)})
 
     def contribute(self, header: FrameHeader, model: Tensor) -> Any:
         place = _here()
         began = place.now_s()
         place.sleep(self._seconds())
-        self.out[0] = descended(model, self._worker, header.step)
+        known = self._memory.tensors
+        self.out[0], known["velocity"] = descended(
+            model, known["velocity"], self._worker, header.step
+        )
         return SimpleNamespace(began_s=began, ended_s=place.now_s(), loss=1.0)
+
+    def remembered(self) -> Memory:
+        return self._memory
+
+    def recall(self, memory: Memory, stage: int, before: int) -> None:
+        self._memory = memory
 
 
 class AllReduce:
@@ -123,10 +134,8 @@ class InRounds(Schedule):
 
         def take_part() -> None:
             beat_on()
-            try:
+            with suppress(ServerGone, UserError):
                 work_in_rounds(self.config, None, rank, Pacing())  # type: ignore[arg-type]
-            except (ServerGone, UserError):
-                pass
 
         return serve if rank == 0 else take_part
 
@@ -171,8 +180,12 @@ class InRounds(Schedule):
         """The record gives the same bits."""
         assert self.finished is not None
         server = self.config.algorithm.start(torch.zeros(SIZE))
+        known = [torch.zeros(SIZE) for _ in range(self.workers)]
         for fold in range(FOLDS):
-            parts = [descended(server.model, each, fold * EVERY) for each in range(self.workers)]
+            parts = list[Tensor]()
+            for worker, velocity in enumerate(known):
+                part, known[worker] = descended(server.model, velocity, worker, fold * EVERY)
+                parts.append(part)
             mean = sum(parts, torch.zeros(SIZE)).unsqueeze(0)
             mean /= self.workers
             self.config.algorithm.fold(server, mean, [0], RATE)

@@ -1,7 +1,7 @@
 """Runs on real workers' own code under a seeded adversary, and what must hold of each.
 
-``python -m tests.harness.execution.processes.schedules 10000`` tries so many schedules, of each kind
-as many, and prints the seeds that fail; ``… 10000 --from 5000`` begins elsewhere. Only what is
+``python -m tests.harness.execution.processes.schedules 10000`` tries so many schedules, of each
+kind as many, and prints the seeds that fail; ``… 10000 --from 5000`` begins elsewhere. Only what is
 computed is a stand-in, and the all-reduce of rounds.
 """
 

@@ -178,3 +178,27 @@ def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_proc
     theirs.close()
     with pytest.raises((GarbageReceived, PeerGone)):
         receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
+
+
+class Noted:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.said = b""
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        self.said += b"".join(map(bytes, parts))
+
+
+@pytest.mark.parametrize("lacks", [1, 17, 100, 200])
+def test_a_header_that_is_cut_short_is_not_filled_up_with_what_follows(lacks: int) -> None:
+    noted = Noted()
+    line = Line(noted)  # type: ignore[arg-type]
+    send(FrameHeader(Kind.WORK, 7), line)
+    first = len(noted.said)
+    send(FrameHeader(Kind.WORK, 8), line)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(noted.said[: first - lacks] + noted.said[first:])
+    theirs.close()
+    with pytest.raises(GarbageReceived, match="does not end where it should"):
+        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
