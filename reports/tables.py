@@ -39,8 +39,11 @@ class Grid:
     remark: str = ""
 
     def width(self, *, wrapped: bool = False) -> int:
-        """Characters that it takes across; ``wrapped``: with heads of one word a line."""
+        """Characters it takes across; ``wrapped``: labels on two lines, heads a word a line."""
         labels = max((len(label) for label, _ in self.rows), default=0)
+        if wrapped:
+            words = (len(word) for label, _ in self.rows for word in label.split())
+            labels = max((labels + 1) // 2 + GAP, *words, 0)
         return labels + sum(self._across(at, wrapped) + GAP for at in range(len(self.columns)))
 
     def _across(self, at: int, wrapped: bool) -> int:
@@ -55,7 +58,7 @@ class Grid:
 def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     """Lay out rows as label by column, unless the page is too narrow.
 
-    Then turned; else either with heads of several lines; else as a list.
+    Then turned; else either with labels and heads of several lines; else as a list.
 
     Args:
         rows: the exhibit's rows.
