@@ -1,16 +1,19 @@
 """How fast every shipped cluster is simulated, from 4 workers to a million: a table.
 
-``python tests/benchmarks/speeds.py [FILE …] [--workers 4,64,…] [--simpy-most N]`` measures, in one
-process and in processor time, microseconds a fold of three programs on the same system with the
-same draws, and says how often they agree:
+``python tests/benchmarks/speeds.py [FILE …] [--workers 4,64,…] [--simpy-most N] [--commands 64]``
+measures, in one process and in processor time, microseconds a fold of three programs on the same
+system with the same draws, and says how often they agree:
 
 - the parameter server of the simulator, past its start, all columns recorded, no spans;
 - a plain loop around a binary heap, in numba: what somebody writes who needs this system once;
 - SimPy (`simpy_link`), of which durations are drawn before the clock starts.
 
-Then what ``lagbench simulate FILE --workers N`` takes as a whole: once with kernels to compile
-(cold), and again (warm). On fair links loops that round otherwise go apart after some thousand
-folds.
+The two others know workers on a link of their own or on one that all share, without faults; of
+other files only the first is measured. Files whose network joins no server, and that have no link
+either, are simulated in rounds of averaging instead, a minibatch each, up to 64 workers: what
+counts is minibatches. Then, for the numbers of workers of ``--commands``, what ``lagbench simulate
+FILE --workers N`` takes as a whole: once with kernels to compile (cold), and again (warm). On fair
+links loops that round otherwise go apart after some thousand folds.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.simulator import Simulation, load_cluster
+from harness.simulator import Averaging, Link, Simulation, load_cluster
 from harness.simulator.costs import costs_of, folding_s, jitter_of, jittered_s
 from harness.simulator.events import SIZE, first_s, new_heap, pop, push
 from harness.simulator.jit import loop, part
+from harness.simulator.protocols.roads import is_networked
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "reproductions" / "clusters"
@@ -39,8 +43,9 @@ SPEC = importlib.util.spec_from_file_location("l", MODEL)
 simpy_link = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(simpy_link)
 
-WORKERS = (4, 64, 1024, 16_384, 131_072, 1_000_000)
-FOLDS, SIMPY_FOLDS, ROUNDS = 200_000, 5000, 3
+WORKERS = (4, 64, 1024, 16_384, 100_000, 1_000_000)
+FOLDS, SIMPY_FOLDS = 200_000, 5000
+MOST_IN_ROUNDS = 64
 FOLDED, COMPUTED = range(2)
 
 
@@ -108,6 +113,11 @@ def fair_link(costs, heap, down, up, clocks, changed_s, version, read_s, step, r
         push(copies, clocks[side] + costs.copy_s, 0, who)
 
 
+def rounds_of(workers):
+    """Of so many measurements the least counts; with a million workers one takes long enough."""
+    return 3 if workers <= 100_000 else 1
+
+
 def heap_loop(cluster, costs, workers, folds):
     """(time, worker) of each fold, and microseconds a fold of a loop past its start."""
 
@@ -123,8 +133,9 @@ def heap_loop(cluster, costs, workers, folds):
         return time.process_time() - start, record
 
     run(10)
-    before = min(run(2 * workers)[0] for _ in range(ROUNDS))
-    both = [run(2 * workers + folds) for _ in range(ROUNDS)]
+    rounds = range(rounds_of(workers))
+    before = min(run(2 * workers)[0] for _ in rounds)
+    both = [run(2 * workers + folds) for _ in rounds]
     return both[0][1][:2], (min(s for s, _ in both) - before) / folds * 1e6
 
 
@@ -133,7 +144,7 @@ def simulated(cluster, workers, folds):
     simulation = Simulation(cluster, "parameter_server", cluster.workload, workers, spans=False)
     first = simulation.advance(folds=2 * workers)
     took, rows = [], []
-    for _ in range(ROUNDS):
+    for _ in range(3):
         start = time.process_time()
         rows.append(simulation.advance(folds=folds))
         took.append(time.process_time() - start)
@@ -152,7 +163,7 @@ def draw(costs, drawn):
 
 def with_simpy(cluster, costs, workers):
     """The same of SimPy, after a tenth of its folds."""
-    drawn = np.empty((workers, SIMPY_FOLDS // workers * 4 + 3, 2))
+    drawn = np.empty((workers, SIMPY_FOLDS // workers * 4 + 16, 2))
     draw(costs, drawn)
     table = drawn.tolist()
     model = simpy_link.LinkedModel(
@@ -183,24 +194,49 @@ def command_s(file, workers, cache):
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def rows_of(file, counts, simpy_most):
+def in_rounds_us(cluster, workers):
+    """Microseconds a minibatch in rounds of averaging, past the first two."""
+    simulation = Simulation(cluster, Averaging(every=1), cluster.workload, workers, spans=False)
+    simulation.advance(folds=2)
+    rounds = max(2, 20_000 // workers)
+    start = time.process_time()
+    simulation.advance(folds=rounds)
+    return (time.process_time() - start) / rounds / workers * 1e6
+
+
+def beside(cluster, workers, sequence, own_us, simpy_most):
+    """Times a heap loop, times SimPy, and after how many folds they differ; blank where unknown."""
+    if cluster.faults or is_networked(cluster):
+        return f"{'':7} {'':8}", ""
+    costs = costs_of(cluster, cluster.workload, workers, 0)
+    plain, heap_us = heap_loop(cluster, costs, workers, FOLDS)
+    agreed, times = [agreeing(sequence, plain)], f"{'':8}"
+    if workers <= simpy_most:
+        model, simpy_us = with_simpy(cluster, costs, workers)
+        agreed.append(agreeing(sequence, model))
+        times = f"{simpy_us / own_us:8.0f}"
+    return f"{own_us / heap_us:7.2f} {times}", ", ".join(f"{count:,}" for count in agreed)
+
+
+def rows_of(file, counts, simpy_most, commands):
     """The lines of one file."""
     cluster = load_cluster(file)
+    joined = cluster.link != Link() or is_networked(cluster)
+    rounds = cluster.network is not None and not joined
     with tempfile.TemporaryDirectory() as cache:
-        for workers in counts:
-            costs = costs_of(cluster, cluster.workload, workers, 0)
-            sequence, own_us = simulated(cluster, workers, FOLDS)
-            plain, heap_us = heap_loop(cluster, costs, workers, FOLDS)
-            line = [f"{file.stem:18} {workers:9,} {1.0 / own_us:7.2f} {own_us / heap_us:7.2f}"]
-            agreed = [agreeing(sequence, plain)]
-            if workers <= simpy_most:
-                model, simpy_us = with_simpy(cluster, costs, workers)
-                agreed.append(agreeing(sequence, model))
-            line.append(f"{simpy_us / own_us:8.0f}" if workers <= simpy_most else f"{'':8}")
-            whole = [command_s(file, workers, cache) for _ in range(1 + (workers == counts[0]))]
-            cold = f"{whole[0]:7.1f}" if len(whole) > 1 else f"{'':7}"
-            told = ", ".join(f"{count:,}" for count in agreed)
-            yield " ".join([*line, cold, f"{whole[-1]:7.1f}", f" {told}"])
+        for workers in counts if not rounds else (n for n in counts if n <= MOST_IN_ROUNDS):
+            if rounds:
+                own_us, ratios, agreed = in_rounds_us(cluster, workers), " " * 16, "in rounds"
+            else:
+                sequence, own_us = simulated(cluster, workers, FOLDS)
+                ratios, agreed = beside(cluster, workers, sequence, own_us, simpy_most)
+            whole = [f"{'':7}"] * 2
+            if workers in commands:
+                cold = workers == commands[0]
+                taken = [command_s(file, workers, cache) for _ in range(1 + cold)]
+                whole = [f"{taken[0]:7.1f}" if cold else f"{'':7}", f"{taken[-1]:7.1f}"]
+            start = f"{file.stem:18} {workers:9,} {1.0 / own_us:7.2f}"
+            yield " ".join([start, ratios, *whole, "", agreed])
 
 
 def main():
@@ -208,12 +244,16 @@ def main():
     parser.add_argument("files", nargs="*", type=Path, default=sorted(CLUSTERS.glob("*.toml")))
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)))
     parser.add_argument("--simpy-most", type=int, default=WORKERS[-2])
+    parser.add_argument("--commands", default="")
     asked = parser.parse_args()
-    counts = [int(count) for count in asked.workers.split(",")]
+    counts, commands = (
+        [int(count) for count in told.split(",") if count]
+        for told in (asked.workers, asked.commands)
+    )
     print("                             M folds  times a    times    cold    warm  folds in the")
     print("cluster              workers      /s heap loop    SimPy       s       s  same order")
     for file in asked.files:
-        for line in rows_of(file, counts, asked.simpy_most):
+        for line in rows_of(file, counts, asked.simpy_most, commands):
             print(line, flush=True)
 
 
