@@ -91,10 +91,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train what is missing, and print the table."""
-    given = {key: getattr(arguments, key) for key in READERS}
-    systems = [_system(given)]
+    asked = {key: getattr(arguments, key) for key in READERS}
+    systems = [_system(asked)]
     if arguments.against:
-        systems.append(_system({**given, **_differences(arguments.against)}))
+        systems.append(_system({**asked, **_differences(arguments.against)}))
     seeds = _seeds(arguments.seeds)
     if arguments.jobs < 1:
         raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
