@@ -12,6 +12,9 @@ Shape letters: W contributions of a fold, P parameters.
 
 from __future__ import annotations
 
+import sys
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -82,7 +85,28 @@ if triton is not None:
     def by_triton(
         before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
     ) -> None:
-        """In one kernel."""
+        """In one kernel, where Triton can start any."""
+        execute = _in_one_kernel if can_start(model.device) else by_torch
+        execute(before, contributions, numbers, model, average)
+
+    @cache
+    def can_start(device: torch.device) -> bool:
+        """Whether a kernel runs there: Triton needs a C compiler and Python's headers for it.
+
+        It is found out in a block that is executed, before any is recorded.
+        """
+        some = [torch.zeros(shape, device=device) for shape in (1, (1, 1), 2, 1, 1)]
+        try:
+            _in_one_kernel(*some)
+        except Exception as error:  # whatever it is, folds can do without
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"no kernel of Triton's, but two operations a fold: {why}", file=sys.stderr)
+            return False
+        return True
+
+    def _in_one_kernel(
+        before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
+    ) -> None:
         contributions = contributions.contiguous()
         programs = (triton.cdiv(len(model), TILE),)
         sweep[programs](

@@ -62,7 +62,9 @@ def interpreted(monkeypatch):
         "triton.runtime.interpreter", reason="Triton is not installed (dependency group triton)"
     )
     monkeypatch.setattr(fused, "sweep", interpreter.InterpretedFunction(fused.sweep.fn))
-    return fused.by_triton
+    fused.can_start.cache_clear()
+    yield fused.by_triton
+    fused.can_start.cache_clear()
 
 
 @pytest.mark.parametrize("weight", [NEAR, FAR])
@@ -83,6 +85,26 @@ def test_the_kernel_folds_a_model_into_itself(interpreted):
     fused.step_and_draw(*theirs)
     assert torch.equal(before, theirs[3])
     assert torch.equal(average, theirs[4])
+
+
+def test_where_no_kernel_can_be_started_folds_do_without(monkeypatch, capsys):
+    pytest.importorskip("triton", reason="Triton is not installed (dependency group triton)")
+
+    class Nowhere:
+        def __getitem__(self, programs):
+            raise RuntimeError("Failed to find C compiler.\nand what else Triton says")
+
+    monkeypatch.setattr(fused, "sweep", Nowhere())
+    fused.can_start.cache_clear()
+    ours, theirs = operands(40, 2, NEAR), operands(40, 2, NEAR)
+    for _ in range(2):
+        fused.by_triton(*ours)
+        fused.step_and_draw(*theirs)
+    fused.can_start.cache_clear()
+    assert torch.equal(ours[3], theirs[3])
+    assert torch.equal(ours[4], theirs[4])
+    said = "no kernel of Triton's, but two operations a fold: Failed to find C compiler.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_the_kernel_compiles_for_a_hopper_and_rounds_each_product_with_its_sum():
