@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
+from harness.judge.parts import LOOKS
 from reports import judged, numbers, words
 from reports.provenance import cited_runs
 
@@ -22,7 +23,7 @@ def lines(results: Results) -> list[str]:
     Of results without claims, what was run.
     """
     told = [_counts(results), _basis(results), _clearest(results.claims), _testable(results),
-            _corrected(results.claims)]  # fmt: skip
+            _corrected(results.claims, results.provenance.get(LOOKS, 1))]  # fmt: skip
     return [line for line in told if line]
 
 
@@ -119,7 +120,7 @@ def _enough(chances: Sequence[float]) -> int:
     return sum(chance >= 0.8 for chance in chances)
 
 
-def _corrected(claims: Sequence[Claim]) -> str:
+def _corrected(claims: Sequence[Claim], looks: int) -> str:
     if all(claim.corrected is None for claim in claims):
         return ""
     decided = [
@@ -130,9 +131,10 @@ def _corrected(claims: Sequence[Claim]) -> str:
     if not decided:
         return ""
     kept = sum(claim.corrected == claim.verdict for claim in decided)
+    seen = f", and for {looks} looks at them while seeds were added," if looks > 1 else ""
     return (
-        f"After Holm's correction for the number of claims {kept} of the {len(decided)} decided "
-        "verdicts stay."
+        f"After Holm's correction for the number of claims{seen} {kept} of the {len(decided)} "
+        "decided verdicts stay."
     )
 
 

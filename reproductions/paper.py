@@ -65,6 +65,8 @@ class Paper:
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
         held_against: what the results are held against, one of ``reports.words.KINDS``.
+        looks: how often verdicts were looked at while seeds were added; each counts in the
+            correction over all claims.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Paper:
     exhibits: tuple[Maker[Subject, Exhibit], ...]
     claims: tuple[Maker[Subject, Claim], ...]
     held_against: str = "paper"
+    looks: int = 1
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """So many seeds from the scale's first; as many as it takes by default if not said."""

@@ -25,7 +25,7 @@ from harness.judge.makers import (
     made_claim,
     made_exhibit,
 )
-from harness.judge.parts import corrected
+from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
 from harness.store import Bucket, Store
 from reproductions.paper import Paper, Subject
@@ -77,6 +77,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
+        **({LOOKS: paper.looks} if paper.looks > 1 else {}),
         **provenance.of_program(_program()),
         "device": subject.device,
         "wall_s": round(time.monotonic() - clock, 1),
@@ -88,7 +89,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         tuple(made_exhibit(maker, subject, runs) for maker in exhibits),
-        corrected([made_claim(maker, subject, runs) for maker in claims]),
+        corrected([made_claim(maker, subject, runs) for maker in claims], paper.looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results

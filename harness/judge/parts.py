@@ -11,7 +11,11 @@ from harness.judge.interval import Interval
 from harness.judge.power import ENOUGH, finds, power
 from harness.judge.results import Claim, Condition, Part
 
-__all__ = ["Precondition", "Quantity", "claim_of", "corrected", "side_of_zero"]
+__all__ = ["LOOKS", "Precondition", "Quantity", "claim_of", "corrected", "side_of_zero"]
+
+
+LOOKS = "looks"
+"""Among the facts of results: how often their claims were judged, where that is more than once."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +131,18 @@ def claim_of(
     )  # fmt: skip
 
 
-def corrected(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+def corrected(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
     """The same claims, each with its verdict after a correction over all of them.
 
     The family are those that were tested and can fail; Holm's correction of the p-values.
+
+    Args:
+        claims: of one paper.
+        looks: how often they were judged while seeds were added, this time included: Bonferroni's
+            correction, which holds whatever was decided after the earlier ones.
     """
     family = [c for c in claims if c.p_value is not None and not c.cannot_fail]
-    p_values = holm([c.p_value or 0.0 for c in family])
+    p_values = holm([looks * (c.p_value or 0.0) for c in family])
     lost = {c.id for c, p in zip(family, p_values, strict=True) if not significant(p)}
     return tuple(replace(c, corrected="undecided" if c.id in lost else c.verdict) for c in claims)
 

@@ -6,7 +6,7 @@ from reproductions.paper import Paper
 from reproductions.staleness.claims import CLAIMS
 from reproductions.staleness.exhibits import EXHIBITS
 from reproductions.staleness.experiments import differences, experiments
-from reproductions.staleness.presets import PRESETS, REGISTERED
+from reproductions.staleness.presets import LOOKS, PRESETS, REGISTERED
 
 PAPER = Paper(
     id="staleness",
@@ -18,4 +18,5 @@ PAPER = Paper(
     exhibits=EXHIBITS,
     claims=CLAIMS,
     held_against="prediction",
+    looks=LOOKS,
 )

@@ -1,13 +1,19 @@
 """Predictions about staleness and the optimizer, each with its band, registered before the runs.
 
-What theory or others say is in ``registered.toml``, with what was expected to come out. Every part
-is one problem; a claim holds if all do.
+What theory or others say is in ``registered.toml``, with what was expected to come out. A claim
+holds if all its parts do. Those that were registered first are of what was trained first: natural
+gradient on the acoustic model, clusters on digits with two optimizers. What came later has claims
+of its own, and none of its cells in those of before (decision 67).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
 
 from harness.judge.claims import Rule, above, at_least, at_most, below, between
 from harness.judge.interval import Interval
@@ -17,16 +23,14 @@ from harness.judge.results import Claim
 from reproductions.paper import Subject
 from reproductions.readings import hashes
 from reproductions.staleness.presets import (
-    CLUSTERED,
     CLUSTERS,
     MOMENTUM,
     NATURAL,
-    ON_THEM,
+    OPTIMIZERS,
     PROBLEMS,
     REGISTERED,
     TAUS,
     cell,
-    optimizers_of,
 )
 from reproductions.staleness.quantities import (
     gained,
@@ -36,6 +40,7 @@ from reproductions.staleness.quantities import (
     octaves,
     of_search,
     rising,
+    scattered,
 )
 from reproductions.staleness.theory import stable_rate
 
@@ -44,6 +49,12 @@ LEARNS = 0.25
 LATER = TAUS[1:]
 MIDDLE, LONGEST = 16, 64
 ADAPTIVE = ("AdamW", "Muon")
+FIRST_ON_CLUSTERS = tuple(("digits", optimizer) for optimizer in ("SGD", "AdamW"))
+LATER_ON_CLUSTERS = {
+    optimizer: tuple(p for p in PROBLEMS if (p, optimizer) not in FIRST_ON_CLUSTERS)
+    for optimizer in OPTIMIZERS
+}
+"""Problems by optimizer: what was trained on clusters after the first look."""
 
 
 def rate_law(subject: Subject, runs: Runs) -> Claim:
@@ -106,7 +117,7 @@ def rises(subject: Subject, runs: Runs) -> Claim:
     parts = [
         Quantity(f"{name}, {optimizer}", None, rising(runs, name, optimizer), _band("rises"))
         for name in PROBLEMS
-        for optimizer in optimizers_of(name)
+        for optimizer in OPTIMIZERS
     ]
     return _claim("rises", "rank correlation of the loss at the best rate with τ", parts, runs)
 
@@ -126,19 +137,19 @@ def adaptive(subject: Subject, runs: Runs) -> Claim:
     return _claim("adaptive", f"share of the gain lost at τ = {MIDDLE}, difference", parts, runs)
 
 
-def natural_gradient(subject: Subject, runs: Runs) -> Claim:
+def natural_gradient(problems: Sequence[str], id_: str, subject: Subject, runs: Runs) -> Claim:
     """Natural gradient loses less of its gain than SGD."""
     parts = [
         Quantity(
-            f"τ = {tau}",
+            f"{problem}, τ = {tau}",
             None,
-            mean(lost(runs, "acoustic", NATURAL, tau) - lost(runs, "acoustic", "SGD", tau)),
-            _band("natural-gradient"),
+            mean(lost(runs, problem, NATURAL, tau) - lost(runs, problem, "SGD", tau)),
+            _band(id_),
         )
+        for problem in problems
         for tau in (MIDDLE, LONGEST)
     ]
-    told = "share of the gain lost, natural gradient − SGD, acoustic model"
-    return _claim("natural-gradient", told, parts, runs)
+    return _claim(id_, "share of the gain lost, natural gradient − SGD", parts, runs)
 
 
 def rate_falls_slower(subject: Subject, runs: Runs) -> Claim:
@@ -162,17 +173,56 @@ def cluster_mean(subject: Subject, runs: Runs) -> Claim:
         Quantity(
             f"{optimizer}, {cluster}",
             None,
-            mean(
-                lost(runs, CLUSTERED, optimizer, MIDDLE, cluster)
-                - lost(runs, CLUSTERED, optimizer, MIDDLE)
-            ),
+            mean(scattered(runs, problem, optimizer, MIDDLE, cluster)),
             _band("cluster-mean"),
         )
-        for optimizer in ON_THEM
+        for problem, optimizer in FIRST_ON_CLUSTERS
         for cluster in CLUSTERS
     ]
     told = f"share of the gain lost, {MIDDLE + 1} workers of a cluster − fixed τ = {MIDDLE}, digits"
     return _claim("cluster-mean", told, parts, runs)
+
+
+def cluster_mean_others(subject: Subject, runs: Runs) -> Claim:
+    """The same of every optimizer, on what was trained on clusters after the first look."""
+
+    def found(optimizer: str) -> Interval:
+        apart = [
+            scattered(runs, problem, optimizer, MIDDLE, cluster)
+            for problem in LATER_ON_CLUSTERS[optimizer]
+            for cluster in CLUSTERS
+        ]
+        return mean(np.mean(apart, axis=0))
+
+    parts = [
+        Quantity(optimizer, None, found(optimizer), _band("cluster-mean-others"))
+        for optimizer in OPTIMIZERS
+    ]
+    told = (
+        f"share of the gain lost, {MIDDLE + 1} workers of a cluster − fixed τ = {MIDDLE}, mean "
+        "over clusters and problems"
+    )
+    return _claim("cluster-mean-others", told, parts, runs)
+
+
+def cluster_order(subject: Subject, runs: Runs) -> Claim:
+    """On clusters too AdamW, Muon and natural gradient lose less of their gain than SGD."""
+
+    def found(optimizer: str) -> Interval:
+        apart = [
+            lost(runs, problem, optimizer, MIDDLE, cluster)
+            - lost(runs, problem, "SGD", MIDDLE, cluster)
+            for problem in PROBLEMS
+            for cluster in CLUSTERS
+        ]
+        return mean(np.mean(apart, axis=0))
+
+    parts = [
+        Quantity(f"{optimizer} − SGD", None, found(optimizer), _band("cluster-order"))
+        for optimizer in (*ADAPTIVE, NATURAL)
+    ]
+    told = f"share of the gain lost with {MIDDLE + 1} workers, mean over clusters and problems"
+    return _claim("cluster-order", told, parts, runs)
 
 
 def _of_problems(name: str, found: Callable[[str], Interval]) -> list[Quantity]:
@@ -215,8 +265,20 @@ def _with_start(named: Sequence[str], *problems: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *_cells(("SGD",), (0,), *problems)]))
 
 
-ALL = tuple(cell(p, o, t) for p in PROBLEMS for o in optimizers_of(p) for t in TAUS)
-SCATTERED = tuple(cell(CLUSTERED, o, MIDDLE, c) for o in ON_THEM for c in CLUSTERS)
+def _on_clusters(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(cell(*pair, MIDDLE, cluster) for pair in pairs for cluster in CLUSTERS)
+
+
+def _compared(pairs: Sequence[tuple[str, str]], *problems: str) -> tuple[str, ...]:
+    """Cells on clusters, those of the same fixed staleness and none, and the precondition's."""
+    fixed = tuple(cell(*pair, tau) for pair in pairs for tau in (0, MIDDLE))
+    return _with_start((*fixed, *_on_clusters(pairs)), *problems)
+
+
+ELSEWHERE = ("text", "digits")
+"""Where natural gradient came later."""
+LATER_PAIRS = tuple((p, o) for o, problems in LATER_ON_CLUSTERS.items() for p in problems)
+ORDERED = ("SGD", *ADAPTIVE, NATURAL)
 CLAIMS = (
     Maker("s.rate-law", _with_start(_cells(("SGD",), LATER)), rate_law),
     Maker(
@@ -225,18 +287,25 @@ CLAIMS = (
     Maker("s.momentum-begets", _cells(("SGD", "momentum"), (0, MIDDLE)), momentum_begets),
     Maker("s.must-sweep", _cells(("SGD",), (0, MIDDLE)), must_sweep),
     Maker("s.one-is-free", _cells(("SGD",), (0, 1)), one_is_free),
-    Maker("s.rises", ALL, rises),
+    Maker("s.rises", _cells(OPTIMIZERS, TAUS), rises),
     Maker("s.adaptive", _cells(("SGD", *ADAPTIVE), (0, MIDDLE)), adaptive),
     Maker(
         "s.natural-gradient",
         _cells(("SGD", NATURAL), (0, MIDDLE, LONGEST), "acoustic"),
-        natural_gradient,
+        partial(natural_gradient, ("acoustic",), "natural-gradient"),
     ),
     Maker("s.rate-falls-slower", _with_start(_cells(("SGD", "AdamW"), (0, LONGEST))),
           rate_falls_slower),
+    Maker("s.cluster-mean", _compared(FIRST_ON_CLUSTERS, "digits"), cluster_mean),
     Maker(
-        "s.cluster-mean",
-        (*_cells(ON_THEM, (0, MIDDLE), CLUSTERED), *SCATTERED),
-        cluster_mean,
+        "s.natural-gradient-others",
+        _cells(("SGD", NATURAL), (0, MIDDLE, LONGEST), *ELSEWHERE),
+        partial(natural_gradient, ELSEWHERE, "natural-gradient-others"),
+    ),
+    Maker("s.cluster-mean-others", _compared(LATER_PAIRS), cluster_mean_others),
+    Maker(
+        "s.cluster-order",
+        (*_cells(ORDERED, (0,)), *_on_clusters(product(PROBLEMS, ORDERED))),
+        cluster_order,
     ),
 )  # fmt: skip

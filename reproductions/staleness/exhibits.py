@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -15,18 +16,18 @@ from reproductions.paper import Subject
 from reproductions.readings import hashes
 from reproductions.staleness.presets import (
     CLUSTER_TAUS,
-    CLUSTERED,
     CLUSTERS,
     EDGES,
-    ON_THEM,
+    OPTIMIZERS,
     PROBLEMS,
     TAUS,
     cell,
-    optimizers_of,
 )
-from reproductions.staleness.quantities import lost, octaves, of_search
+from reproductions.staleness.quantities import lost, octaves, of_search, scattered
 from reproductions.staleness.theory import stable_rate
 
+PICTURED, DRAWN = "digits", ("SGD", "AdamW")
+"""Where losses on clusters are drawn; the table has all."""
 AXIS = "τ + 1: versions a gradient is behind, and its own"
 TICKS = {"as": "curves", "x_scale": "log", "x_ticks": [tau + 1 for tau in TAUS]}
 
@@ -37,7 +38,7 @@ def losses(problem: str, subject: Subject, runs: Runs) -> Exhibit:
     rows = [
         _row(optimizer, tau + 1, of_search(runs[cell(problem, optimizer, tau)], "loss"),
              runs[cell(problem, optimizer, tau)])
-        for optimizer in optimizers_of(problem)
+        for optimizer in OPTIMIZERS
         for tau in TAUS
     ]  # fmt: skip
     return Exhibit(
@@ -55,7 +56,7 @@ def shares(subject: Subject, runs: Runs) -> Exhibit:
         _row(f"{problem}, {optimizer}", f"τ = {tau}", 100.0 * lost(runs, problem, optimizer, tau),
              runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)])
         for problem in PROBLEMS
-        for optimizer in optimizers_of(problem)
+        for optimizer in OPTIMIZERS
         for tau in TAUS[1:]
     ]  # fmt: skip
     return Exhibit(
@@ -74,7 +75,7 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
              octaves(runs[cell(problem, optimizer, tau)], "rate"),
              runs[cell(problem, optimizer, tau)])
         for problem in PROBLEMS
-        for optimizer in optimizers_of(problem)
+        for optimizer in OPTIMIZERS
         for tau in TAUS
     ]  # fmt: skip
     return Exhibit(
@@ -115,18 +116,39 @@ def clusters(subject: Subject, runs: Runs) -> Exhibit:
     """Losses on simulated clusters beside those under fixed staleness of the same mean."""
     del subject
     rows: list[Row] = []
-    for optimizer in ON_THEM:
+    for optimizer in DRAWN:
         for where in ("", *CLUSTERS):
             for tau in CLUSTER_TAUS:
-                group = runs[cell(CLUSTERED, optimizer, tau, where)]
+                group = runs[cell(PICTURED, optimizer, tau, where)]
                 label = f"{optimizer}, {where or 'fixed'}"
                 rows.append(_row(label, tau + 1, of_search(group, "loss"), group))
     return Exhibit(
-        "s.clusters", "figure", f"Staleness of clusters: {PROBLEMS[CLUSTERED]}", tuple(rows),
+        "s.clusters", "figure", f"Staleness of clusters: {PROBLEMS[PICTURED]}", tuple(rows),
         axes={"x": "workers, one more than the mean staleness", "y": "development loss (nats)"},
         draw={**TICKS, "x_ticks": [tau + 1 for tau in CLUSTER_TAUS]},
         paper_label="Simulated clusters",
         note="Of τ + 1 workers with one contribution under way each, staleness is τ in the mean.",
+    )  # fmt: skip
+
+
+def differing(subject: Subject, runs: Runs) -> Exhibit:
+    """What a cluster's staleness takes away beyond what fixed staleness of the same mean does."""
+    del subject
+    rows = [
+        _row(f"{problem}, {optimizer}, {cluster}", f"{tau + 1} workers",
+             100.0 * scattered(runs, problem, optimizer, tau, cluster),
+             runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)],
+             runs[cell(problem, optimizer, tau, cluster)])
+        for problem, optimizer in product(PROBLEMS, OPTIMIZERS)
+        for cluster in CLUSTERS
+        for tau in CLUSTER_TAUS
+    ]  # fmt: skip
+    return Exhibit(
+        "s.scattered", "table",
+        "Share of the gain that a cluster's staleness takes away, less what the same mean takes "
+        "away where it is fixed (points)",
+        tuple(rows), paper_label="Simulated clusters",
+        note="Below 0, staleness that scatters is better than fixed staleness.",
     )  # fmt: skip
 
 
@@ -135,7 +157,7 @@ def _row(label: str, column: str | float, values: Array, *groups: Sequence[Run])
 
 
 def _of(problem: str) -> tuple[str, ...]:
-    return tuple(cell(problem, o, tau) for o in optimizers_of(problem) for tau in TAUS)
+    return tuple(cell(problem, o, tau) for o in OPTIMIZERS for tau in TAUS)
 
 
 def _figure(problem: str) -> Callable[[Subject, Runs], Exhibit]:
@@ -145,7 +167,13 @@ def _figure(problem: str) -> Callable[[Subject, Runs], Exhibit]:
 EVERY = tuple(name for problem in PROBLEMS for name in _of(problem))
 HELD = tuple(cell(p, o, tau) for p in PROBLEMS for o in EDGES for tau in TAUS)
 SEEN = tuple(
-    cell(CLUSTERED, o, tau, c) for o in ON_THEM for c in ("", *CLUSTERS) for tau in CLUSTER_TAUS
+    cell(PICTURED, o, tau, c) for o in DRAWN for c in ("", *CLUSTERS) for tau in CLUSTER_TAUS
+)
+SCATTERED = tuple(
+    cell(p, o, tau, c)
+    for p, o in product(PROBLEMS, OPTIMIZERS)
+    for c in CLUSTERS
+    for tau in CLUSTER_TAUS
 )
 EXHIBITS = (
     *(Maker(f"s.{problem}", _of(problem), _figure(problem)) for problem in PROBLEMS),
@@ -153,4 +181,5 @@ EXHIBITS = (
     Maker("s.rates", EVERY, rates),
     Maker("s.stable", HELD, edges),
     Maker("s.clusters", SEEN, clusters),
+    Maker("s.scattered", (*EVERY, *SCATTERED), differing),
 )

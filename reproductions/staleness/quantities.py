@@ -44,6 +44,11 @@ def lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") 
     return (stale - best) / (of_search(fresh, "first_loss") - best)
 
 
+def scattered(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str) -> Array:
+    """The share of the gain that a cluster's staleness takes away less what a fixed one does."""
+    return lost(runs, problem, optimizer, tau, cluster) - lost(runs, problem, optimizer, tau)
+
+
 def gained(runs: Sequence[Run]) -> Array:
     """The share of the loss at the start that training takes away, [S]."""
     return 1.0 - of_search(runs, "loss") / of_search(runs, "first_loss")

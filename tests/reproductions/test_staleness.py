@@ -27,6 +27,7 @@ from reproductions.staleness.presets import (
     MOMENTUM,
     ON_CLUSTERS,
     PRESETS,
+    PROBLEMS,
     REGISTERED,
     TAUS,
     cell,
@@ -221,6 +222,25 @@ def test_clusters_are_shipped_ones_whose_staleness_scatters_about_the_mean():
         staleness = simulation.advance(folds=2000).staleness()[200:]
         assert staleness.mean() == pytest.approx(16, rel=0.05)
         assert staleness.std() > 5
+
+
+def test_clusters_are_charged_alike_whatever_is_trained(configs):
+    for cluster in CLUSTERS:
+        asked = load_cluster(MACHINES / f"{cluster}.toml").workload.minibatch_flops
+        for name in PROBLEMS:
+            training = configs[cell(name, "SGD", 16, cluster)].training
+            assert training.workload(1).minibatch_flops == pytest.approx(asked, rel=1e-6)
+
+
+def test_what_was_registered_later_is_of_cells_that_no_claim_had_before():
+    needs = {maker.id: set(maker.needs) for maker in claims.CLAIMS}
+    first = needs["s.cluster-mean"]
+    assert {cell(p, o, 16, c) for p, o in claims.FIRST_ON_CLUSTERS for c in CLUSTERS} <= first
+    scattered = {name for name in needs["s.cluster-mean-others"] if "workers of" in name}
+    assert not scattered & first
+    assert {n for n in scattered | first if "workers of" in n} == {
+        cell(p, o, tau, c) for p, o, tau, c in ON_CLUSTERS if tau == 16
+    }
 
 
 def test_natural_gradient_is_the_workers_and_all_others_the_servers():

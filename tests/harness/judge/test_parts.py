@@ -75,6 +75,14 @@ def test_a_correction_over_all_claims_leaves_alone_what_is_clear():
     assert [c.corrected for c in corrected(family)] == ["reproduced", "contradicted"]
 
 
+def test_every_look_at_verdicts_counts_in_the_correction():
+    weak = replace(claim(CLEAR), id="a", p_value=0.03)
+    assert [corrected([weak], looks)[0].corrected for looks in (1, 2)] == [
+        "reproduced",
+        "undecided",
+    ]
+
+
 def test_what_cannot_fail_is_no_part_of_the_correction():
     sure = replace(claim(CLEAR, cannot_fail="by definition"), id="a")
     weak = replace(claim(CLEAR), id="b", p_value=0.04)
