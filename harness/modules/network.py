@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,7 @@ class ModuleNetwork:
         self.reduction: Reduction = reduction
         self.parameters = Parameters.of(self.module)
         self._trained = list(trained(self.module).values())
+        self._taken()  # what the copied module brought along
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
         scalar = grad_and_value(self._loss_at)
@@ -176,8 +177,15 @@ class ModuleNetwork:
         module = self.at(row)
         with torch.enable_grad():
             loss = self.loss(module(x), targets)
-            # Zeros only where they are needed: looking for them costs as much as a small layer.
-            found = torch.autograd.grad(loss, self._trained, allow_unused=True)
-        pairs: Any = zip(found, self._trained, strict=True)
-        torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs], out=out)
+            # As a plain loop does: `torch.autograd.grad` looks at every input again, which takes as
+            # long as a small layer.
+            torch.autograd.backward(loss, inputs=self._trained)
+        torch.cat(self._taken(), out=out)
         return loss.detach()
+
+    def _taken(self) -> list[Tensor]:
+        """The gradients that a backward pass left, flat; zeros where a parameter had no part."""
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
+        for parameter in self._trained:
+            parameter.grad = None
+        return [gradient.flatten() for gradient in found]

@@ -28,10 +28,12 @@ from harness.execution.training.simulated import Simulated
 from harness.modules.network import ModuleNetwork
 from harness.modules.parameters import flat, trained
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
-from tests.modules import KINDS
+from tests.modules import KINDS, Transformer, rows, symbols_loss
 
 CLUSTER = Cluster("one", {"card": Device(launch_s=0.01)}, (WorkerGroup(1, "card"),))
 FOLDS, ROUNDS, RATE = 40, 15, 1e-3
+EXAMPLES, TURNS = 32, 5
+"""Of a replica's minibatch; and how often replicas at once and one by one are measured."""
 
 
 def perceptron() -> nn.Module:
@@ -47,6 +49,26 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*one, *two, nn.Flatten(), nn.Linear(64, 10))
 
 
+def pictures() -> nn.Module:
+    """Two convolutions on images of 28 x 28."""
+    one = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    two = nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*one, *two, nn.Flatten(), nn.Linear(32 * 49, 10))
+
+
+def classified(*shape: int) -> Callable[[int], tuple[torch.Tensor, torch.Tensor]]:
+    """Noise of a shape, and one of ten classes."""
+    return lambda count: (torch.randn(count, *shape), torch.randint(10, (count,)))
+
+
+SIZES = {
+    **{f"tiny {kind}": parts for kind, parts in KINDS.items()},
+    "perceptron": (perceptron, cross_entropy, classified(64)),
+    "convolutions": (convolutions, cross_entropy, classified(1, 8, 8)),
+    "pictures": (pictures, cross_entropy, classified(1, 28, 28)),
+    "transformer": (lambda: Transformer(width=64, length=64), symbols_loss,
+                    lambda count: rows(count, 64)),
+}  # fmt: skip
 CASES = {
     "perceptron": (perceptron, (64,), 128),
     "small-perceptron": (perceptron, (64,), 32),
@@ -133,13 +155,13 @@ def test_a_module_over_a_plain_loop(kind, benchmark):
 
 
 @pytest.mark.parametrize("replicas", [4, 50])
-@pytest.mark.parametrize("kind", KINDS)
-def test_replicas_at_once_over_one_by_one(kind, replicas, benchmark):
-    made, loss, data = KINDS[kind]
+@pytest.mark.parametrize("size", SIZES)
+def test_replicas_at_once_over_one_by_one(size, replicas, benchmark):
+    made, loss, data = SIZES[size]
     count = replicas if benchmark.enabled else 2
-    module, (x, y) = made(), data(32 * count)
+    module, (x, y) = made(), data(EXAMPLES * count)
     stack = flat(list(trained(module).values())).repeat(count, 1)
-    xs, ys = (part.view(count, 1, 32, *part.shape[1:]) for part in (x, y))
+    xs, ys = (part.view(count, 1, EXAMPLES, *part.shape[1:]) for part in (x, y))
     alone, both = torch.empty_like(stack), torch.empty_like(stack)
     one, all_ = ModuleNetwork(module, loss), ModuleNetwork(module, loss, together=1)
 
@@ -150,7 +172,7 @@ def test_replicas_at_once_over_one_by_one(kind, replicas, benchmark):
         all_.gradient(stack, xs, ys, both)
 
     with torch.no_grad():
-        rounds = ROUNDS if benchmark.enabled else 1
+        rounds = TURNS if benchmark.enabled else 1
         for work in (apart, at_once):
             work()
         pairs = [(seconds(at_once), seconds(apart)) for _ in range(rounds)]
