@@ -114,7 +114,10 @@ def _cells(found: Tolerance) -> Iterator[list[str]]:
 
 
 def _sure(point: Point) -> str:
-    return "" if point.decided else " (seeds do not decide)"
+    if point.decided:
+        return ""
+    alone = len(point.errors) == 1
+    return " (one seed has no interval: not decided)" if alone else " (seeds do not decide)"
 
 
 def _mean(point: Point) -> float:

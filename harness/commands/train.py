@@ -75,8 +75,9 @@ def _on_processes(arguments: argparse.Namespace) -> int:
     """
     from harness import train
 
-    if arguments.workers or arguments.changes or arguments.seeds != 1 or arguments.gather:
-        told = "one run of the file as it is, without --workers, --seeds, --set and --gather"
+    several = arguments.workers or arguments.changes or (arguments.seeds, arguments.jobs) != (1, 1)
+    if several or arguments.gather:
+        told = "one run of the file as it is, without --workers, --seeds, --set, --jobs, --gather"
         raise UserError(f"--processes {arguments.processes}: allowed: {told}")
     words = [str(arguments.file), "--processes", str(arguments.processes)]
     words += ["--out", str(arguments.out)]

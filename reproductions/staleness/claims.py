@@ -20,6 +20,8 @@ from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
+from harness.judge.statistics import Array, Bounds, bounded_difference_ci
+from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.readings import hashes
 from reproductions.staleness.presets import (
@@ -33,6 +35,8 @@ from reproductions.staleness.presets import (
     cell,
 )
 from reproductions.staleness.quantities import (
+    bounds_of_edge,
+    bounds_of_slope,
     gained,
     law_slope,
     lost,
@@ -63,21 +67,25 @@ def rate_law(subject: Subject, runs: Runs) -> Claim:
         Quantity(name, 1.0, mean(law_slope(runs, name, LATER)), _band("rate-law"), 1.0)
         for name in PROBLEMS
     ]
+    left_open = [_open(name, bounds_of_slope(runs, name, LATER)) for name in PROBLEMS]
     told = "slope of log largest stable rate on the log of a delayed quadratic's"
-    return _claim("rate-law", told, parts, runs)
+    return _claim("rate-law", told, [*parts, *left_open], runs)
 
 
 def momentum_rate(subject: Subject, runs: Runs) -> Claim:
     """What momentum stands under staleness is less than what SGD stands, as on a quadratic."""
     parts: list[Quantity] = []
+    left_open: list[Quantity] = []
     for name in PROBLEMS:
         for tau in (4, MIDDLE):
-            plain, heavy = (octaves(runs[cell(name, o, tau)], "edge") for o in ("SGD", "momentum"))
+            groups = [runs[cell(name, o, tau)] for o in ("SGD", "momentum")]
+            plain, heavy = (octaves(group, "edge") for group in groups)
             theory = math.log2(stable_rate(tau) / stable_rate(tau, MOMENTUM))
             label, found = f"{name}, τ = {tau}", mean(plain - heavy)
             parts.append(Quantity(label, round(theory, 2), found, _band("momentum-rate"), theory))
+            left_open.append(_open(label, *map(bounds_of_edge, groups)))
     told = "log2 of SGD's largest stable rate over that with momentum 0.9"
-    return _claim("momentum-rate", told, parts, runs)
+    return _claim("momentum-rate", told, [*parts, *left_open], runs)
 
 
 def momentum_begets(subject: Subject, runs: Runs) -> Claim:
@@ -98,12 +106,20 @@ def momentum_begets(subject: Subject, runs: Runs) -> Claim:
 def must_sweep(subject: Subject, runs: Runs) -> Claim:
     """SGD does not stand at τ = 16 the rate that is best without staleness."""
 
+    def rates(name: str) -> tuple[Array, Sequence[Run]]:
+        return octaves(runs[cell(name, "SGD", 0)], "rate"), runs[cell(name, "SGD", MIDDLE)]
+
     def found(name: str) -> Interval:
-        best, edge = (runs[cell(name, "SGD", tau)] for tau in (0, MIDDLE))
-        return mean(octaves(best, "rate") - octaves(edge, "edge"))
+        best, stale = rates(name)
+        return mean(best - octaves(stale, "edge"))
+
+    def left_open(name: str) -> Quantity:
+        best, stale = rates(name)
+        return _open(name, (best, best), bounds_of_edge(stale))
 
     told = f"log2 of the best rate at τ = 0 over the largest stable at τ = {MIDDLE}"
-    return _claim("must-sweep", told, _of_problems("must-sweep", found), runs)
+    parts = [*_of_problems("must-sweep", found), *map(left_open, PROBLEMS)]
+    return _claim("must-sweep", told, parts, runs)
 
 
 def one_is_free(subject: Subject, runs: Runs) -> Claim:
@@ -227,6 +243,13 @@ def cluster_order(subject: Subject, runs: Runs) -> Claim:
 
 def _of_problems(name: str, found: Callable[[str], Interval]) -> list[Quantity]:
     return [Quantity(problem, None, found(problem), _band(name)) for problem in PROBLEMS]
+
+
+def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:
+    """Beside a part, not judged: its interval if an edge may lie anywhere between its two rungs."""
+    zero = np.zeros(len(of[0]))
+    found = bounded_difference_ci(of, less or (zero, zero))
+    return Quantity(f"{label}, with the ladder's rungs", None, found)
 
 
 def _band(name: str) -> Rule:

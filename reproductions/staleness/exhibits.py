@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 
 import numpy as np
 
+from harness.execution.jobs.rates import FACTOR
 from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, mean_ci
@@ -28,6 +30,8 @@ from reproductions.staleness.theory import stable_rate
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
 """Where losses on clusters are drawn; the table has all."""
+RESOLVED = math.sqrt(FACTOR)
+"""An edge is known to half a rung of the ladder of rates either way."""
 AXIS = "τ + 1: versions a gradient is behind, and its own"
 TICKS = {"as": "curves", "x_scale": "log", "x_ticks": [tau + 1 for tau in TAUS]}
 
@@ -102,7 +106,9 @@ def edges(subject: Subject, runs: Runs) -> Exhibit:
         draw={**TICKS, "y_scale": "log"},
         paper_label="Fixed staleness",
         note="A rate is stood if the loss at the end is below that at the start; drawn is the "
-        "middle of the largest rate that was and the next, which was not.",
+        "middle of the largest rate that was and the next, which was not. So each is known to a "
+        f"factor of {RESOLVED:.2f} either way, and a ratio of two to one of {RESOLVED**2:g}, "
+        "whatever its whisker.",
     )  # fmt: skip
 
 
@@ -131,24 +137,23 @@ def clusters(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
-def differing(subject: Subject, runs: Runs) -> Exhibit:
+def differing(tau: int, subject: Subject, runs: Runs) -> Exhibit:
     """What a cluster's staleness takes away beyond what fixed staleness of the same mean does."""
     del subject
     rows = [
-        _row(f"{problem}, {optimizer}, {cluster}", f"{tau + 1} workers",
+        _row(f"{problem}, {optimizer}", cluster,
              100.0 * scattered(runs, problem, optimizer, tau, cluster),
              runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)],
              runs[cell(problem, optimizer, tau, cluster)])
         for problem, optimizer in product(PROBLEMS, OPTIMIZERS)
         for cluster in CLUSTERS
-        for tau in CLUSTER_TAUS
     ]  # fmt: skip
     return Exhibit(
-        "s.scattered", "table",
-        "Share of the gain that a cluster's staleness takes away, less what the same mean takes "
-        "away where it is fixed (points)",
+        f"s.scattered-{tau + 1}", "table",
+        f"Share of the gain that the staleness of {tau + 1} workers of a cluster takes away, less "
+        f"what τ = {tau} takes away (points)",
         tuple(rows), paper_label="Simulated clusters",
-        note="Below 0, staleness that scatters is better than fixed staleness.",
+        note="Below 0, staleness that scatters is better than fixed staleness of the same mean.",
     )  # fmt: skip
 
 
@@ -169,17 +174,23 @@ HELD = tuple(cell(p, o, tau) for p in PROBLEMS for o in EDGES for tau in TAUS)
 SEEN = tuple(
     cell(PICTURED, o, tau, c) for o in DRAWN for c in ("", *CLUSTERS) for tau in CLUSTER_TAUS
 )
-SCATTERED = tuple(
-    cell(p, o, tau, c)
-    for p, o in product(PROBLEMS, OPTIMIZERS)
-    for c in CLUSTERS
-    for tau in CLUSTER_TAUS
-)
+
+
+def _scattered(tau: int) -> tuple[str, ...]:
+    """The cells of a cluster's τ + 1 workers, of the same fixed staleness, and of none."""
+    pairs = tuple(product(PROBLEMS, OPTIMIZERS))
+    fixed = tuple(cell(*pair, each) for pair in pairs for each in (0, tau))
+    return (*fixed, *(cell(*pair, tau, cluster) for pair in pairs for cluster in CLUSTERS))
+
+
 EXHIBITS = (
     *(Maker(f"s.{problem}", _of(problem), _figure(problem)) for problem in PROBLEMS),
     Maker("s.lost", EVERY, shares),
     Maker("s.rates", EVERY, rates),
     Maker("s.stable", HELD, edges),
     Maker("s.clusters", SEEN, clusters),
-    Maker("s.scattered", (*EVERY, *SCATTERED), differing),
+    *(
+        Maker(f"s.scattered-{tau + 1}", _scattered(tau), partial(differing, tau))
+        for tau in CLUSTER_TAUS
+    ),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from harness.judge.interval import Interval
 from harness.judge.makers import Runs
 from harness.judge.missing import unless_missing
-from harness.judge.statistics import Array, mean_ci, rank_correlation_ci
+from harness.judge.statistics import Array, Bounds, mean_ci, rank_correlation_ci
 from harness.store import Run
 from reproductions.staleness.presets import TAUS, cell
 from reproductions.staleness.theory import stable_rate
@@ -31,6 +31,15 @@ def octaves(runs: Sequence[Run], key: str) -> Array:
     if key != "edge":
         return np.log2(of_search(runs, key))
     return (np.log2(of_search(runs, "stable")) + np.log2(of_search(runs, "diverged"))) / 2.0
+
+
+def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
+    """log2 of the largest rate that was stood and of the next, between which the edge is; [S]."""
+    stood, not_stood = (np.log2(of_search(runs, key)) for key in ("stable", "diverged"))
+    return (
+        np.where(np.isnan(stood), -math.inf, stood),
+        np.where(np.isnan(not_stood), math.inf, not_stood),
+    )
 
 
 def lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
@@ -56,10 +65,24 @@ def gained(runs: Sequence[Run]) -> Array:
 
 def law_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Array:
     """Slope of SGD's edge on that of delayed descent on a quadratic, in logarithms, [S]."""
+    edges = [octaves(runs[cell(problem, "SGD", tau)], "edge") for tau in taus]
+    return _weights(taus) @ np.stack(edges)
+
+
+def bounds_of_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Bounds:
+    """The smallest and the largest `law_slope` that the ladder of rates leaves open, [S]."""
+    low = high = np.zeros(())
+    for weight, tau in zip(_weights(taus), taus, strict=True):
+        ends = sorted(bounds_of_edge(runs[cell(problem, "SGD", tau)]), key=lambda e: weight * e[0])
+        low, high = low + weight * ends[0], high + weight * ends[1]
+    return low, high
+
+
+def _weights(taus: Sequence[int]) -> Array:
+    """Of the edges in a slope of least squares."""
     theory = np.log2([stable_rate(tau) for tau in taus])
-    edges = np.stack([octaves(runs[cell(problem, "SGD", tau)], "edge") for tau in taus])
     centred = theory - theory.mean()
-    return centred @ edges / float(centred @ centred)
+    return centred / float(centred @ centred)
 
 
 def rising(runs: Runs, problem: str, optimizer: str) -> Interval:

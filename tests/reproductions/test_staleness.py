@@ -40,7 +40,13 @@ from reproductions.staleness.problems import (
     problem,
     text,
 )
-from reproductions.staleness.quantities import law_slope, lost, octaves
+from reproductions.staleness.quantities import (
+    bounds_of_edge,
+    bounds_of_slope,
+    law_slope,
+    lost,
+    octaves,
+)
 from reproductions.staleness.theory import stable_rate
 from tests.silence import silent
 
@@ -171,6 +177,28 @@ def test_the_slope_is_one_where_edges_are_a_quadratics_and_half_where_they_fall_
         edges = np.array([3.0 * stable_rate(tau), stable_rate(tau) ** 0.5])
         runs.of(cell("text", "SGD", tau), **ladder(edges))
     assert law_slope(runs, "text", TAUS[1:]) == pytest.approx([1.0, 0.5])
+
+
+def test_where_edges_lie_between_rungs_their_slope_is_known_between_bounds():
+    runs = Searches()
+    for tau in TAUS:
+        runs.of(cell("text", "SGD", tau), **ladder(3.0 * stable_rate(tau)))
+    (low,), (high,) = bounds_of_slope(runs, "text", TAUS[1:])
+    assert low < 1.0 < high
+    assert (low + high) / 2 == pytest.approx(1.0)
+    # the worst case: edges of short delays at one end of their rungs, of long ones at the other
+    for side in (-0.5, 0.5):
+        moved = Searches()
+        for tau, sign in zip(TAUS[1:], (1, 1, -1, -1), strict=True):
+            edge = 3.0 * stable_rate(tau) * 2.0 ** (sign * side)
+            moved.of(cell("text", "SGD", tau), **ladder(edge))
+        (slope,) = law_slope(moved, "text", TAUS[1:])
+        assert slope == pytest.approx(high if side > 0 else low)
+
+
+def test_an_edge_that_was_not_found_leaves_its_side_open():
+    runs = Searches().of("x", stable=4.0)
+    assert [each.tolist() for each in bounds_of_edge(runs["x"])] == [[2.0], [math.inf]]
 
 
 def test_what_is_lost_is_a_share_of_the_gain_without_staleness():
