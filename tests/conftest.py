@@ -23,5 +23,7 @@ forked.context(
     "harness.execution.processes.shards",
     "harness.execution.processes.worker",
     "harness.execution.jobs.grid",
+    "lagbench",
     "reproductions.reproduce",
+    "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds
 )
