@@ -28,15 +28,15 @@ class Server:
         version: number of folds so far.
         vectors: further models ``[P]`` an algorithm keeps, by name.
         numbers: scalars it keeps, by name (counts and switches; exact in float64).
-        momenta: what else it keeps beside the model, by name: ``[P]`` vectors that are no models,
-            an optimizer's counts where the host must not wait for them.
+        tensors: what else it keeps, by name: ``[P]`` vectors that are no models, such as a
+            momentum, and an optimizer's counts where the host must not wait for them.
     """
 
     model: Tensor
     version: int = 0
     vectors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     numbers: dict[str, float] = field(default_factory=dict[str, float])
-    momenta: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def candidates(self) -> dict[str, Tensor]:
         """Every model one could deploy, by name: the iterate, and the models kept beside it."""

@@ -37,7 +37,7 @@ class DelayCompensated(Gradients):
         """A server that holds a copy of ``model [P]``, and room for its last versions."""
         versions = {_name(k): torch.zeros_like(model) for k in range(self.history)}
         versions[_name(0)].copy_(model)
-        return Server(model.clone(), momenta=versions)
+        return Server(model.clone(), tensors=versions)
 
     def fold(
         self,
@@ -60,11 +60,11 @@ class DelayCompensated(Gradients):
                 raise UserError(
                     f"algorithm.history: {self.history} is not allowed; allowed: {least}"
                 )
-            read = server.momenta[_name((server.version - tau) % self.history)]
+            read = server.tensors[_name((server.version - tau) % self.history)]
             missed = (server.model - read).mul_(gradient).mul_(gradient)
             server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=rate)
         server.version += 1
-        server.momenta[_name(server.version % self.history)].copy_(server.model)
+        server.tensors[_name(server.version % self.history)].copy_(server.model)
 
 
 def _name(place: int) -> str:

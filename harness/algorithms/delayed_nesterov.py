@@ -42,7 +42,7 @@ class DelayedNesterov(Differences):
     def start(self, model: Tensor) -> Server:
         """As any difference's, with a momentum of zero."""
         server = super().start(model)
-        server.momenta[MOMENTUM] = torch.zeros_like(model)
+        server.tensors[MOMENTUM] = torch.zeros_like(model)
         return server
 
     def fold(
@@ -56,7 +56,7 @@ class DelayedNesterov(Differences):
     ) -> None:
         """A step along each of ``contributions [W, P]``, and what the momentum has to add."""
         del staleness, rate, workers, weights
-        pending, momentum = server.momenta[PENDING], server.momenta[MOMENTUM]
+        pending, momentum = server.tensors[PENDING], server.tensors[MOMENTUM]
         n, share = self.every, self.spread
         pending.add_(contributions.mean(0))
         server.version += 1

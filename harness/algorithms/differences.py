@@ -30,7 +30,7 @@ class Differences(Algorithm):
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and nothing that waits."""
-        return Server(model.clone(), momenta={PENDING: torch.zeros_like(model)})
+        return Server(model.clone(), tensors={PENDING: torch.zeros_like(model)})
 
     def contribute(
         self,

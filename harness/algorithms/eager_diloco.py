@@ -55,7 +55,7 @@ class EagerDiLoCo(Algorithm):
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and a momentum of zero."""
-        return Server(model.clone(), momenta={MOMENTUM: torch.zeros_like(model)})
+        return Server(model.clone(), tensors={MOMENTUM: torch.zeros_like(model)})
 
     def contribute(
         self,
@@ -93,5 +93,5 @@ class EagerDiLoCo(Algorithm):
         """An outer step along the mean of ``contributions [W, P]``."""
         del staleness, rate, workers, weights
         slope = torch.mean(contributions, 0)
-        self.outer.descend_(server.model, server.momenta[MOMENTUM], slope)
+        self.outer.descend_(server.model, server.tensors[MOMENTUM], slope)
         server.version += 1

@@ -45,7 +45,7 @@ class FedBuff(Differences):
     ) -> None:
         """Buffer each of ``contributions [W, P]``; a step when the buffer is full."""
         del rate, workers, weights
-        pending, now = server.momenta[PENDING], server.version
+        pending, now = server.tensors[PENDING], server.version
         for difference, tau in zip(contributions, staleness, strict=True):
             steps = now // self.buffer - (now - tau) // self.buffer
             pending.add_(difference, alpha=(1.0 + steps) ** -self.discount)

@@ -62,7 +62,7 @@ class Fragmented(Algorithm):
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and has got nothing of any fragment."""
         names = (MOMENTUM, PENDING, GOT, WEIGHT)
-        return Server(model.clone(), momenta={name: torch.zeros_like(model) for name in names})
+        return Server(model.clone(), tensors={name: torch.zeros_like(model) for name in names})
 
     def contribute(
         self,
@@ -113,7 +113,7 @@ class Fragmented(Algorithm):
         given = weights or [1.0] * len(contributions)
         weighed = uploaded(torch.tensor(given, dtype=contributions.dtype), contributions.device)
         for own in self._slices(contributions.shape[1]):
-            part, momenta = contributions[:, own], server.momenta
+            part, momenta = contributions[:, own], server.tensors
             there = part.ne(0.0).any(1)
             momenta[PENDING][own] += (weighed * there) @ part
             momenta[GOT][own] += there.sum()
@@ -123,7 +123,7 @@ class Fragmented(Algorithm):
 
     def _step(self, server: Server, own: slice) -> None:
         """``OuterOpt(theta_p, sum w D / sum w)`` where enough waits, and then nothing does."""
-        model, parts = server.model[own], {n: v[own] for n, v in server.momenta.items()}
+        model, parts = server.model[own], {n: v[own] for n, v in server.tensors.items()}
         enough = parts[GOT] >= self.needed
         moved, speed = model.clone(), parts[MOMENTUM].clone()
         self.outer.descend_(moved, speed, parts[PENDING] / parts[WEIGHT])

@@ -108,13 +108,11 @@ def local_direction(
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.
     """
+    if direct := _directing(descent, network, stack, rate, memory, restart):
+        mean = torch.empty_like(stack)
+        return mean, mean_over(direct, minibatches, mean)
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
-    if direct := _directing(descent, network, stack, rate, memory, restart):
-        for minibatch in minibatches:
-            losses += direct(minibatch, direction)
-            total.add_(direction, alpha=1.0 / len(minibatches))
-        return total, losses
     assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
         _only_plain(descent)
@@ -130,6 +128,34 @@ def local_direction(
         losses += loss
     remember(memory, known)
     return total, losses
+
+
+def mean_over(
+    direct: Callable[[Minibatch, Tensor], Tensor], minibatches: Sequence[Minibatch], out: Tensor
+) -> Tensor:
+    """The mean of what minibatches give, into ``out [W, P]``.
+
+    Args:
+        direct: puts what one gives into ``[W, P]`` and returns its losses ``[W]``.
+        minibatches: all seen from one place.
+        out: overwritten.
+
+    Returns:
+        The losses ``[W]``, summed over all frames.
+    """
+    one, losses = torch.empty_like(out), out.new_zeros(len(out))
+    out.zero_()
+    for minibatch in minibatches:
+        losses += direct(minibatch, one)
+        out.add_(one, alpha=1.0 / len(minibatches))
+    return losses
+
+
+def mean_gradient(network: Network, stack: Tensor, minibatch: Minibatch, out: Tensor) -> Tensor:
+    """Each worker's gradient, mean over frames, into ``out [W, P]``; the summed losses ``[W]``."""
+    losses = network.gradient(stack, *minibatch, out)
+    out.div_(minibatch.targets.shape[1])
+    return losses
 
 
 def _directing(
@@ -193,8 +219,7 @@ def _directed(
     out: Tensor,
 ) -> Tensor:
     """The directions of one minibatch into ``out [W, P]``; the summed losses ``[W]``."""
-    losses = network.gradient(stack, *minibatch, out)
-    out.div_(minibatch.targets.shape[1])
+    losses = mean_gradient(network, stack, minibatch, out)
     descent.direct_(out, stack, state, network)
     return losses
 

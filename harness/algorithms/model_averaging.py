@@ -48,7 +48,7 @@ class ModelAveraging(Repeating):
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and its outer step's momentum."""
         momenta = {BEFORE: model.clone(), **self.outer.start(model)}
-        return Server(model.clone(), momenta=momenta)
+        return Server(model.clone(), tensors=momenta)
 
     def contribute(
         self,
@@ -104,7 +104,7 @@ class ModelAveraging(Repeating):
         self._move(server, torch.mean(contributions, 0))
 
     def _move(self, server: Server, mean: Tensor) -> None:
-        server.momenta[BEFORE].copy_(server.model)
+        server.tensors[BEFORE].copy_(server.model)
         self.outer.step(server, mean)
 
 
@@ -112,4 +112,4 @@ def _begun_at(server: Server, staleness: Sequence[int]) -> Tensor:
     """The mean ``[P]`` of the models at which contributions began."""
     if max(staleness) > 1:
         raise ValueError(f"a contribution {max(staleness)} versions old meets a memory of one")
-    return torch.lerp(server.model, server.momenta[BEFORE], sum(staleness) / len(staleness))
+    return torch.lerp(server.model, server.tensors[BEFORE], sum(staleness) / len(staleness))

@@ -50,7 +50,7 @@ class BlockMomentum:
 
     def step(self, server: Server, mean: Tensor) -> None:
         """One filtered update of the model ``[P]``."""
-        update = server.momenta[MOMENTUM]
+        update = server.tensors[MOMENTUM]
         update.mul_(self.momentum).add_(mean - server.model, alpha=self.rate)
         server.model.add_(update)
 
@@ -76,7 +76,7 @@ class OuterNesterov:
 
     def step(self, server: Server, mean: Tensor) -> None:
         """One outer step of the model ``[P]``."""
-        self.descend_(server.model, server.momenta[MOMENTUM], server.model - mean)
+        self.descend_(server.model, server.tensors[MOMENTUM], server.model - mean)
 
     def descend_(self, model: Tensor, speed: Tensor, slope: Tensor) -> None:
         """One step of a model ``[P]``, or of a part of it, along an outer gradient, all changed."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from harness.algorithms.adamw import AdamW
 from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.local_descent import mean_gradient, mean_over
 from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.network import Minibatch, Network
 
@@ -63,13 +64,7 @@ class ServerDescent(Algorithm):
     ) -> Tensor:
         """Mean gradients over each worker's minibatches, into ``out [W, P]``; losses ``[W]``."""
         del rate, memory
-        losses, gradient = replicas.new_zeros(len(replicas)), torch.empty_like(out)
-        out.zero_()
-        for minibatch in minibatches:
-            losses += network.gradient(replicas, *minibatch, gradient)
-            gradient.div_(minibatch.targets.shape[1])
-            out.add_(gradient, alpha=1.0 / len(minibatches))
-        return losses
+        return mean_over(partial(mean_gradient, network, replicas), minibatches, out)
 
     def fold(
         self,
@@ -98,10 +93,10 @@ class ServerDescent(Algorithm):
 
 
 def _kept(server: Server) -> State:
-    """The optimizer's state, each tensor with one row: views of the momenta."""
-    return {name: momentum.unsqueeze(0) for name, momentum in server.momenta.items()}
+    """The optimizer's state, each tensor with one row: views of the server's."""
+    return {name: momentum.unsqueeze(0) for name, momentum in server.tensors.items()}
 
 
 def _keep(server: Server, state: State) -> None:
     """Undo `_kept`. A count of steps stays where the model lies: a host that reads it waits."""
-    server.momenta |= {name: tensor[0] for name, tensor in state.items()}
+    server.tensors |= {name: tensor[0] for name, tensor in state.items()}

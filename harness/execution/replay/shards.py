@@ -74,5 +74,5 @@ def _part(whole: Server, rows: slice) -> Server:
         whole.version,
         {name: vector[rows] for name, vector in whole.vectors.items()},
         dict(whole.numbers),
-        {name: vector[rows] for name, vector in whole.momenta.items()},
+        {name: vector[rows] for name, vector in whole.tensors.items()},
     )

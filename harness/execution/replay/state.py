@@ -85,5 +85,6 @@ def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
 def vectors_of(server: Server) -> dict[str, torch.Tensor]:
     """Every ``[P]`` vector of a server, by the name it is kept under."""
     vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
-    momenta = {f"momentum/{name}": vector for name, vector in server.momenta.items()}
-    return {"model": server.model, **vectors, **momenta}
+    # Checkpoints have had this prefix since only momenta were kept.
+    tensors = {f"momentum/{name}": vector for name, vector in server.tensors.items()}
+    return {"model": server.model, **vectors, **tensors}

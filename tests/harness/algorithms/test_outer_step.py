@@ -23,25 +23,25 @@ def test_a_mean_replaces_the_model_to_the_last_bit():
 
 def test_block_momentum_follows_its_recurrence_by_hand():
     step = BlockMomentum(momentum=0.5, rate=2.0)
-    server = Server(vector(0.0), momenta=step.start(vector(0.0)))
+    server = Server(vector(0.0), tensors=step.start(vector(0.0)))
     seen = []
     for mean in (1.0, 3.0, 4.0):
         step.step(server, vector(mean))
-        seen.append((server.momenta[MOMENTUM].item(), server.model.item()))
+        seen.append((server.tensors[MOMENTUM].item(), server.model.item()))
     # D = D/2 + 2 (mean - theta): 2; 1 + 2 (3 - 2) = 3; 1.5 + 2 (4 - 5) = -0.5.
     assert seen == [(2.0, 2.0), (3.0, 5.0), (-0.5, 4.5)]
 
 
 def test_without_momentum_and_at_rate_one_an_outer_step_goes_to_the_mean():
     for step in (BlockMomentum(0.0, 1.0), OuterNesterov(0.0, 1.0)):
-        server = Server(vector(2.0), momenta=step.start(vector(2.0)))
+        server = Server(vector(2.0), tensors=step.start(vector(2.0)))
         step.step(server, vector(5.0))
         assert server.model.item() == 5.0
 
 
 def test_the_outer_nesterov_step_is_torchs():
     step, model = OuterNesterov(), torch.nn.Parameter(vector(1.0, -2.0))
-    server = Server(model.detach().clone(), momenta=step.start(model.detach()))
+    server = Server(model.detach().clone(), tensors=step.start(model.detach()))
     torchs = torch.optim.SGD([model], lr=0.7, momentum=0.9, nesterov=True)
     draw = torch.Generator().manual_seed(0)
     for _ in range(5):

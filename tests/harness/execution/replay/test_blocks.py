@@ -72,8 +72,8 @@ def assert_equal(ours, other):
     assert ours.server.numbers == other.server.numbers
     for name, model in other.server.candidates().items():
         assert torch.equal(ours.server.candidates()[name], model), name
-    for name, vector in other.server.momenta.items():
-        assert torch.equal(ours.server.momenta[name], vector), name
+    for name, vector in other.server.tensors.items():
+        assert torch.equal(ours.server.tensors[name], vector), name
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -157,7 +157,7 @@ def test_every_block_asks_for_the_same_operations_at_the_same_places(name):
         def noted():
             server = replay.server
             kept = (replay._ring, replay._models, *replay._inputs, replay.loss)
-            kept += (*server.vectors.values(), *server.momenta.values())
+            kept += (*server.vectors.values(), *server.tensors.values())
             with Asked({t.untyped_storage().data_ptr() for t in kept}) as asked:
                 work()
             blocks.append(asked.calls)

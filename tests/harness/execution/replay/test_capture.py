@@ -40,7 +40,7 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
         assert torch.equal(getattr(again, name), getattr(ours, name))
     assert torch.equal(again.server.model, ours.server.model)
     assert torch.equal(again.server.vectors["average"], ours.server.vectors["average"])
-    assert torch.equal(again.server.momenta["momentum"], ours.server.momenta["momentum"])
+    assert torch.equal(again.server.tensors["momentum"], ours.server.tensors["momentum"])
     assert (again.server.version, again.server.numbers) == (7, {"averaged": 1.0})
     assert (again.in_flight, again.pending) == (ours.in_flight, ours.pending)
     assert list(again.in_flight) == list(ours.in_flight)
