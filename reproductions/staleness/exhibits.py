@@ -9,7 +9,6 @@ from itertools import product
 
 import numpy as np
 
-from harness.execution.jobs.rates import FACTOR
 from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, mean_ci
@@ -20,6 +19,7 @@ from reproductions.staleness.presets import (
     CLUSTER_TAUS,
     CLUSTERS,
     EDGES,
+    LADDER,
     OPTIMIZERS,
     PROBLEMS,
     TAUS,
@@ -30,7 +30,7 @@ from reproductions.staleness.theory import stable_rate
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
 """Where losses on clusters are drawn; the table has all."""
-RESOLVED = math.sqrt(FACTOR)
+RESOLVED = math.sqrt(LADDER)
 """An edge is known to half a rung of the ladder of rates either way."""
 AXIS = "τ + 1: versions a gradient is behind, and its own"
 TICKS = {"as": "curves", "x_scale": "log", "x_ticks": [tau + 1 for tau in TAUS]}

@@ -23,6 +23,8 @@ CLUSTERS = ("wide-area-10", "heterogeneous-10k")
 CLUSTER_TAUS = (4, 16, 64)
 """τ + 1 workers, each with one contribution under way, are τ versions late in the mean."""
 MOMENTUM = 0.9
+LADDER = 2.0
+"""The factor between the rates that are tried: that of the search, which judges may not import."""
 LOOKS = 2
 """At verdicts: at three seeds, and at six, after three had left most predictions undecided."""
 EDGES = {"SGD": 0.0, "momentum": MOMENTUM}

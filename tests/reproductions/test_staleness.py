@@ -11,6 +11,7 @@ import torch
 
 from data_synth import load_corpus
 from harness.algorithms.contract import Algorithm
+from harness.execution.jobs.rates import FACTOR
 from harness.execution.runs.module import ModuleConfig
 from harness.execution.training.modules import train_module
 from harness.identity import identity
@@ -24,6 +25,7 @@ from reproductions.staleness.experiments import ALGORITHMS, MACHINES, experiment
 from reproductions.staleness.presets import (
     CELLS,
     CLUSTERS,
+    LADDER,
     MOMENTUM,
     ON_CLUSTERS,
     PRESETS,
@@ -194,6 +196,10 @@ def test_where_edges_lie_between_rungs_their_slope_is_known_between_bounds():
             moved.of(cell("text", "SGD", tau), **ladder(edge))
         (slope,) = law_slope(moved, "text", TAUS[1:])
         assert slope == pytest.approx(high if side > 0 else low)
+
+
+def test_the_ladder_that_reports_speak_of_is_the_one_that_is_climbed():
+    assert LADDER == FACTOR
 
 
 def test_an_edge_that_was_not_found_leaves_its_side_open():
