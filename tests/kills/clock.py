@@ -1,6 +1,6 @@
 """A time of day that is set while commands run, for all their processes.
 
-A library of ten functions (`clock.c`) is preloaded into them. libfaketime was tried first: it makes
+A library of six functions (`clock.c`) is preloaded into them. libfaketime was tried first: it makes
 Python's `time.sleep` fail, which waits for a moment of the monotonic clock.
 """
 
