@@ -7,6 +7,7 @@ What is decided and measured at a boundary is up to the kind of training (`frame
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -27,8 +28,11 @@ from harness.store.schema import Outcome
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
-LAYOUT = 7
-"""Grows when checkpoints hold other things than before: an older one is not taken up."""
+LAYOUT = 8
+"""Grows when checkpoints hold other things than before: an older one is not taken up.
+
+What a simulation holds is part of it: `tests/harness/execution/training/test_layout.py`.
+"""
 
 
 Executing = TypeVar("Executing", bound=Executor)
@@ -168,7 +172,11 @@ class Training(ABC, Generic[Executing]):
     def resume(self) -> None:
         """Take up the last checkpoint, if there is one; once everything is set up."""
         found = checkpoint.load(self.writer.checkpoint)
-        if found is None or found[1].get("layout") != LAYOUT:
+        if found is None:
+            return
+        if found[1].get("layout") != LAYOUT:
+            folder = self.writer.checkpoint
+            print(f"{folder}: another version's checkpoint; the run begins again", file=sys.stderr)
             return
         arrays, facts = found
         history = resume.part(arrays, "timeline/")

@@ -78,6 +78,14 @@ class Hurrying(AsyncSgd):
         super().fold_turns(server, turns, 2.0 * rate)
 
 
+@dataclass(frozen=True)
+class Weighing(AsyncSgd):
+    """Divides what is already a mean by its minibatches once more."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        super().fold(server, contributions, staleness, rate / weights[0], workers, weights)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "promise"),
     [
@@ -86,7 +94,7 @@ class Hurrying(AsyncSgd):
         (Jittering(), "stale folds"),
         (Sharing(), "every fold makes one version"),
         (Hurrying(), "folds in a row"),
-        (Hurrying(), "serial method"),
+        (Weighing(), "serial method"),
     ],
 )
 def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
