@@ -14,7 +14,8 @@ def report_command(folder):
 
 
 def runs_command(folder):
-    return runs.run(Namespace(folder=folder, verify=False, csv=False, json=False))
+    told = {"verify": False, "csv": False, "json": False, "push": None, "pull": None}
+    return runs.run(Namespace(folder=folder, **told))
 
 
 def test_report_rebuilds_without_training_and_names_the_files(out, capsys):
