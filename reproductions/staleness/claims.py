@@ -20,7 +20,7 @@ from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
-from harness.judge.statistics import Array, Bounds, bounded_difference_ci
+from harness.judge.statistics import Bounds, bounded_difference_ci
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.readings import hashes
@@ -36,6 +36,7 @@ from reproductions.staleness.presets import (
 )
 from reproductions.staleness.quantities import (
     bounds_of_edge,
+    bounds_of_rate,
     bounds_of_slope,
     gained,
     law_slope,
@@ -106,16 +107,16 @@ def momentum_begets(subject: Subject, runs: Runs) -> Claim:
 def must_sweep(subject: Subject, runs: Runs) -> Claim:
     """SGD does not stand at τ = 16 the rate that is best without staleness."""
 
-    def rates(name: str) -> tuple[Array, Sequence[Run]]:
-        return octaves(runs[cell(name, "SGD", 0)], "rate"), runs[cell(name, "SGD", MIDDLE)]
+    def searches(name: str) -> tuple[Sequence[Run], Sequence[Run]]:
+        return runs[cell(name, "SGD", 0)], runs[cell(name, "SGD", MIDDLE)]
 
     def found(name: str) -> Interval:
-        best, stale = rates(name)
-        return mean(best - octaves(stale, "edge"))
+        fresh, stale = searches(name)
+        return mean(octaves(fresh, "rate") - octaves(stale, "edge"))
 
     def left_open(name: str) -> Quantity:
-        best, stale = rates(name)
-        return _open(name, (best, best), bounds_of_edge(stale))
+        fresh, stale = searches(name)
+        return _open(name, bounds_of_rate(fresh), bounds_of_edge(stale))
 
     told = f"log2 of the best rate at τ = 0 over the largest stable at τ = {MIDDLE}"
     parts = [*_of_problems("must-sweep", found), *map(left_open, PROBLEMS)]

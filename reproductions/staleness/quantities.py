@@ -35,11 +35,18 @@ def octaves(runs: Sequence[Run], key: str) -> Array:
 
 def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
     """log2 of the largest rate that was stood and of the next, between which the edge is; [S]."""
-    stood, not_stood = (np.log2(of_search(runs, key)) for key in ("stable", "diverged"))
-    return (
-        np.where(np.isnan(stood), -math.inf, stood),
-        np.where(np.isnan(not_stood), math.inf, not_stood),
-    )
+    return _or_open(*(np.log2(of_search(runs, key)) for key in ("stable", "diverged")))
+
+
+def bounds_of_rate(runs: Sequence[Run]) -> Bounds:
+    """log2 of the best rate, which is known; of a search that is missing it may be any, [S]."""
+    known = octaves(runs, "rate")
+    return _or_open(known, known)
+
+
+def _or_open(low: Array, high: Array) -> Bounds:
+    """Bounds; where one was not found its side is open."""
+    return np.where(np.isnan(low), -math.inf, low), np.where(np.isnan(high), math.inf, high)
 
 
 def lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
