@@ -16,11 +16,26 @@ from itertools import count
 from typing import Any
 
 import greenlet
+import torch
 
 from harness.execution.processes.lines import SILENT_AFTER_S, Line
 
 Meddler = Callable[["Pipe", bytes], list[bytes]]
 """What becomes of a message on its way; may also do something to its two ends."""
+
+
+def _keep_grad_mode(event: str, between: tuple[Any, Any]) -> None:
+    """Each greenlet has its own grad mode, as each thread has, and so has who runs the town.
+
+    Told of every switch, also of one to a greenlet that nobody wants any more and that leaves its
+    ``with torch.no_grad()`` as it is collected, wherever that is.
+    """
+    source, target = between
+    source.grad = torch.is_grad_enabled()
+    torch.set_grad_enabled(getattr(target, "grad", True))
+
+
+greenlet.settrace(_keep_grad_mode)
 
 
 class Town:
