@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -111,23 +111,37 @@ class Lease:
                 self._place.write(self._number, f"{self._me} {next(self._counted)}")
 
     def release(self) -> None:
-        """Give it back, if it was held."""
+        """Give it back, if it was held; where the place is away, as soon as it is there again."""
         self._ended.set()
+        try:
+            self._give_back()
+        except OSError:
+            if self.host.beats:
+                Thread(target=self._give_back_later, daemon=True).start()
+
+    def _give_back(self) -> None:
         with self._writing:
             if self._number:
                 self._place.write(self._number, FREE)
             self._number = 0
+
+    def _give_back_later(self) -> None:
+        while self._number:  # else this process, which lives, would wait for itself
+            self.host.sleep(BEAT_S)
+            with suppress(OSError):
+                self._give_back()
 
     def _made(self, number: int) -> bool:
         """Make the lease of this number; False if somebody else was quicker."""
         self._me = self.host.me()
         if not self._place.make(number, f"{self._me} 0"):
             return False
+        self._number = number  # at once: should the place be away now, it is given back
         leases = self._place.numbers()
         if max(leases) > number:  # what was seen is long over
+            self._number = 0
             self._place.remove(number)
             return False
-        self._number = number
         for each in leases:
             if each < number:
                 self._place.remove(each)
@@ -178,6 +192,7 @@ class Leases:
         return all(each.held() for each in self.leases)
 
     def release(self) -> None:
-        """Give back what was held."""
-        for each in reversed(self.leases):
-            each.release()
+        """Give back what was held, the last first; an error of one keeps no other."""
+        with ExitStack() as stack:
+            for each in self.leases:
+                stack.callback(each.release)

@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.store import Store, lease, owner
-from harness.store.lease import PATIENCE_S, Host, Lease
+from harness.store.lease import PATIENCE_S, Host, Lease, Leases
 from harness.store.place import Folder
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who lives")
@@ -108,6 +108,46 @@ def test_a_sign_of_life_does_not_undo_that_a_lease_is_given_back(tmp_path, monke
     mine.release()
     beats.join()
     assert (tmp_path / ".lease-1").read_text() == lease.FREE
+
+
+def test_a_place_that_is_away_keeps_no_other_lease_and_is_told_when_it_is_back(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(lease, "BEAT_S", 0.01)
+    far = tmp_path / "far"
+    far.mkdir()
+    mine, away, write = Leases([Lease(tmp_path), Lease(far)]), Event(), Folder.write
+
+    def refuses(place, number, text):
+        if place.path == far and away.is_set():
+            raise OSError("away")
+        write(place, number, text)
+
+    monkeypatch.setattr(Folder, "write", refuses)
+    mine.acquire()
+    away.set()
+    mine.release()
+    assert (tmp_path / ".lease-1").read_text() == lease.FREE
+    assert (far / ".lease-1").read_text() != lease.FREE
+    away.clear()
+    Lease(far).acquire()  # it does not wait for itself
+
+
+def test_an_outage_amid_taking_hold_is_no_hold(tmp_path, monkeypatch):
+    far = tmp_path / "far"
+    far.mkdir()
+    asked, numbers = [], Folder.numbers
+
+    def refuses(place):
+        asked.append(place.path == far)
+        if sum(asked) == 2:  # after the lease was made
+            raise OSError("away")
+        return numbers(place)
+
+    monkeypatch.setattr(Folder, "numbers", refuses)
+    with pytest.raises(OSError, match="away"):
+        Leases([Lease(tmp_path), Lease(far)]).acquire()
+    assert {place.joinpath(".lease-1").read_text() for place in (tmp_path, far)} == {lease.FREE}
 
 
 def test_a_lease_that_was_never_written_is_waited_for_and_taken_over(tmp_path):
