@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
 MOST_BANDS = 3  # of more, nobody sees whose colour a field has
+MOST_SHARED = 0.5  # of a band that lies in another: of more, two colours make a third
 FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
 ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
 ACROSS = 96  # characters of a legend's line
@@ -52,8 +54,26 @@ def differences(axes: Axes, exhibit: Exhibit) -> None:
 
 
 def banded(exhibit: Exhibit) -> bool:
-    """Whether intervals are drawn as bands: of few curves; those of more are whiskers."""
-    return len(by_label(exhibit.rows)) <= MOST_BANDS
+    """Whether intervals are drawn as bands: of few curves that do not share one field.
+
+    Else as whiskers; long curves keep their bands, for whiskers would hide them.
+    """
+    groups = list(by_label(exhibit.rows).values())
+    short = max(map(len, groups), default=0) <= MARKED_POINTS
+    if len(groups) > MOST_BANDS:
+        return False
+    shares = (_shared(exhibit, one, other) for one, other in combinations(groups, 2))
+    return not (short and any(share > MOST_SHARED for share in shares))
+
+
+def _shared(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
+    """How much of the narrower interval lies in the wider, on average where both curves run."""
+    (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (one, other)), map(_ends, (one, other))
+    low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
+    common = np.minimum(ends[1], high) - np.maximum(ends[0], low)
+    narrower = np.minimum(ends[1] - ends[0], high - low)
+    told = narrower > 0  # NaN is not
+    return float((common[told] / narrower[told]).mean()) if told.any() else 0.0
 
 
 def _scales(axes: Axes, exhibit: Exhibit) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from matplotlib import colors
@@ -76,10 +77,10 @@ def test_neighbouring_series_differ_in_grey_by_more_than_colour():
     assert len(set(lightness)) == len(lightness)
 
 
-def seeded(labels, xs):
+def seeded(labels, xs, apart=1.0):
     return tuple(
         Row.of(label, x, None, mean_ci([x + i, x + i + 0.5, x + i - 0.4]), ("r",))
-        for i, label in enumerate(labels)
+        for i, label in zip(count(step=apart), labels, strict=False)
         for x in xs
     )
 
@@ -95,9 +96,15 @@ def test_no_legend_lies_on_the_data(kind):
 
 
 def test_few_curves_have_bands_and_more_have_whiskers_set_apart():
-    three, four = (replace(CURVES, rows=seeded("abcd"[:n], range(5))) for n in (3, 4))
+    three, four = (replace(CURVES, rows=seeded("abcd"[:n], range(5), apart=3.0)) for n in (3, 4))
     assert figures.caption(three).startswith("Bands: 95% intervals over 3 seeds.")
     assert figures.caption(four).startswith("Whiskers: 95% intervals over 3 seeds.")
+
+
+def test_curves_whose_bands_would_be_one_field_have_whiskers_unless_they_are_long():
+    short, long = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, 40))
+    assert figures.caption(short).startswith("Whiskers")
+    assert figures.caption(long).startswith("Bands")
 
 
 def test_whiskers_set_apart_lie_within_the_axes():
