@@ -44,7 +44,8 @@ def _counts(results: Results) -> str:
         return ""
     found = Counter(claim.verdict for claim in results.claims)
     each = _listed([f"{found[verdict]} {verdict}" for verdict in VERDICTS])
-    return f"Of {len(results.claims)} claims at {results.scale} scale: {each}."
+    alone = ", each judged by itself" if any(map(_fallen, results.claims)) else ""
+    return f"Of {len(results.claims)} claims at {results.scale} scale{alone}: {each}."
 
 
 def _basis(results: Results) -> str:
@@ -74,11 +75,20 @@ def _clearest(claims: Sequence[Claim]) -> str:
     clear, claim, part = max(decided, key=lambda each: each[0])
     label = f"{part.label}, " if part.label and len(claim.parts) > 1 else ""
     return (
-        f"The clearest is {claim.verdict}: “{claim.statement}” ({label}"
+        f"The clearest is {claim.verdict}{_after(claim)}: “{claim.statement}” ({label}"
         f"{numbers.measured(part.measured, part.ci95)}, 95% interval "
         f"{numbers.interval(part.measured, part.ci95)}, "
         f"{clear:.2g} half widths from where the verdict would turn)."
     )
+
+
+def _after(claim: Claim) -> str:
+    """What the correction for the number of claims leaves of a verdict, if that is another."""
+    return f" by itself, after the correction {claim.corrected}" if _fallen(claim) else ""
+
+
+def _fallen(claim: Claim) -> bool:
+    return claim.corrected not in (None, claim.verdict)
 
 
 def _none_clear(claims: Sequence[Claim]) -> str:
@@ -131,10 +141,10 @@ def _corrected(claims: Sequence[Claim], looks: int) -> str:
     if not decided:
         return ""
     kept = sum(claim.corrected == claim.verdict for claim in decided)
-    seen = f", and for {looks} looks at them while seeds were added," if looks > 1 else ""
+    often = f", every p-value counted {looks} times, for as many looks as seeds are added,"
     return (
-        f"After Holm's correction for the number of claims{seen} {kept} of the {len(decided)} "
-        "decided verdicts stay."
+        f"After Holm's correction for the number of claims{often if looks > 1 else ''} "
+        f"{kept} of the {len(decided)} decided verdicts stay."
     )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.judge import ABOVE, Claim, Part, Results, mean_ci, read_results
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import LOOKS, Quantity, claim_of
 from reports.abstract import EARLIER, answer, knows_power, lines
 
 FACTS = {"differences": [{"what": "training speech", "paper": "500 h", "here": "18 min"}]}
@@ -38,6 +38,22 @@ def test_the_clearest_result_is_the_farthest_from_where_its_verdict_would_turn()
     told = lines(results(CLEAR, CLEARER))[2]
     assert told.startswith("The clearest is reproduced: “clearer holds” (1.000, 95% interval")
     assert "40 half widths" in told
+
+
+def test_a_verdict_that_the_correction_takes_back_is_told_as_one_by_itself():
+    fallen = [replace(each, corrected="undecided") for each in (CLEAR, CLEARER)]
+    told = lines(results(*fallen))
+    assert "2 claims at laptop scale, each judged by itself: 2 reproduced" in told[0]
+    assert told[2].startswith("The clearest is reproduced by itself, after the correction undec")
+    assert "claims 0 of the 2 decided verdicts stay" in told[-1]
+    kept = [replace(each, corrected="reproduced") for each in (CLEAR, CLEARER)]
+    assert lines(results(*kept))[:4] == lines(results(CLEAR, CLEARER))[:4]
+
+
+def test_several_looks_are_told_with_why_p_values_count_more_than_once():
+    seen = replace(CLEAR, corrected="reproduced")
+    twice = replace(results(seen), provenance={**FACTS, LOOKS: 2})
+    assert "p-value counted 2 times, for as many looks as seeds are added, 1" in lines(twice)[-1]
 
 
 def test_what_cannot_fail_is_never_the_clearest():

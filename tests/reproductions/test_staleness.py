@@ -266,15 +266,43 @@ def test_clusters_are_charged_alike_whatever_is_trained(configs):
             assert training.workload(1).minibatch_flops == pytest.approx(asked, rel=1e-6)
 
 
-def test_what_was_registered_later_is_of_cells_that_no_claim_had_before():
-    needs = {maker.id: set(maker.needs) for maker in claims.CLAIMS}
-    first = needs["s.cluster-mean"]
-    assert {cell(p, o, 16, c) for p, o in claims.FIRST_ON_CLUSTERS for c in CLUSTERS} <= first
-    scattered = {name for name in needs["s.cluster-mean-others"] if "workers of" in name}
-    assert not scattered & first
-    assert {n for n in scattered | first if "workers of" in n} == {
-        cell(p, o, tau, c) for p, o, tau, c in ON_CLUSTERS if tau == 16
+def test_of_what_was_registered_later_exactly_these_cells_had_been_seen():
+    """As ``registered.toml`` and decision 67 have it: those of the first look's configurations."""
+    needs = {maker.id.removeprefix("s."): set(maker.needs) for maker in claims.CLAIMS}
+    seen = {
+        name
+        for name in set().union(*needs.values())
+        if "workers" not in name and ("natural gradient" not in name or "acoustic" in name)
+    } | {cell(p, o, 16, c) for p, o in claims.FIRST_ON_CLUSTERS for c in CLUSTERS}
+    count = {
+        claim: {
+            "clusters": (len(scattered & seen), len(scattered)),
+            "fixed": (len((named - scattered) & seen), len(named - scattered)),
+        }
+        for claim in ("natural-gradient-others", "cluster-mean-others", "cluster-order")
+        for named in (needs[claim],)
+        for scattered in ({name for name in named if "workers" in name},)
     }
+    assert count == {
+        "natural-gradient-others": {"clusters": (0, 0), "fixed": (6, 12)},
+        "cluster-mean-others": {"clusters": (0, 26), "fixed": (23, 27)},
+        "cluster-order": {"clusters": (4, 24), "fixed": (10, 12)},
+    }
+    assert {name for name in needs["cluster-order"] & seen if "workers" in name} == {
+        cell("digits", optimizer, 16, cluster)
+        for optimizer in ("SGD", "AdamW")
+        for cluster in CLUSTERS
+    }
+
+
+def test_cluster_claims_before_and_after_the_first_look_share_no_cell_on_clusters():
+    first, later = (
+        {name for name in maker.needs if "workers of" in name}
+        for maker in claims.CLAIMS
+        if maker.id in ("s.cluster-mean", "s.cluster-mean-others")
+    )
+    assert not later & first
+    assert later | first == {cell(p, o, tau, c) for p, o, tau, c in ON_CLUSTERS if tau == 16}
 
 
 def test_natural_gradient_is_the_workers_and_all_others_the_servers():
