@@ -8,7 +8,7 @@ import tarfile
 from pathlib import PurePath
 
 from harness.errors import UserError
-from harness.identity import SHORT
+from harness.identity import SHORT, identity
 from harness.store import integrity, schema
 from harness.store.read import Run
 
@@ -55,11 +55,12 @@ def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
         moment = files[schema.PROVENANCE]
         results = {name: files[name] for name in (schema.CONFIG, *record["files"])}
         whole = all(integrity.of(results[name]) == known for name, known in record["files"].items())
-        right = record["hash"] == hash_ and record["status"] in KEPT
+        asked = identity(json.loads(files[schema.CONFIG])) == hash_ == record["hash"]
+        kept = record["status"] in KEPT
         integrity.opened(json.loads(moment))
     except (tarfile.TarError, KeyError, TypeError, AttributeError, ValueError, EOFError) as error:
         raise UserError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
-    if not (whole and right and _is_plain(results)):
+    if not (whole and asked and kept and _is_plain(results)):
         raise UserError(f"run {hash_[:SHORT]}: its archive is damaged, not as it was packed")
     return {**results, schema.PROVENANCE: moment, schema.RUN: files[schema.RUN]}
 

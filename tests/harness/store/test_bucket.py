@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import tarfile
@@ -207,6 +208,27 @@ def test_members_that_are_no_files_of_a_run_are_not_unpacked(tmp_path):
     assert set(unpacked(data.getvalue(), run.hash)) == set(RESULTS)
     with pytest.raises(UserError, match="not as it was packed"):
         unpacked(packed(run), "0" * 64)
+
+
+def test_an_archive_that_is_not_as_it_was_packed_is_not_unpacked_as_something_else(tmp_path):
+    """Whichever byte of it has a bit turned."""
+    run = Store(tmp_path).obtain({"seed": 1, "share": 0.25}, lambda writer: writer.finish())
+    data, refused = packed(run), 0
+    whole = _told(unpacked(data, run.hash))
+    for at, byte in enumerate(data):
+        try:
+            turned = data[:at] + bytes([byte ^ 1]) + data[at + 1 :]
+            assert _told(unpacked(turned, run.hash)) == whole, at
+        except UserError:
+            refused += 1
+    assert refused > 1000
+
+
+def _told(files):
+    """What the files say: the layout of a record's text says nothing."""
+    return {
+        name: json.loads(data) if name.endswith(".json") else data for name, data in files.items()
+    }
 
 
 def test_runs_without_digests_are_not_sent(tmp_path):
