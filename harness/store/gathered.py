@@ -45,7 +45,7 @@ class Gathered(Store):
             if not self.has(name):
                 self.pull(name) if name in there else None
             elif name not in there:
-                self._finished(self.path / name)
+                self._sent(self.path / name)
         return super().missing(wanted)
 
     def elsewhere(self, hash_: str) -> bool:
@@ -74,14 +74,24 @@ class Gathered(Store):
         try:
             files = self.bucket.pull(folder.name)
         except UserError as error:
-            print(f"{self.bucket.url}: {error}; it stays as it is", file=sys.stderr, flush=True)
+            self._say(f"{self.bucket.url}: {error}; it stays as it is")
             return False
         for name, data in files.items():
             atomic.write_bytes(folder / name, data)
         return True
 
     def _finished(self, folder: Path) -> None:
+        """Send it; what cannot be sent now `missing` sends when it is asked for again."""
+        try:
+            self._sent(folder)
+        except OSError as error:
+            self._say(f"{error}; run {folder.name[:SHORT]} is kept here, the same command sends it")
+
+    def _sent(self, folder: Path) -> None:
         run = read_run(folder)
         if run.status in archive.KEPT and self.bucket.push(run) == "different":
             told = f"run {run.hash[:SHORT]} is there with other results, and stays so"
-            print(f"{self.bucket.url}: {told}", file=sys.stderr, flush=True)
+            self._say(f"{self.bucket.url}: {told}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)

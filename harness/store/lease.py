@@ -13,6 +13,8 @@ until then two make one run: to the same bytes, each file replaced as a whole.
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -75,6 +77,7 @@ class Lease:
         self._ended = Event()
         self._counted = count(1)
         self._writing = Lock()
+        self._away_until_s = -math.inf
 
     def acquire(self, waiting: Waits = _say_nothing) -> None:
         """Wait until nobody else holds it, and hold it.
@@ -101,8 +104,19 @@ class Lease:
         return text != FREE and self.host.lives(text.partition(" ")[0]) is not False
 
     def held(self) -> bool:
-        """Whether nobody has taken it over."""
-        return self._number > 0 and self._highest()[0] == self._number
+        """Whether nobody is known to have taken it over.
+
+        A place that is away knows nothing: that is said once, and it is asked again later.
+        """
+        if self._number and self.host.now_s() < self._away_until_s:
+            return True
+        try:
+            return self._number > 0 and self._highest()[0] == self._number
+        except OSError as error:
+            if self._away_until_s == -math.inf:
+                print(f"{error}; what is held there goes on", file=sys.stderr, flush=True)
+            self._away_until_s = self.host.now_s() + PATIENCE_S
+            return True
 
     def beat(self) -> None:
         """Give a sign of life; nothing if the lease is somebody else's by now."""
@@ -188,7 +202,7 @@ class Leases:
             raise
 
     def held(self) -> bool:
-        """Whether nobody has taken one over."""
+        """Whether nobody is known to have taken one over."""
         return all(each.held() for each in self.leases)
 
     def release(self) -> None:

@@ -9,6 +9,7 @@ import signal
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from harness.errors import UserError
 from harness.store import AlreadyFinished, Bucket, Gathered, Store, objects
 from harness.store.archive import packed, unpacked
 from harness.store.lease import PATIENCE_S, Host, Lease
+from harness.store.objects import Objects
 from harness.store.read import read_run
 from tests import processes, s3
 
@@ -66,6 +68,34 @@ def test_what_was_finished_before_is_gathered_with_the_first_question(bucket, tm
     assert Gathered(tmp_path / "a", bucket).missing([*asked, "0" * 64]) == {"0" * 64}
     assert Gathered(tmp_path / "b", bucket).missing(asked) == set()
     assert [files(Store(tmp_path / "b").load(name)) for name in asked] == list(map(files, runs))
+
+
+def test_a_bucket_that_goes_away_ends_no_training_and_has_its_result_when_it_is_back(
+    bucket, tmp_path, monkeypatch, capsys
+):
+    away, asked = [], Objects._asked
+
+    @contextmanager
+    def perhaps(objects):
+        if away:
+            raise OSError(f"{bucket.url}: away")
+        with asked(objects):
+            yield
+
+    def train(writer):
+        away.append(True)
+        writer.rows()
+        execute(writer)
+
+    monkeypatch.setattr(Objects, "_asked", perhaps)
+    run = Gathered(tmp_path, bucket).obtain({"seed": 1}, train)
+    told = capsys.readouterr().err.splitlines()
+    assert run.status == "done"
+    assert [line.partition("; ")[0] for line in told] == [f"{bucket.url}: away"] * 2
+    away.clear()
+    assert bucket.hashes() == set()
+    assert Gathered(tmp_path, bucket).missing([run.hash]) == set()
+    assert bucket.hashes() == {run.hash}
 
 
 def test_a_failed_run_is_nobody_elses(bucket, tmp_path):
