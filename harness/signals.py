@@ -24,19 +24,28 @@ def listen() -> None:
     command has had ignored (``nohup``) stays so.
     """
     for each in ENDING:
-        if signal.getsignal(each) != signal.SIG_IGN:
+        if signal.getsignal(each) not in (signal.SIG_IGN, _deaf):
             signal.signal(each, _interrupt)
 
 
 def ignore() -> None:
-    """From now on none is heard: the command is at its end."""
+    """From now on none is heard: the command is at its end, and starts no process any more."""
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
 
 
+def _deaf(*_: object) -> None:
+    """Hear nothing; a process that is started inherits SIG_IGN, and could not be ended, not this.
+
+    It is for who has been told, and mends.
+    """
+
+
 def _interrupt(*_: object) -> None:
     global _put_off
-    ignore()
+    for each in ENDING:
+        if signal.getsignal(each) == _interrupt:
+            signal.signal(each, _deaf)
     _put_off = _holding
     if not _holding:
         raise KeyboardInterrupt

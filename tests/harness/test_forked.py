@@ -28,6 +28,30 @@ print("started", file=sys.stderr, flush=True)
 time.sleep(600)
 """
 
+TWO_THREADS = """
+import os, threading, time
+from concurrent.futures import ProcessPoolExecutor
+from harness import forked
+
+other_has_begun = threading.Event()
+
+def use():
+    with ProcessPoolExecutor(1, forked.context()) as pool:
+        pool.submit(os.getpid).result()
+        begun.set()
+        other_has_begun.wait()
+
+begun = threading.Event()
+(first := threading.Thread(target=use)).start()
+begun.wait()
+with ProcessPoolExecutor(1, forked.context()) as pool:
+    pool.submit(os.getpid).result()
+    other_has_begun.set()
+    first.join()
+    time.sleep(0.2)
+    print(pool.submit(int, "7").result())
+"""
+
 
 @pytest.mark.parametrize(
     "words",
@@ -53,6 +77,13 @@ def test_a_process_begins_with_what_was_named_imported() -> None:
     process.start()
     process.join(120.0)
     assert process.exitcode == 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
+def test_processes_of_a_thread_outlive_another_thread_that_began_the_fork_server() -> None:
+    command = [sys.executable, "-c", TWO_THREADS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
 
 
 def test_a_process_hears_that_the_one_that_asked_for_it_was_killed(tmp_path: Path) -> None:

@@ -152,6 +152,62 @@ def test_what_ends_a_command_is_put_off_while_it_starts_processes(tmp_path, monk
     assert (process.returncode, out, err) == (130, "started\n", "")
 
 
+POOL = """
+import os, signal, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from harness import forked
+
+def main():
+    forking = forked.context()
+    pool = ProcessPoolExecutor(1, forking)
+    try:
+        with forked.interrupts_held():
+            os.kill(os.getpid(), signal.NUMBER)
+            worker = pool.submit(os.getpid)
+            waits = pool.submit(time.sleep, 20)
+    except KeyboardInterrupt:
+        with open(f"/proc/{worker.result()}/status") as file:
+            ignored = next(line for line in file if line.startswith("SigIgn")).split()[1]
+        print([each.name for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if int(ignored, 16) >> each - 1 & 1])
+        for process in list(pool._processes.values()):
+            process.terminate()
+        pool.shutdown(wait=True)
+        return 130
+"""
+
+
+ENDS_ONE = """
+import time
+from harness import forked
+
+process = forked.context().Process(target=time.sleep, args=(20.0,))
+process.start()
+process.terminate()
+process.join()
+print(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_processes_can_be_ended_that_are_started_after_a_signal(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, POOL.replace("NUMBER", number)) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "[]\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
+def test_processes_can_be_ended_where_the_command_cannot():
+    def without_terminations():
+        hear_signals()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    with begun(ENDS_ONE, preexec_fn=without_terminations) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (0, "-15\n", "")
+
+
 def test_a_signal_that_is_ignored_from_outside_stays_so():
     def without_hangups():
         hear_signals()
