@@ -24,9 +24,12 @@ def serving() -> Generator[int]:
     application = DomainDispatcherApplication(create_backend_app)
     server = make_server("127.0.0.1", 0, application, threaded=False)
     Thread(target=server.serve_forever, daemon=True).start()
-    urlopen(Request(f"http://127.0.0.1:{server.server_port}/{BUCKET}", method="PUT")).close()
-    yield server.server_port
-    server.shutdown()
+    try:
+        urlopen(Request(f"http://127.0.0.1:{server.server_port}/{BUCKET}", method="PUT")).close()
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def environment(port: int) -> dict[str, str]:
@@ -78,8 +81,10 @@ def line_to(port: int, longest: int, then: Callable[[], object]) -> Generator[in
         listener.close()
 
     Thread(target=accept, daemon=True).start()
-    yield listener.getsockname()[1]
-    listener.close()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
 
 
 def _copied(source: socket.socket, target: socket.socket) -> None:

@@ -131,15 +131,24 @@ def connect(where: tuple[str, int], who: Introduced) -> Socket:
     Raises:
         OSError: nobody answers; `Stranger` if somebody else does.
     """
-    made = Socket(socket.create_connection(where, INTRODUCED_WITHIN_S), INTRODUCED_WITHIN_S)
+    connected = socket.create_connection(where, INTRODUCED_WITHIN_S)
+    try:
+        made = Socket(connected, INTRODUCED_WITHIN_S)
+        _introduce(made, who, where)
+    except OSError:
+        connected.close()
+        raise
+    made.be_patient(SILENT_AFTER_S)
+    return made
+
+
+def _introduce(made: Socket, who: Introduced, where: tuple[str, int]) -> None:
+    """Say who connects, and find out whether the other one is of this run."""
     end_s = world().now_s() + INTRODUCED_WITHIN_S
     theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _said(who)
     made.send(ours + said + _proof(b"connects", theirs, ours, said))
     if not hmac.compare_digest(_read(made, PROOF, end_s), _proof(b"accepts", theirs, ours, said)):
-        made.close()
         raise Stranger(f"who answers at {where[0]}:{where[1]} has another {SECRET}")
-    made.be_patient(SILENT_AFTER_S)
-    return made
 
 
 def accept(connected: socket.socket, own: int) -> tuple[Introduced, Socket]:

@@ -102,6 +102,18 @@ def test_who_answers_without_the_secret_is_a_stranger(monkeypatch: pytest.Monkey
             connect(listening.getsockname(), WHO)
 
 
+def test_a_connection_on_which_nobody_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.execution.processes.sockets.INTRODUCED_WITHIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with pytest.raises(TimeoutError) as kept:  # and with it all that the call has made
+            connect(listening.getsockname(), WHO)
+        connected, _ = listening.accept()
+        with connected:
+            connected.settimeout(20.0)
+            assert connected.recv(1) == b""
+        del kept
+
+
 def test_a_door_is_at_one_address_and_no_other(door: Door) -> None:
     (_, port), _ = door
     with pytest.raises(ConnectionRefusedError):
@@ -117,11 +129,11 @@ def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() 
     ours, theirs = pair(0.3)
     with pytest.raises(PeerGone, match=SILENT):
         ours.header()
-    ours, theirs = pair(0.3)
+    ours, theirs = pair(1.0)
     ended = threading.Event()
 
     def beats() -> None:
-        for _ in range(8):
+        for _ in range(15):
             ended.wait(0.1)
             theirs.beat()
         send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
@@ -140,10 +152,10 @@ def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
 
 
 def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
-    ours, theirs = pair(0.2)
+    ours, theirs = pair(1.0)
 
     def busy() -> None:
-        for _ in range(12):  # six times as long as anybody may be silent
+        for _ in range(15):  # half as long again as anybody may be silent
             time.sleep(0.1)
             theirs.beat()
         receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
