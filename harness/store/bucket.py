@@ -38,6 +38,7 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         self.url, self.objects = url, Objects(url)
+        self._archives = Objects(url, archives=True)
 
     def hashes(self) -> set[str]:
         """Of the runs that are there."""
@@ -57,7 +58,7 @@ class Bucket:
         Raises:
             UserError: the run is no result, or damaged.
         """
-        made = self.objects.create(_path(run.hash), packed(run))
+        made = self._archives.create(_path(run.hash), packed(run))
         return "pushed" if made else self.compared(run)
 
     def compared(self, run: Run) -> Sent:
@@ -77,7 +78,7 @@ class Bucket:
             FileNotFoundError: it is not there.
             UserError: it is damaged.
         """
-        return unpacked(self.objects.read(_path(hash_)), hash_)
+        return unpacked(self._archives.read(_path(hash_)), hash_)
 
     def leases(self, hash_: str) -> Leases:
         """Where leases of a run lie."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import UserError
 
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 SCHEMES = ("s3", "gs", "az", "file")
 TRIED_FOR = timedelta(seconds=20)
 """So long a request is tried again before the network counts as away."""
-LONGEST_REQUEST = timedelta(minutes=5)
+LONGEST_REQUEST, LONGEST_OF_ARCHIVE = timedelta(seconds=5), timedelta(minutes=5)
+"""So long one request may take; a lease that beats has to be well within its patience."""
+HEARD_S = 0.2
+"""So often whoever waits for an answer looks whether it is told to end."""
 ASKED_THE_MACHINE = "/latest/"
 """In the address that S3's library asks for credentials where the environment has none."""
 ANSWER = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 """What S3 says in XML of a request that it refuses."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,14 @@ class Objects:
     Args:
         url: e.g. ``s3://bucket/prefix``; what it takes to be let in comes from the environment
             (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
+        archives: whether they are large, so that a request may take minutes.
 
     Raises:
         UserError: an address of no such kind, or its library is not installed.
     """
 
     url: str
+    archives: bool = False
 
     def __post_init__(self) -> None:
         scheme, found, _ = self.url.partition("://")
@@ -54,24 +63,27 @@ class Objects:
             told = "needs obstore; pip install 'lagbench[object-store]'"
             raise UserError(f"{self.url}: {told}") from None
 
-    def __reduce__(self) -> tuple[type[Objects], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Objects], tuple[str, bool]]:
         """Another process connects for itself."""
-        return Objects, (self.url,)
+        return Objects, (self.url, self.archives)
 
     def listed(self, prefix: str) -> list[str]:
         """Paths of the objects below a prefix."""
         import obstore
 
+        def found() -> list[str]:
+            some: Any = obstore.list(self._store, prefix)  # pyright: ignore[reportUnknownMemberType]
+            return [each["path"] for page in some for each in page]
+
         with self._asked():
-            found: Any = obstore.list(self._store, prefix)  # pyright: ignore[reportUnknownMemberType]
-            return [each["path"] for some in found for each in some]
+            return _answered(found)
 
     def has(self, path: str) -> bool:
         """Whether there is an object."""
         import obstore
 
         with suppress(FileNotFoundError), self._asked():
-            obstore.head(self._store, path)
+            _answered(lambda: obstore.head(self._store, path))
             return True
         return False
 
@@ -81,7 +93,7 @@ class Objects:
         from obstore.exceptions import AlreadyExistsError
 
         with suppress(AlreadyExistsError), self._asked():
-            obstore.put(self._store, path, data, mode="create")
+            _answered(lambda: obstore.put(self._store, path, data, mode="create"))
             return True
         return False
 
@@ -90,21 +102,21 @@ class Objects:
         import obstore
 
         with self._asked():
-            obstore.put(self._store, path, data)
+            _answered(lambda: obstore.put(self._store, path, data))
 
     def read(self, path: str) -> bytes:
         """An object; FileNotFoundError where there is none."""
         import obstore
 
         with self._asked():
-            return bytes(obstore.get(self._store, path).bytes())
+            return _answered(lambda: bytes(obstore.get(self._store, path).bytes()))
 
     def remove(self, path: str) -> None:
         """There is no object from now on."""
         import obstore
 
         with suppress(FileNotFoundError), self._asked():
-            obstore.delete(self._store, path)
+            _answered(lambda: obstore.delete(self._store, path))
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -113,7 +125,8 @@ class Objects:
         if self.url.startswith("file:"):
             return from_url(self.url)
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"  # not read beside options
-        client: ClientConfig = {"timeout": LONGEST_REQUEST, "allow_http": plain}
+        longest = LONGEST_OF_ARCHIVE if self.archives else LONGEST_REQUEST
+        client: ClientConfig = {"timeout": longest, "allow_http": plain}
         tries: RetryConfig = {"retry_timeout": TRIED_FOR}
         return from_url(self.url, client_options=client, retry_config=tries)
 
@@ -130,6 +143,27 @@ class Objects:
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise
             raise OSError(f"{self.url}: {_in_short(str(error))}") from None
+
+
+def _answered(request: Callable[[], T]) -> T:
+    """What a request comes to; who waits hears signals, which no handler of Python's does amid it.
+
+    One that nobody waits for any more ends by itself, or with the process.
+    """
+    if current_thread() is not main_thread():  # it hears none anyway
+        return request()
+    answer: Future[T] = Future()
+    (asks := Thread(target=_answer, args=(answer, request), name="asks", daemon=True)).start()
+    while asks.is_alive():
+        asks.join(HEARD_S)
+    return answer.result()
+
+
+def _answer(answer: Future[T], request: Callable[[], T]) -> None:
+    try:
+        answer.set_result(request())
+    except BaseException as error:
+        answer.set_exception(error)
 
 
 def _in_short(told: str) -> str:

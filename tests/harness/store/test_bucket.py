@@ -6,10 +6,13 @@ import io
 import json
 import os
 import signal
+import socket
 import tarfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -143,11 +146,11 @@ def test_a_damaged_run_is_not_sent(bucket, tmp_path):
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
 def test_a_line_that_breaks_amid_a_push_leaves_nothing(bucket, port, share, tmp_path, monkeypatch):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    assert bucket.hashes() == set()  # over a whole line, and so from now on
     with s3.line_to(port, int(share * len(packed(run))), lambda: None) as broken:
         s3.let_in(monkeypatch, broken)
         with pytest.raises(OSError, match=bucket.url):
             Bucket(bucket.url).push(run)
+    s3.let_in(monkeypatch, port)
     assert bucket.hashes() == set()
     assert bucket.push(run) == "pushed"
 
@@ -157,7 +160,6 @@ def test_who_is_killed_amid_a_push_leaves_nothing_and_has_it_sent_next_time(
     bucket, port, tmp_path, monkeypatch
 ):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    assert bucket.hashes() == set()  # over a whole line, and so from now on
     told = f"from harness.store import *; Gathered({str(tmp_path)!r}, Bucket({bucket.url!r}))"
     pids = []
     with s3.line_to(port, 30_000, lambda: os.kill(pids[0], signal.SIGKILL)) as broken:
@@ -165,18 +167,18 @@ def test_who_is_killed_amid_a_push_leaves_nothing_and_has_it_sent_next_time(
         pusher = processes.start(["-c", f"{told}.missing([{run.hash!r}])"])
         pids.append(pusher.pid)
         assert pusher.ended().returncode == -signal.SIGKILL
+    s3.let_in(monkeypatch, port)
     assert bucket.hashes() == set()
     assert Gathered(tmp_path, bucket).missing([run.hash]) == set()
     assert bucket.hashes() == {run.hash}
 
 
-def test_one_machine_at_a_time_makes_a_run(bucket, monkeypatch):
+def test_one_machine_at_a_time_makes_a_run(bucket):
     """Whatever it knows of processes elsewhere, which is nothing."""
     holding, most = [], []
 
     def hold(number):
-        place = bucket.leases("a")
-        monkeypatch.setattr(type(place), "poll_s", 0.01)
+        place = replace(bucket.leases("a"), poll_s=0.01)
         host = Host(lambda: f"host-{number}:1", lambda word: None, beats=False)
         (mine := Lease(place, host)).acquire()
         holding.append(number)
@@ -206,8 +208,9 @@ def test_a_machine_that_is_silent_is_taken_over_and_told_so(bucket, tmp_path):
     other.acquire()
     assert now_s[0] > PATIENCE_S
     silent.beat()
-    silent.release()
     assert (silent.held(), other.held()) == (False, True)
+    silent.release()
+    assert other.held()
 
 
 def test_a_lease_whose_making_was_answered_to_nobody_is_known_as_ones_own(bucket, monkeypatch):
@@ -225,6 +228,31 @@ def test_a_run_that_another_machine_makes_is_known_to_be_elsewhere(bucket, tmp_p
     assert not there.elsewhere(writer.hash)
     with pytest.raises(AlreadyFinished):
         there.begin({"seed": 1})
+
+
+class ToldToEndError(Exception):
+    """By a signal."""
+
+
+def test_who_waits_for_an_answer_is_told_to_end_at_once_and_no_request_is_for_ever(monkeypatch):
+    def told(*_):
+        raise ToldToEndError
+
+    monkeypatch.setattr(objects, "TRIED_FOR", timedelta(milliseconds=50))
+    monkeypatch.setattr(objects, "LONGEST_REQUEST", timedelta(milliseconds=300))
+    before = signal.signal(signal.SIGALRM, told)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it answers nobody
+        s3.let_in(monkeypatch, silent.getsockname()[1])
+        away = Bucket(f"s3://{s3.BUCKET}/away")
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(ToldToEndError):
+                away.has("a")
+            assert [each for each in threading.enumerate() if each.name == "asks"]
+            with pytest.raises(OSError, match=away.url):
+                away.leases("a").numbers()
+        finally:
+            signal.signal(signal.SIGALRM, before)
 
 
 def test_members_that_are_no_files_of_a_run_are_not_unpacked(tmp_path):
