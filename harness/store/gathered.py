@@ -19,6 +19,7 @@ from harness.store.lease import Lease, Leases
 from harness.store.place import Place
 from harness.store.read import read_run
 from harness.store.store import Store
+from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
 
 
@@ -40,12 +41,14 @@ class Gathered(Store):
         Raises:
             OSError: the object store cannot be reached, or does not let us in.
         """
-        wanted, there = list(hashes), self.bucket.hashes()
+        wanted, there, old = list(hashes), self.bucket.hashes(), 0
         for name in wanted:
             if not self.has(name):
                 self.pull(name) if name in there else None
             elif name not in there:
-                self._sent(self.path / name)
+                old += not self._sent(self.path / name)
+        if old:
+            self._say(f"{self.path}: {old} made before digests were kept; not sent")
         return super().missing(wanted)
 
     def elsewhere(self, hash_: str) -> bool:
@@ -55,7 +58,7 @@ class Gathered(Store):
     def pull(self, hash_: str) -> bool:
         """Have a run here that is there; False if what is there is damaged, which is said."""
         folder = atomic.writable_folder(self.path / hash_, "store")
-        (lease := Lease(folder)).acquire()
+        (lease := Lease(folder)).acquire(Waiting(f"run {hash_[:SHORT]}"))
         try:
             return self.has(hash_) or self._laid(folder)
         finally:
@@ -87,11 +90,15 @@ class Gathered(Store):
         except OSError as error:
             self._say(f"{error}; run {folder.name[:SHORT]} is kept here, the same command sends it")
 
-    def _sent(self, folder: Path) -> None:
+    def _sent(self, folder: Path) -> bool:
+        """Send a finished run if it is a result; False if it is too old to be sent."""
         run = read_run(folder)
-        if run.status in archive.KEPT and self.bucket.push(run) == "different":
+        if run.status not in archive.KEPT:
+            return True
+        if run.digests and self.bucket.push(run) == "different":
             told = f"run {run.hash[:SHORT]} is there with other results, and stays so"
             self._say(f"{self.bucket.url}: {told}")
+        return bool(run.digests)
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

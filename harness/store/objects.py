@@ -28,8 +28,12 @@ LONGEST_REQUEST, LONGEST_OF_ARCHIVE = timedelta(seconds=5), timedelta(minutes=5)
 """So long one request may take; a lease that beats has to be well within its patience."""
 HEARD_S = 0.2
 """So often whoever waits for an answer looks whether it is told to end."""
-ASKED_THE_MACHINE = "/latest/"
-"""In the address that S3's library asks for credentials where the environment has none."""
+ASKED_THE_MACHINE = {
+    "/latest/": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role",
+    "/computeMetadata/": "GOOGLE_APPLICATION_CREDENTIALS, or a role",
+    "/metadata/identity/": "AZURE_STORAGE_ACCOUNT_KEY, or a role",
+}
+"""In the address that is asked for credentials where the environment has none; what it may have."""
 ANSWER = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 """What S3 says in XML of a request that it refuses."""
 
@@ -170,6 +174,7 @@ def _in_short(told: str) -> str:
     """What happened, without its source, address and XML."""
     if answer := ANSWER.search(told):
         return f"{answer[2]} ({answer[1]})"
-    if ASKED_THE_MACHINE in told:
-        return "no credentials; allowed: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
+    for address, allowed in ASKED_THE_MACHINE.items():
+        if address in told:
+            return f"no credentials; allowed: {allowed}"
     return told.partition("\n")[0][:300]

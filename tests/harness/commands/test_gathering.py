@@ -85,6 +85,19 @@ def test_who_has_no_credentials_is_told_so_in_one_line(tmp_path, capsys, monkeyp
     )
 
 
+@pytest.mark.parametrize(
+    ("address", "error", "told"),
+    [
+        ("gs://b", "GET http://169.254.169.254/computeMetadata/v1/instance", "GOOGLE_APPLICATION"),
+        ("az://b", "GET http://169.254.169.254/metadata/identity/oauth2", "AZURE_STORAGE_ACCOUNT"),
+    ],
+)
+def test_nobody_is_told_of_a_machine_that_was_asked_for_credentials(address, error, told):
+    with pytest.raises(OSError, match=f"{address}: no credentials; allowed: {told}"):  # noqa: SIM117
+        with objects.Objects(address)._asked():
+            raise ValueError(error)
+
+
 def _is_refused(address, told, folder, capsys):
     assert main(["runs", str(folder), "--pull", address]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -18,7 +18,7 @@ from datetime import timedelta
 import pytest
 
 from harness.errors import UserError
-from harness.store import AlreadyFinished, Bucket, Gathered, Store, objects
+from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, objects
 from harness.store.archive import packed, unpacked
 from harness.store.lease import PATIENCE_S, Host, Lease
 from harness.store.objects import Objects
@@ -297,3 +297,28 @@ def test_runs_without_digests_are_not_sent(tmp_path):
     unfinished = read_run(Store(tmp_path).begin({"seed": 2}).dir)
     with pytest.raises(UserError, match="is unfinished"):
         packed(unfinished)
+
+
+def test_old_runs_are_told_and_left_and_the_others_are_gathered(bucket, tmp_path, capsys):
+    old, new = (Store(tmp_path).obtain({"seed": seed}, execute) for seed in (1, 2))
+    record = json.loads((old.dir / "run.json").read_text())
+    del record["sha256"]  # as it was before there were digests
+    record |= {"schema": 1, "files": list(record["files"])}
+    (old.dir / "run.json").write_text(json.dumps(record))
+    assert Gathered(tmp_path, bucket).missing([old.hash, new.hash]) == set()
+    assert bucket.hashes() == {new.hash}
+    assert capsys.readouterr().err == f"{tmp_path}: 1 made before digests were kept; not sent\n"
+
+
+def test_who_fetches_a_run_that_is_held_here_is_told_of_it(bucket, tmp_path, monkeypatch):
+    run = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    here, told = Gathered(tmp_path / "b", bucket), []
+    holder = Store(here.path).begin({"seed": 1})
+
+    def waiting(what):
+        told.append(what)
+        return lambda *_: holder.release()
+
+    monkeypatch.setattr(gathered, "Waiting", waiting)
+    assert here.pull(run.hash)
+    assert told == [f"run {run.hash[:12]}"]
