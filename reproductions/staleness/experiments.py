@@ -164,7 +164,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "digits, and for frames of speech of a network of 429–7 × 2048–10217"),
         ("looks", "one",
          f"{LOOKS}: at three seeds, and at six, which is the last; at either every p-value counts "
-         "as often in the correction over all claims, since three seeds left most undecided and "
-         "three further are to be added"),
+         "as often in the correction over all claims, since the further three seeds were asked for "
+         "because the first three left most undecided"),
     ]  # fmt: skip
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
