@@ -26,16 +26,16 @@ UNKNOWN = "not stored"
 
 @dataclass(frozen=True)
 class Line:
-    """One run, or what most runs of its kind have.
+    """One run, or what is commonest among runs of its kind.
 
     Attributes:
         kind: runs whose configurations have the same keys share a number, from 1.
-        setting: what the paper's experiments call it, or ``usual`` for what most have.
-        hash: of its configuration; empty for what most have.
+        setting: what the paper's experiments call it, or ``usual`` for what is commonest.
+        hash: of its configuration; empty for what is usual.
         seed: as its configuration has it; empty if it has none.
         status: how it ended; ``not stored`` if that is not known.
-        apart: ``key value`` pairs that most of its kind do not have, nearest keys first; of
-            ``usual`` all that most have.
+        apart: ``key value`` pairs that are not the usual ones of its kind, nearest keys first; of
+            ``usual`` the commonest of every key.
         note: what it says of its end.
     """
 
@@ -107,7 +107,7 @@ def _kind(number: str, runs: Sequence[Run], names: Mapping[str, str]) -> Iterato
     flats = [differences.flat(run.config) for run in runs]
     seeds = [own.pop("seed", "") for own in flats]
     counts = Counter(pair for own in flats for pair in own.items())
-    usual = dict(pair for pair, count in counts.items() if 2 * count > len(runs))
+    usual = dict(pair for pair, _ in reversed(counts.most_common()))  # the commonest comes last
     yield Line(number, USUAL, "", "", "", _told(usual))
     for run, own, seed in zip(runs, flats, seeds, strict=True):
         apart = {key: value for key, value in own.items() if usual.get(key) != value}

@@ -158,7 +158,7 @@ function openRuns(at) {
     runs.length ? element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "runs" }, element("table", {},
       element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...body))) : "",
-    ...kinds.map((kind) => element("details", {}, element("summary", {}, "What most runs of their kind have"),
+    ...kinds.map((kind) => element("details", {}, element("summary", {}, "What is usual among runs of their kind"),
       element("p", { class: "mono" }, state.more.usual[kind] || ""))),
   );
   dialog.showModal();

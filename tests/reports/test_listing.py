@@ -7,7 +7,7 @@ import pytest
 from harness.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
-from reports import build, listing
+from reports import build, differences, listing
 from reports.listing import USUAL, of_runs
 
 
@@ -38,14 +38,22 @@ def test_settings_keep_their_order_and_share_the_name_of_a_run_they_share(make, 
     ]
 
 
+def items(told):
+    return dict(pair.split(" ", 1) for pair in told.split("; ") if pair)
+
+
 def test_a_line_and_the_usual_of_its_kind_are_the_whole_configuration(make, tmp_path):
-    lines = found(make(tmp_path))
+    out = make(tmp_path)
+    configs = {run.hash: run.config for run in Store(out / "runs").runs()}
+    lines = [line for line in found(out) if line.setting == USUAL or line.hash in configs]
     usual = {line.kind: line.apart for line in lines if line.setting == USUAL}
     for line in lines:
         if line.seed:
             assert "corpus fsdd" in usual[line.kind]
-            assert "seed" not in line.apart
-            assert line.apart.startswith("schedule.is ")
+            assert "seed" not in items(line.apart)
+            told = items(usual[line.kind]) | items(line.apart) | {"seed": line.seed}
+            assert told == differences.flat(configs[line.hash])
+            assert not items(line.apart).items() & items(usual[line.kind]).items()
 
 
 def test_how_a_run_ended_and_what_it_says_of_that_are_told(make, tmp_path):
