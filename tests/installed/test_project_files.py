@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,3 +43,28 @@ def test_what_runs_before_a_commit_has_the_versions_of_the_constraints():
     pinned = re.findall(r'"([\w-]+==[\d.]+)"', text(".pre-commit-config.yaml"))
     assert len(pinned) == 3
     assert set(pinned) <= constraints
+
+
+def test_no_pinned_version_is_one_that_another_distribution_refuses():
+    """A fresh environment is resolved with the pins; one that has grown here may be of others."""
+    lines = [line for line in text("constraints.txt").split("\n") if line and line[0] != "#"]
+    pins = {canonicalize_name(name): pin for name, pin in (line.split("==") for line in lines)}
+    asked = [
+        (here.metadata["Name"], Requirement(line))
+        for here in distributions()
+        if canonicalize_name(here.metadata["Name"]) in pins
+        for line in here.requires or []
+    ]
+    held = [
+        (whose, wish)
+        for whose, wish in asked
+        if canonicalize_name(wish.name) in pins
+        and (wish.marker is None or wish.marker.evaluate({"extra": ""}))
+    ]
+    assert len(held) > 50
+    refused = [
+        f"{whose}: {wish}"
+        for whose, wish in held
+        if not wish.specifier.contains(pins[canonicalize_name(wish.name)], prereleases=True)
+    ]
+    assert refused == []
