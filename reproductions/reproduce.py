@@ -126,13 +126,10 @@ def _executed(
         for setting, config in paper.experiments(subject.replicate(seed), seed).items()
         if setting in needed and is_of(request.share, config)
     }
-    first, last = request.seeds[0], request.seeds[-1]
 
     def called(key: tuple[str, int]) -> str:
         setting, seed = key
-        ends = [configs.get((setting, seed)) for seed in (first, last)]
-        shared = first != last and ends[0] is not None and ends[0] == ends[1]
-        return setting if shared else f"{setting} seed {seed}"  # development's are shared
+        return f"{setting} seed {configs[key].to_dict().get('seed', seed)}"  # development's own
 
     runs = execute_named(
         configs, called, request.store, request.jobs, request.budget_s, request.submit

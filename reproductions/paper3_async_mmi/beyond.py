@@ -162,11 +162,11 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
             rows.append(Row.of(label, f"frames {column} (%)", paper, mean, hashes(group)))
     every = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
     found = sum(every, Counter[str]())
-    told = ", ".join(f"{trouble} {count}" for trouble, count in sorted(found.items()))
+    told = ", ".join(f"{trouble} ({count})" for trouble, count in sorted(found.items()))
     return Exhibit(
         "p3.frames", "table", "What became of the decoded frames (%)", tuple(rows),
         paper_label="Beyond the paper",
-        note=f"Utterances with something to tell, in all these runs: {told or 'none'}.",
+        note=f"Utterances in trouble, of all these runs together: {told or 'none'}.",
     )  # fmt: skip
 
 

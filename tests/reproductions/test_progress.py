@@ -11,30 +11,33 @@ from harness.judge.makers import Maker
 from reproductions import reproduce
 
 
-@pytest.mark.parametrize(
-    ("seeds", "tuned"), [((2001, 2002), "tuned"), ((2001,), "tuned seed 2001")]
-)
-def test_a_run_that_all_seeds_share_is_called_by_its_setting_alone(
-    seeds, tuned, monkeypatch, tmp_path
-):
+def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch, tmp_path):
     called: dict[Any, str] = {}
 
     def named(configs, name, *_):
         called.update({key: name(key) for key in configs})
         return dict.fromkeys(configs)
 
+    def config(**values):
+        return SimpleNamespace(to_dict=lambda: values)
+
     monkeypatch.setattr(reproduce, "execute_named", named)
     paper: Any = SimpleNamespace(
-        experiments=lambda _, seed: {"tuned": "seed 100", "one": f"seed {seed}", "unasked": ""}
+        experiments=lambda _, seed: {
+            "tuned": config(seed=100),
+            "one": config(seed=seed),
+            "unseeded": config(),
+            "unasked": config(),
+        }
     )
     subject: Any = SimpleNamespace(replicate=lambda _: None)
-    request = reproduce.Request(seeds, (), 1, None, tmp_path)
-    maker: Maker[Any, Any] = Maker("x", ("tuned", "one"), lambda *_: None)
+    request = reproduce.Request((2001, 2002), (), 1, None, tmp_path)
+    maker: Maker[Any, Any] = Maker("x", ("tuned", "one", "unseeded"), lambda *_: None)
     reproduce._executed(paper, subject, request, [maker])
     assert called == {
-        name: text
-        for seed in seeds
-        for name, text in ((("tuned", seed), tuned), (("one", seed), f"one seed {seed}"))
+        (name, seed): f"{name} seed {100 if name == 'tuned' else seed}"
+        for seed in (2001, 2002)
+        for name in ("tuned", "one", "unseeded")
     }
 
 
