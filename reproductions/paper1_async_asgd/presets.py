@@ -66,7 +66,12 @@ AT_LAPTOP: Mapping[str, Chosen] = {
     "search": Chosen(RATE, 0.03),
     "multi_pass": Chosen(0.004, 0.005),
 }
-AT_OVERNIGHT = AS_PRINTED
+AT_OVERNIGHT: Mapping[str, Chosen] = {
+    "hand": Chosen(RATE, 0.003),
+    "adapt": Chosen(RATE, 8.0),
+    "search": Chosen(RATE, 0.01),
+    "multi_pass": Chosen(0.004, 0.005),
+}
 PRESETS = {
     "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10, AT_LAPTOP),
     "laptop": Preset((128,) * 3, 32, math.inf, 1 / 100, 1.0, 3, 20, 50, AT_LAPTOP),
