@@ -70,7 +70,7 @@ AT_OVERNIGHT: Mapping[str, Chosen] = {
     "hand": Chosen(RATE, 0.003),
     "adapt": Chosen(RATE, 8.0),
     "search": Chosen(RATE, 0.01),
-    "multi_pass": Chosen(0.004, 0.005),
+    "multi_pass": Chosen(0.004, 0.001),
 }
 PRESETS = {
     "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10, AT_LAPTOP),
