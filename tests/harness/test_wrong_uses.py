@@ -50,6 +50,7 @@ LIGHT: list[tuple[str, str]] = [
     ("train diloco --device gpu", "--device: unknown 'gpu' (did you mean 'cpu'?)"),
     ("train diloco --paced", "--paced: for real processes; allowed: with --processes N"),
     ("train diloco --processes 5 --workers 2", "--processes 5: allowed: one run of the file"),
+    ("train diloco --processes 5 --jobs 2", "--processes 5: allowed: one run of the file"),
     ("train diloco --processes 1", "--processes 1: allowed: 2 to 1000"),
     ("train diloco extra", "unrecognized arguments: extra"),
     ("predict k20m-server", "run: 'k20m-server' is a cluster"),
