@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from harness.errors import UserError, refused_by_machine
 
@@ -53,10 +54,35 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write ``value`` as readable JSON; NaN and infinities are refused (ValueError)."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
+def write_json(path: Path, value: object, levels: int | None = None) -> None:
+    """Write ``value`` as readable JSON; NaN and infinities are refused (ValueError).
+
+    Args:
+        path: of the file.
+        value: plain values.
+        levels: how deep a list or an object still has its items on lines of their own; what
+            lies deeper is one line. All of them if not given.
+    """
+    write_bytes(path, (_laid_out(value, levels) + "\n").encode())
+
+
+def _laid_out(value: object, levels: int | None, margin: str = "\n") -> str:
+    if levels is None or levels == 0 or not value or not isinstance(value, dict | list | tuple):
+        indent = 2 if levels is None else None
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    inner = margin + "  "
+    if isinstance(value, dict):
+        found = cast("dict[str, object]", value).items()
+        names = [f"{json.dumps(name, ensure_ascii=False)}: " for name, _ in found]
+        items, ends = [each for _, each in found], "{}"
+    else:
+        items, ends = list(cast("Sequence[object]", value)), "[]"
+        names = [""] * len(items)
+    lines = (
+        inner + name + _laid_out(each, levels - 1, inner)
+        for name, each in zip(names, items, strict=True)
+    )
+    return ends[0] + ",".join(lines) + margin + ends[1]
 
 
 def sync(path: Path) -> None:

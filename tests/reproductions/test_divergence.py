@@ -46,9 +46,12 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(
 ) -> None:
     written: list[Path] = []
     keep = atomic.write_json
-    monkeypatch.setattr(
-        atomic, "write_json", lambda path, it: (written.append(path), keep(path, it))
-    )
+
+    def noted(path: Path, it: object, **given: object) -> None:
+        written.append(path)
+        keep(path, it, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(atomic, "write_json", noted)
     subject = Subject("smoke", load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
     paper = Paper(
         "paper1", "parametric", {"title": "A paper", "authors": "Its authors"}, {"smoke": 1},

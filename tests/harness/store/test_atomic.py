@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from harness.store import atomic
@@ -29,3 +31,27 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
         fails()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_lies_deeper_than_the_levels_asked_for_is_one_line(tmp_path):
+    value = {"a": [{"b": [1, {"c": None}], "é": ()}, "x"], "empty": {}, "n": 1.5}
+    atomic.write_json(path := tmp_path / "it.json", value, levels=2)
+    assert path.read_text(encoding="utf-8").splitlines() == [
+        "{",
+        '  "a": [',
+        '    {"b": [1, {"c": null}], "é": []},',
+        '    "x"',
+        "  ],",
+        '  "empty": {},',
+        '  "n": 1.5',
+        "}",
+    ]
+
+
+@pytest.mark.parametrize("levels", [None, 0, 1, 2, 3, 9])
+def test_layout_changes_no_value_and_lets_no_nan_through(levels, tmp_path):
+    value = {"a": [{"b": [1, {"c": None}]}, [[]], '"\\\n'], 'k"': {"d": {"e": [0.1, -2]}}}
+    atomic.write_json(path := tmp_path / "it.json", value, levels)
+    assert json.loads(path.read_text(encoding="utf-8")) == value
+    with pytest.raises(ValueError, match="JSON"):
+        atomic.write_json(path, {"a": {"b": [float("nan")]}}, levels)
