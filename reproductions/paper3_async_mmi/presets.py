@@ -81,7 +81,7 @@ PRESETS = {
     ),
     "overnight": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
-        rates=_rates(0.0003, 0.0003, 0.0002, 0.0003, 0.0001, 0.002, 0.002, 0.002),
+        rates=_rates(0.0003, 0.0003, 0.0002, 0.0006, 0.0002, 0.002, 0.001, 0.001),
         passes=3, evaluations=6, held_out=200,
         fetch={
             "last": (0.06, 0.16, 0.4),
