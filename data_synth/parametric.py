@@ -21,6 +21,7 @@ import numpy as np
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances
+from data_synth.counted import counted
 from data_synth.features import normalised, with_deltas
 from data_synth.invented import (
     SILENCE_STATES,
@@ -165,7 +166,8 @@ def _reported(
     made: Iterator[Chunk], recipe: Recipe, progress: Callable[[str], None]
 ) -> Iterator[Chunk]:
     total, done = sum(recipe.sizes().values()), 0
+    tell = counted(progress, "parametric corpus", total, "utterances made")
     for chunk in made:
         yield chunk
         done += len(chunk.utterances)
-        progress(f"parametric corpus: {done} of {total} utterances made")
+        tell(done)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
+from data_synth.counted import counted
 from data_synth.features import FRONT_ENDS, normalised, normalised_by_speaker, with_deltas
 from data_synth.targets import Effort, Speech, from_transcripts
 from data_synth.waves import read_flac, read_wav
@@ -167,14 +168,14 @@ def build(
     entries, tally = variants(pronunciations), Tally(name, recipe.skip)
     kept: list[Recording] = []
     blocks: list[np.ndarray] = []
+    tell = counted(progress, name, len(recordings), "recordings read")
     for i, recording in enumerate(recordings):
         try:
             blocks.append(features_of(recording, recipe, entries))
             kept.append(recording)
         except UserError as error:
             tally.lose(error)
-        if (i + 1) % 200 == 0:
-            progress(f"{name}: {i + 1} of {len(recordings)} recordings read")
+        tell(i + 1)
     tally.tell(len(recordings), progress)
     if not any(r.split == "train" for r in kept):
         raise UserError(f"corpus {name}: no good recording for training")

@@ -13,6 +13,7 @@ import numpy as np
 from data_synth import continuous
 from data_synth.continuous import Maker, Recipe
 from data_synth.corpus import Corpus, Utterances, join
+from data_synth.counted import counted
 from data_synth.made.speech import FORMAT, Speech
 
 
@@ -45,13 +46,14 @@ def said(speech: Speech, progress: Callable[[str], None]) -> tuple[Utterances, n
     who: list[np.ndarray] = []
     words: list[tuple[str, ...]] = []
     targets: list[np.ndarray] = []
+    tell = counted(progress, f"{maker.name} corpus", len(every), "training utterances drawn")
     for found in speech.said(every):
         frames.append(found.frames.numpy())
         who.append(speakers[found.speaker.numpy()])
         rows: list[list[int]] = found.words.numpy().tolist()
         words += [tuple(maker.words[w] for w in row if w >= 0) for row in rows]
         targets.append(found.of_frames.numpy().astype(np.int32))
-        progress(f"{maker.name} corpus: {len(words)} of {len(every)} training utterances drawn")
+        tell(len(words))
     lengths = np.concatenate(frames)
     table = Utterances(
         id=np.array([f"{split}-{i:07d}" for i in range(len(every))]),
