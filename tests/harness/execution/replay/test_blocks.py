@@ -14,7 +14,6 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
@@ -28,11 +27,8 @@ CLUSTERS = Path(__file__).parents[4] / "reproductions/clusters"
 LAYOUT, FRAMES, WORKERS = Layout((20, 16, 16, 10)), 8, 4
 SEGMENTS = ((7, 0.05), (30, 0.02), (18, 0.01))
 ALGORITHMS = {
-    "asynchronous": AsyncSgd(),
-    "averaged": AveragedSgd(),
-    "averaging": ModelAveraging(),
-    "block momentum": ModelAveraging(outer=BlockMomentum()),
-    "outer Nesterov": ModelAveraging(outer=OuterNesterov()),
+    name: COUNTED[name]
+    for name in ("asynchronous", "averaged", "averaging", "block momentum", "outer Nesterov")
 }
 
 
