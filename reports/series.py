@@ -56,14 +56,21 @@ def differences(axes: Axes, exhibit: Exhibit) -> None:
 def banded(exhibit: Exhibit) -> bool:
     """Whether intervals are drawn as bands: of few curves that do not share one field.
 
-    Else as whiskers; long curves keep their bands, for whiskers would hide them.
+    Else as whiskers, so are those of a curve that goes back, for its band would cross itself;
+    other long curves keep their bands, for whiskers would hide them.
     """
     groups = list(by_label(exhibit.rows).values())
     short = max(map(len, groups), default=0) <= MARKED_POINTS
-    if len(groups) > MOST_BANDS:
+    if len(groups) > MOST_BANDS or any(_turns(_xs(exhibit, rows)) for rows in groups):
         return False
     shares = (_shared(exhibit, one, other) for one, other in combinations(groups, 2))
     return not (short and any(share > MOST_SHARED for share in shares))
+
+
+def _turns(x: np.ndarray) -> bool:
+    """Whether a curve goes both ways."""
+    steps = np.diff(x)
+    return bool((steps < 0).any() and (steps > 0).any())
 
 
 def _shared(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:

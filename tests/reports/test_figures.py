@@ -107,6 +107,12 @@ def test_curves_whose_bands_would_be_one_field_have_whiskers_unless_they_are_lon
     assert figures.caption(long).startswith("Bands")
 
 
+def test_a_curve_that_goes_back_has_whiskers():
+    onward, back = (replace(CURVES, rows=seeded("a", xs)) for xs in ((3, 2, 1), (3, 1, 2)))
+    assert figures.caption(onward).startswith("Bands")
+    assert figures.caption(back).startswith("Whiskers")
+
+
 def test_whiskers_set_apart_lie_within_the_axes():
     exhibit = replace(CURVES, rows=seeded("abcd", range(5)))
     with style.canvas() as (figure, axes):
