@@ -22,7 +22,7 @@ from data_synth import invented
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances
-from data_synth.counted import counted
+from data_synth.counted import counted_chunks
 from data_synth.features import normalised, with_deltas
 from data_synth.invented import SILENCE_STATES, STATES_A_PHONE, Voice, phone_name
 from data_synth.senones import tie
@@ -275,15 +275,8 @@ def make(
 
     def fill(folder: Path) -> None:
         maker = Maker(recipe, name)
-        write_chunks(folder, maker.card(), _reported(maker, progress))
+        total = sum(recipe.sizes().values())
+        made = counted_chunks(chunks(maker), progress, f"{name} corpus", total)
+        write_chunks(folder, maker.card(), made)
 
     return cached(cache / "corpora" / f"{name}-{scale}-{key}", fill)
-
-
-def _reported(maker: Maker, progress: Callable[[str], None]) -> Iterator[Chunk]:
-    total, done = sum(maker.recipe.sizes().values()), 0
-    tell = counted(progress, f"{maker.name} corpus", total, "utterances made")
-    for chunk in chunks(maker):
-        yield chunk
-        done += len(chunk.utterances)
-        tell(done)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+
+from data_synth.storage import Chunk
 
 EVERY_S = 5.0
 
@@ -33,3 +35,21 @@ def counted(
             progress(f"{of}: {done} of {total} {what}")
 
     return tell
+
+
+def counted_chunks(
+    made: Iterable[Chunk], progress: Callable[[str], None], of: str, total: int
+) -> Iterator[Chunk]:
+    """The chunks of a corpus, with their utterances counted as they are taken.
+
+    Args:
+        made: the chunks.
+        progress: takes a line.
+        of: the corpus, as ``"parametric corpus"``.
+        total: how many utterances there will be.
+    """
+    tell, done = counted(progress, of, total, "utterances made"), 0
+    for chunk in made:
+        yield chunk
+        done += len(chunk.utterances)
+        tell(done)

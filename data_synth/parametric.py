@@ -21,7 +21,7 @@ import numpy as np
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
 from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances
-from data_synth.counted import counted
+from data_synth.counted import counted_chunks
 from data_synth.features import normalised, with_deltas
 from data_synth.invented import (
     SILENCE_STATES,
@@ -157,17 +157,8 @@ def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None])
     key = recipe_key(dataclasses.asdict(recipe), MAKERS)
 
     def fill(folder: Path) -> None:
-        write_chunks(folder, Maker(recipe).card(), _reported(chunks(recipe), recipe, progress))
+        total = sum(recipe.sizes().values())
+        made = counted_chunks(chunks(recipe), progress, "parametric corpus", total)
+        write_chunks(folder, Maker(recipe).card(), made)
 
     return cached(cache / "corpora" / f"parametric-{scale}-{key}", fill)
-
-
-def _reported(
-    made: Iterator[Chunk], recipe: Recipe, progress: Callable[[str], None]
-) -> Iterator[Chunk]:
-    total, done = sum(recipe.sizes().values()), 0
-    tell = counted(progress, "parametric corpus", total, "utterances made")
-    for chunk in made:
-        yield chunk
-        done += len(chunk.utterances)
-        tell(done)

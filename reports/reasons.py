@@ -19,6 +19,7 @@ from reports.words import PAPER, Words
 
 NAME = "reasons.toml"
 EMPHASIS = re.compile(r"(?<!\w)\*(\S(?:[^*]*\S)?)\*")
+"""A pair of stars and what is between; a star behind a letter, as T*'s, is part of a name."""
 NEEDS_REASON = ("contradicted", "undecided")
 """Verdicts that somebody must explain; why a claim is not testable follows from its runs."""
 
