@@ -28,6 +28,7 @@ from harness.judge.makers import (
 from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
 from harness.store import Bucket, Store
+from harness.store.schema import TIMELINE
 from reproductions.paper import Paper, Subject
 
 
@@ -131,9 +132,14 @@ def _executed(
         setting, seed = key
         return f"{setting} seed {configs[key].to_dict().get('seed', seed)}"  # development's own
 
-    runs = execute_named(
-        configs, called, request.store, request.jobs, request.budget_s, request.submit
-    )
+    carried = request.jobs, request.budget_s, request.submit
+    runs = execute_named(configs, called, request.store, *carried)
+    read = {setting for maker in makers if maker.timeline for setting in maker.needs}
+    light = {
+        key: configs[key] for key, run in runs.items() if key[0] in read and run.without([TIMELINE])
+    }
+    if light:
+        runs |= execute_named(light, called, request.store.needing(TIMELINE), *carried)
     return {
         setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
         for setting in dict.fromkeys(setting for setting, _ in configs)

@@ -14,19 +14,20 @@ from harness.store import Bucket, Gathered, Run, Store, verified
 __all__ = ["pull", "push"]
 
 
-def push(stores: Sequence[Store], url: str, say: Callable[[str], None]) -> int:
+def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: bool = False) -> int:
     """Send every finished run that is not there; exit code 3 if one is damaged, or others' there.
 
     Args:
         stores: where runs lie.
         url: where they go.
         say: is told what could not be sent, and in the end what was.
+        light: without models and timelines.
     """
     bucket, runs = Bucket(url), [run for store in stores for run in store.runs()]
     there, outcomes = bucket.hashes(), Counter[str]()
     watch = Progress(1).begin(1, url, "runs")
     for number, run in enumerate(runs, 1):
-        ended = _sent(run, bucket, run.hash in there)
+        ended = _sent(run, bucket, run.hash in there, light)
         outcomes[ended] += 1
         if ended in ("damaged", "different"):
             why = "is damaged" if ended == "damaged" else f"differs from the one in {url}"
@@ -55,14 +56,14 @@ def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
     return EXIT_RUN_FAILED if outcomes["damaged"] else EXIT_DONE
 
 
-def _sent(run: Run, bucket: Bucket, there: bool) -> str:
+def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     """What became of a run; one that is there is compared with it."""
     if run.status in ("unfinished", "failed"):
         return run.status
     if verified(run).status == "damaged":
         return "damaged"
     try:
-        return bucket.compared(run) if there else bucket.push(run)
+        return bucket.compared(run) if there else bucket.push(run, light)
     except UserError:  # of a version without digests
         return "too old"
 

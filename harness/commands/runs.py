@@ -38,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
     form.add_argument("--push", metavar="URL", help="send what is finished to an object store")
+    parser.add_argument(
+        "--light",
+        action="store_true",
+        help="with --push: without models and timelines, which no figure is computed from",
+    )
     form.add_argument("--pull", metavar="URL", help="fetch what an object store has and we lack")
 
 
@@ -55,10 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the folder does not exist or holds no store.
     """
+    if arguments.light and not arguments.push:
+        raise UserError("runs --light: allowed: with --push")
     if arguments.pull:
         return gathering.pull(_store_for(arguments.folder), arguments.pull, _say)
     if arguments.push:
-        return gathering.push(find_stores(arguments.folder), arguments.push, _say)
+        stores = find_stores(arguments.folder)
+        return gathering.push(stores, arguments.push, _say, arguments.light)
     check = verified if arguments.verify else _believed
     stores = {
         store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)

@@ -16,8 +16,12 @@ KEPT = ("done", "diverged")
 """Outcomes that are results; a failed run is tried again."""
 
 
-def packed(run: Run) -> bytes:
+def packed(run: Run, light: bool = False) -> bytes:
     """The files of a run as a tar archive, which has none but them.
+
+    Args:
+        run: finished.
+        light: without the large ones (`schema.LARGE`).
 
     Raises:
         UserError: the run is no result, is damaged, or is of a version that kept no digests.
@@ -26,9 +30,11 @@ def packed(run: Run) -> bytes:
         why = f"is {run.status}" if run.status not in KEPT else "has no digests"
         told = "allowed: runs that are done or diverged, made by version 0.2.0 or later"
         raise UserError(f"run {run.hash[:SHORT]} {why}; {told}")
-    names = (schema.CONFIG, *sorted(run.digests), schema.PROVENANCE, schema.RUN)
+    absent = schema.LARGE if light else run.without(schema.LARGE)
+    digests = {name: known for name, known in run.digests.items() if name not in absent}
+    names = (schema.CONFIG, *sorted(digests), schema.PROVENANCE, schema.RUN)
     files = {name: (run.dir / name).read_bytes() for name in names}
-    if lost := [name for name, known in run.digests.items() if integrity.of(files[name]) != known]:
+    if lost := [name for name, known in digests.items() if integrity.of(files[name]) != known]:
         raise UserError(f"{run.dir}: damaged, not as written: {', '.join(lost)}")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -53,8 +59,10 @@ def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
         files = _members(data)
         record = integrity.opened(json.loads(files[schema.RUN]))
         moment = files[schema.PROVENANCE]
-        results = {name: files[name] for name in (schema.CONFIG, *record["files"])}
-        whole = all(integrity.of(results[name]) == known for name, known in record["files"].items())
+        absent = schema.LARGE.difference(files)
+        digests = {name: known for name, known in record["files"].items() if name not in absent}
+        results = {name: files[name] for name in (schema.CONFIG, *digests)}
+        whole = all(integrity.of(results[name]) == known for name, known in digests.items())
         asked = identity(json.loads(files[schema.CONFIG])) == hash_ == record["hash"]
         kept = record["status"] in KEPT
         integrity.opened(json.loads(moment))

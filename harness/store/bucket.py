@@ -49,8 +49,12 @@ class Bucket:
         """Whether a run is there."""
         return self.objects.has(_path(hash_))
 
-    def push(self, run: Run) -> Sent:
+    def push(self, run: Run, light: bool = False) -> Sent:
         """Send a finished run, unless it is there; what is there is never replaced.
+
+        Args:
+            run: finished.
+            light: without its large files.
 
         Returns:
             ``"different"`` if a run with other results is there, and stays.
@@ -58,7 +62,7 @@ class Bucket:
         Raises:
             UserError: the run is no result, or damaged.
         """
-        made = self._archives.create(_path(run.hash), packed(run))
+        made = self._archives.create(_path(run.hash), packed(run, light))
         return "pushed" if made else self.compared(run)
 
     def compared(self, run: Run) -> Sent:
@@ -68,7 +72,8 @@ class Bucket:
         except UserError:  # it is damaged
             return "different"
         del there[schema.PROVENANCE]  # when and where it was made is its own
-        same = all((run.dir / name).read_bytes() == data for name, data in there.items())
+        both = there.keys() - run.without(there)
+        same = all((run.dir / name).read_bytes() == there[name] for name in both)
         return "there" if same else "different"
 
     def pull(self, hash_: str) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,20 @@ def opened(record: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def damaged(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """The names of files that are missing from a folder or not as they were written."""
-    return [name for name, known in digests.items() if not _is(folder / name, known)]
+def damaged(folder: Path, digests: Mapping[str, str], may_lack: Collection[str] = ()) -> list[str]:
+    """The names of files that are missing from a folder or not as they were written.
+
+    Args:
+        folder: where they are.
+        digests: what they were, by name.
+        may_lack: names of those that may be missing.
+    """
+    asked = {
+        name: known
+        for name, known in digests.items()
+        if name not in may_lack or (folder / name).exists()
+    }
+    return [name for name, known in asked.items() if not _is(folder / name, known)]
 
 
 def _is(path: Path, known: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,9 +88,12 @@ class Run:
         """The path of an attached file, which is as it was written.
 
         Raises:
-            UserError: the run has no such file, or it has been damaged since.
+            UserError: the run has no such file or is without it, or it has been damaged since.
         """
         path = self.dir / name
+        if self.without([name]):
+            told = f"run {self.hash[:SHORT]}: without its {name}"
+            raise UserError(f"{told}; remove {self.dir}, and asked for, it is made with it")
         if not path.is_file():
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
@@ -99,8 +102,16 @@ class Run:
         return path
 
     def damaged(self) -> list[str]:
-        """The names of files of results that are missing or not as they were written."""
-        return integrity.damaged(self.dir, self.digests)
+        """The names of files of results that are missing or not as they were written.
+
+        A light run is whole without its large files (`schema.LARGE`).
+        """
+        return integrity.damaged(self.dir, self.digests, schema.LARGE)
+
+    def without(self, names: Iterable[str]) -> list[str]:
+        """Those of large files that the run was made with, and that are not here."""
+        large = schema.LARGE.intersection(names, self.digests)
+        return sorted(name for name in large if not (self.dir / name).exists())
 
     @cached_property
     def _whole(self) -> set[str]:

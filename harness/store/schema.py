@@ -13,8 +13,12 @@ CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
 PROVENANCE, CHECKPOINT = "provenance.json", "checkpoint"
 TIMELINE = "timeline.parquet"
 """The attached file of a run that trained: what was computed when, and folded when."""
+MODEL = "model.safetensors"
+"""The attached file of a run that trained: its final parameters."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
+LARGE = frozenset({TIMELINE, MODEL})
+"""What may be absent from a finished run, which is then light: figures come from all the others."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]

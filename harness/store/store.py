@@ -38,6 +38,13 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._needed: frozenset[str] = frozenset()
+
+    def needing(self, *names: str) -> Self:
+        """The same store, where a light run without one of these files is made again."""
+        strict = copy(self)
+        strict._needed = self._needed.union(names)
+        return strict
 
     def resolved(self) -> Self:
         """The same store for processes that may work in another folder."""
@@ -48,7 +55,8 @@ class Store:
     def begin(self, config: Mapping[str, object]) -> RunWriter:
         """Take hold of a run, new or unfinished, waiting while another process holds it.
 
-        An unfinished run keeps its checkpoint folder. A failed one starts again.
+        An unfinished run keeps its checkpoint folder. A failed one starts again, as does one
+        without a file that is needed (`needing`).
         A run whose holder has died, here or on another host, is taken over (`lease`).
 
         Raises:
@@ -79,8 +87,11 @@ class Store:
             if run.status == "damaged":
                 print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
             elif run.status != "failed":
-                shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
-                raise AlreadyFinished(run)
+                if not (absent := run.without(self._needed)):
+                    shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
+                    raise AlreadyFinished(run)
+                told = f"without its {' and '.join(absent)}, which is needed"
+                print(f"{folder}: {told}; the run is made again", file=sys.stderr)
             (folder / schema.RUN).unlink()
         atomic.sweep(folder)
         return RunWriter(folder, config, lease, partial(self._finished, folder))
@@ -111,7 +122,8 @@ class Store:
         folder = self.path / hash_
         if not (folder / schema.RUN).exists():
             return False
-        return verified(read_run(folder)).status not in ("failed", "damaged")
+        run = verified(read_run(folder))
+        return run.status not in ("failed", "damaged") and not run.without(self._needed)
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
         """Those of runs that need more work."""

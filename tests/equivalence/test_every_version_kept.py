@@ -24,13 +24,14 @@ from harness.algorithms.model_averaging import ModelAveraging
 from harness.execution.data.frames import Frames
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.file import load_run
-from harness.execution.training.initial import MODEL, initial_parameters
+from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import TIMELINE, train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
+from harness.store.schema import MODEL
 
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 NAMES = (

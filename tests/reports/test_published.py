@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from harness.judge import read_results
+from harness.store import schema
+from harness.store.archive import unpacked
 from reports import listing, reasons
 from reports.provenance import cited_runs, made_from
 
-FOLDERS = sorted(Path("reports/published").glob("*/*/"))
+PUBLISHED = Path("reports/published")
+FOLDERS = sorted(path.parent for path in PUBLISHED.glob("*/*/results.json"))
 each_published = pytest.mark.parametrize(
     "folder", FOLDERS, ids=lambda folder: "-".join(folder.parts[-2:])
 )
@@ -63,3 +66,11 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     assert reasons.given(folder, results).keys() == to_explain
     for exhibit in results.exhibits:
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
+
+
+def test_runs_that_are_kept_are_light_and_whole_and_name_no_machine():
+    for path in sorted(PUBLISHED.glob("*/*/runs/*")):
+        files = unpacked(path.read_bytes(), path.stem)  # raises if it is not as it was packed
+        assert not schema.LARGE & files.keys(), path
+        told = b"".join(files[name] for name in (schema.CONFIG, schema.PROVENANCE, schema.RUN))
+        assert not [word for word in (b"/home/", b"/tmp/", b"/root/", b"/work/") if word in told]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.judge.makers import Maker
+from harness.store.schema import TIMELINE
 from reproductions import reproduce
 
 
@@ -39,6 +40,32 @@ def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch,
         for seed in (2001, 2002)
         for name in ("tuned", "one", "unseeded")
     }
+
+
+def test_a_run_whose_timeline_is_read_and_absent_is_made_again(monkeypatch, tmp_path):
+    asked: list[tuple[list[Any], frozenset[str]]] = []
+
+    def named(configs, name, store, *_):
+        asked.append((list(configs), store._needed))
+        return {
+            key: SimpleNamespace(
+                without=lambda _, light=key == ("one", 1) or key[0] == "two": light
+            )
+            for key in configs
+        }
+
+    monkeypatch.setattr(reproduce, "execute_named", named)
+    config: Any = SimpleNamespace(to_dict=lambda: {})
+    paper: Any = SimpleNamespace(experiments=lambda *_: {"one": config, "two": config})
+    subject: Any = SimpleNamespace(replicate=lambda _: None)
+    request = reproduce.Request((1, 2), (), 1, None, tmp_path)
+    makers: list[Maker[Any, Any]] = [
+        Maker("x", ("one",), lambda *_: None, timeline=True),
+        Maker("y", ("one", "two"), lambda *_: None),
+    ]
+    reproduce._executed(paper, subject, request, makers)
+    assert [keys for keys, _ in asked[1:]] == [[("one", 1)]]
+    assert [needed for _, needed in asked] == [frozenset(), {TIMELINE}]
 
 
 @pytest.mark.parametrize(

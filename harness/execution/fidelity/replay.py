@@ -20,12 +20,12 @@ from harness.execution.runs.config import RunConfig
 from harness.execution.runs.executed import Progress
 from harness.execution.runs.file import spec_of
 from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.initial import MODEL
 from harness.execution.training.recorded import Recorded
 from harness.execution.training.run import EXECUTED, TIMELINE, train
 from harness.simulator.timeline_file import load_timeline
 from harness.spec import build
 from harness.store import Run, Store, folder_of_run
+from harness.store.schema import MODEL
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from harness.execution.training.alignment import targeted
 from harness.execution.training.initial import final_model
 from harness.execution.training.run import started, train_sequence
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
@@ -72,7 +73,7 @@ def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -
     """
 
     def execute(writer: RunWriter) -> None:
-        trained = train_sequence(config.training, corpus, store, watch)
+        trained = train_sequence(config.training, corpus, store.needing(MODEL), watch)
         if trained.status != "done":
             outcome = "failed" if trained.status == "failed" else "diverged"
             writer.finish(outcome, {}, trained.ending("its training"))

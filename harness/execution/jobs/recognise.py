@@ -33,10 +33,10 @@ from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.evaluation.recognition import BEAM, ScoresOf
 from harness.execution.runs.config import RunConfig, plain
 from harness.execution.runs.executed import Watch, executed
-from harness.execution.training.initial import MODEL
 from harness.execution.training.run import train
 from harness.identity import identity
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same errors."""
@@ -204,7 +204,10 @@ def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
         raise UserError(f"corpus {corpus.name}: changed on disk while the runs were prepared")
     name = identity(config.to_dict())
     trained = train(
-        config.training, corpus, store, lambda progress: watch(replace(progress, run=name))
+        config.training,
+        corpus,
+        store.needing(MODEL),
+        lambda progress: watch(replace(progress, run=name)),
     )
     return store.obtain(config.to_dict(), lambda writer: _test(config, corpus, trained, writer))
 

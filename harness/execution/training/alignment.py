@@ -28,6 +28,7 @@ from harness.execution.runs.config import ForcedAlignment, RunConfig
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.initial import final_model
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
 
 TARGETS = "targets.safetensors"
 """The attached file of an alignment: int32 [N] for all frames of the corpus."""
@@ -67,7 +68,7 @@ def aligned(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
     """
 
     def execute(writer: RunWriter) -> None:
-        network = executed(config.network, store, watch)
+        network = executed(config.network, store.needing(MODEL), watch)
         if network.status != "done":
             ended = "failed" if network.status == "failed" else "diverged"
             writer.finish(ended, {}, network.ending("its network"))

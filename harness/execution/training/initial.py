@@ -22,13 +22,13 @@ from harness.execution.data.minibatches import Examples
 from harness.execution.runs.config import RunConfig
 from harness.seeds import stream_key
 from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
 
 MINIBATCH = 100
 """Frames a minibatch, as the recipe's rates expect."""
 ENOUGH = 1_000_000
 """Frames that machines are trained on, of speech in blocks: draws are made on the host, 0.7
 ms a minibatch, which over 500 h is hours; and a pretraining that ends early begins anew."""
-MODEL = "model.safetensors"
 SIGMOID_GAIN = 4.0
 FORMAT = 1
 """Grows when the same configuration would no longer pretrain to the same bytes."""
@@ -118,7 +118,7 @@ def pretrained(
 
     Several processes may ask at once: one makes them, the others wait.
     """
-    run = store.obtain(
+    run = store.needing(MODEL).obtain(
         config.to_dict(), lambda writer: _pretrain(config, net, frames, corpus, writer)
     )
     return load_file(run.path(MODEL))["model"]

@@ -23,14 +23,14 @@ from harness.execution.training.acoustic import Acoustic
 from harness.execution.training.alignment import targeted
 from harness.execution.training.executor import FrameExecutor
 from harness.execution.training.frames import FrameTraining
-from harness.execution.training.initial import MODEL, final_model
+from harness.execution.training.initial import final_model
 from harness.execution.training.loop import Training
 from harness.execution.training.simulated import Simulated
 from harness.identity import SHORT
 from harness.simulator import concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store
-from harness.store.schema import TIMELINE, WORD_ERRORS
+from harness.store.schema import MODEL, TIMELINE, WORD_ERRORS
 
 ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
 EXECUTED = "executed"
@@ -93,7 +93,7 @@ def train_sequence(
     """
 
     def execute(writer: RunWriter) -> None:
-        start = train(config.start, corpus, store, watch)
+        start = train(config.start, corpus, store.needing(MODEL), watch)
         if start.status != "done":
             its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
             ended = "failed" if start.status == "failed" else "diverged"
@@ -148,7 +148,7 @@ def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Te
     Raises:
         UserError: it diverged, or has kept no model.
     """
-    run = train(config, corpus, store, watch)
+    run = train(config, corpus, store.needing(MODEL), watch)
     if run.status != "done":
         raise UserError(f"start: {run.ending()}")
     return final_model(run)

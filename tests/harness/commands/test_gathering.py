@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from harness.cli import main
-from harness.store import Store, objects
+from harness.store import Store, objects, schema
 
 
 def execute(writer):
@@ -37,6 +37,28 @@ def test_stores_are_sent_and_fetched_and_nothing_twice(tmp_path, address, capsys
             told.split(", ")
         )
     assert {run.status for run in Store(tmp_path / "there" / "runs").runs()} == {"done"}
+
+
+def test_light_runs_are_whole_without_models_and_timelines(tmp_path, address, capsys):
+    def trained(writer):
+        for name in sorted(schema.LARGE):
+            writer.attach(name, bytes(100_000))
+        execute(writer)
+
+    made = Store(tmp_path / "here").obtain({"seed": 1}, trained)
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    assert main(["runs", here, "--push", address, "--light"]) == 0
+    assert (tmp_path / "bucket" / "runs" / f"{made.hash}.tar").stat().st_size < 50_000
+    assert main(["runs", there, "--pull", address]) == 0
+    assert main(["runs", there, "--verify"]) == 0
+    (fetched,) = Store(tmp_path / "there" / "runs").runs()
+    assert fetched.without(schema.LARGE) == sorted(schema.LARGE)
+    kept = {"config.json", "provenance.json", "run.json", *made.digests} - schema.LARGE
+    assert all((fetched.dir / n).read_bytes() == (made.dir / n).read_bytes() for n in kept)
+    for other, light in ((here, []), (here, ["--light"]), (there, []), (there, ["--light"])):
+        capsys.readouterr()  # one with and one without are the same run
+        assert main(["runs", other, "--push", address, *light]) == 0
+        assert "1 there" in capsys.readouterr().err
 
 
 def test_what_is_damaged_or_different_is_told_and_left(tmp_path, address, capsys):
@@ -104,3 +126,9 @@ def _is_refused(address, told, folder, capsys):
     assert line.startswith("error: ")
     assert told in line
     assert len(line) < 400
+
+
+@pytest.mark.parametrize("words", [[], ["--pull", "file:///tmp"], ["--csv"]])
+def test_light_is_about_what_is_sent(words, tmp_path, capsys):
+    assert main(["runs", str(tmp_path), *words, "--light"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("runs --light: allowed: with --push")

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.identity import identity
-from harness.store import Store, verified
+from harness.store import Store, schema, verified
 
 CONFIG = {"seed": 0, "rate": 0.1}
 
@@ -126,3 +126,45 @@ def test_a_damaged_configuration_of_a_finished_run_is_written_again_and_nothing_
     (config := run.dir / "config.json").write_bytes(b"{")
     assert store.obtain({"seed": 0}, lambda writer: pytest.fail("made again")).status == "done"
     assert json.loads(config.read_text()) == {"seed": 0}
+
+
+def executed_with_large(writer):
+    for name in sorted(schema.LARGE):
+        writer.attach(name, bytes(range(100)))
+    execute(writer)
+
+
+@pytest.mark.parametrize("name", sorted(schema.LARGE))
+def test_a_run_is_whole_without_a_large_file_and_made_again_where_that_is_needed(
+    tmp_path, capsys, name
+):
+    store = Store(tmp_path)
+    run = store.obtain(CONFIG, executed_with_large)
+    (run.dir / name).unlink()
+    assert verified(run).status == "done"
+    assert store.has(run.hash)
+    assert (run.without(schema.LARGE), run.without(())) == ([name], [])
+    with pytest.raises(UserError, match=f"without its {name}; remove {run.dir}"):
+        run.path(name)
+    assert store.obtain(CONFIG, lambda writer: pytest.fail("made again")).without([name])
+    strict = store.needing(name)
+    assert strict.missing([run.hash]) == {run.hash}
+    assert strict.obtain(CONFIG, executed_with_large).path(name).read_bytes() == bytes(range(100))
+    assert strict.missing([run.hash]) == set()
+    assert capsys.readouterr().err == (
+        f"{run.dir}: without its {name}, which is needed; the run is made again\n"
+    )
+
+
+def test_a_large_file_that_is_there_has_to_be_as_it_was_written(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, executed_with_large)
+    flipped(run.dir / schema.MODEL, 3)
+    assert verified(run).status == "damaged"
+
+
+def test_what_a_run_never_had_is_not_missed(tmp_path):
+    store = Store(tmp_path).needing(schema.MODEL)
+    run = store.obtain(CONFIG, execute)
+    assert store.has(run.hash)
+    with pytest.raises(UserError, match="no file"):
+        run.path(schema.MODEL)

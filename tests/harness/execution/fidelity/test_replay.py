@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 from harness.execution.fidelity import replay as replaying
-from harness.execution.training.initial import MODEL
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
+from harness.store.schema import MODEL
 
 
 @pytest.mark.parametrize(("moved", "largest"), [(0.0, 0.0), (0.25, 0.25), (-0.5, 0.5)])

@@ -20,11 +20,12 @@ from harness.execution.training import acoustic
 from harness.execution.training import loop as module
 from harness.execution.training.acoustic import Acoustic
 from harness.execution.training.frames import FrameTraining
-from harness.execution.training.initial import MODEL, initial_parameters
+from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.execution.training.simulated import Simulated
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
+from harness.store.schema import MODEL
 from tests.silence import silent
 
 SCHEDULES = {

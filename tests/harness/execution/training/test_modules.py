@@ -18,13 +18,13 @@ from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage
 from harness.execution.training import loop, modules
-from harness.execution.training.initial import MODEL
 from harness.execution.training.modules import train_module
 from harness.modules.parameters import Parameters, trained
 from harness.natural_gradient import NGSGD
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
+from harness.store.schema import MODEL
 from tests.modules import KINDS
 from tests.silence import silent
 

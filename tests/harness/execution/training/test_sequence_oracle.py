@@ -19,10 +19,10 @@ from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.frames import log_prior
-from harness.execution.training.initial import MODEL
 from harness.execution.training.run import final_model, train
 from harness.seeds import stream
 from harness.simulator.timeline_file import load_timeline
+from harness.store.schema import MODEL
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))

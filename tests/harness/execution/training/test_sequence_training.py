@@ -21,12 +21,12 @@ from harness.execution.data.decoding import TOLD, Halves
 from harness.execution.data.utterances import orders, parts
 from harness.execution.runs.sequence import Plateau
 from harness.execution.training import loop as module
-from harness.execution.training.initial import MODEL
 from harness.execution.training.run import WORD_ERRORS, final_model, train, train_sequence
 from harness.execution.training.sequence import collapsed
 from harness.identity import SHORT, identity
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
+from harness.store.schema import MODEL
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))
@@ -253,7 +253,10 @@ def test_a_start_that_has_lost_its_model_is_trained_again(sequence, corpus, tmp_
     (start.dir / MODEL).unlink()
     assert train_sequence(sequence(), corpus, Store(tmp_path), silent).status == "done"
     assert (start.dir / MODEL).read_bytes() == model
-    assert "model.safetensors; the run is made again" in capsys.readouterr().err
+    assert (
+        "without its model.safetensors, which is needed; the run is made again"
+        in capsys.readouterr().err
+    )
 
 
 def test_settings_that_are_none_are_refused(sequence):
