@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from harness.judge.makers import (
 )
 from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
-from harness.store import Bucket, Store
+from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from reproductions.paper import Paper, Subject
 
@@ -132,14 +132,24 @@ def _executed(
         setting, seed = key
         return f"{setting} seed {configs[key].to_dict().get('seed', seed)}"  # development's own
 
-    carried = request.jobs, request.budget_s, request.submit
-    runs = execute_named(configs, called, request.store, *carried)
-    read = {setting for maker in makers if maker.timeline for setting in maker.needs}
-    light = {
-        key: configs[key] for key, run in runs.items() if key[0] in read and run.without([TIMELINE])
+    def executed(
+        configs: Mapping[tuple[str, int], Configuration], store: Store
+    ) -> dict[tuple[str, int], Run]:
+        left_s = None if end_s is None else end_s - time.monotonic()
+        return execute_named(configs, called, store, request.jobs, left_s, request.submit)
+
+    end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
+    runs = executed(configs, request.store)
+    drawn = {
+        (setting, seed)
+        for maker in makers
+        for setting in maker.needs
+        for place, seed in enumerate(request.seeds)
+        if place < maker.timelines
     }
+    light = {k: configs[k] for k, run in runs.items() if k in drawn and run.without([TIMELINE])}
     if light:
-        runs |= execute_named(light, called, request.store.needing(TIMELINE), *carried)
+        runs |= executed(light, request.store.needing(TIMELINE))
     return {
         setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
         for setting in dict.fromkeys(setting for setting, _ in configs)

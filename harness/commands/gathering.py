@@ -63,9 +63,10 @@ def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     if verified(run).status == "damaged":
         return "damaged"
     try:
-        return bucket.compared(run) if there else bucket.push(run, light)
+        ended = bucket.compared(run) if there else bucket.push(run, light)
     except UserError:  # of a version without digests
         return "too old"
+    return "there" if light and ended == "there, light" else ended
 
 
 def _counted(outcomes: Counter[str]) -> str:

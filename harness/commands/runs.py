@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--light",
         action="store_true",
-        help="with --push: without models and timelines, which no figure is computed from",
+        help="with --push: without models and timelines",
     )
     form.add_argument("--pull", metavar="URL", help="fetch what an object store has and we lack")
 
@@ -141,10 +141,14 @@ def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
         kind = [runs[index] for index in group]
         _, apart = differences.split([run.config for run in kind])
         rows += [
-            (run.hash[:SHORT], run.status, summary(run), pairs(own))
+            (run.hash[:SHORT], _status(run), summary(run), pairs(own))
             for run, own in zip(kind, apart, strict=True)
         ]
     return rows
+
+
+def _status(run: Run) -> str:
+    return f"{run.status}, light" if run.without(schema.LARGE) else run.status
 
 
 def find_stores(folder: Path) -> list[Store]:
@@ -183,5 +187,5 @@ def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
     for head in ("run", "status", "summary", "what sets it apart"):
         table.add_column(head, no_wrap=head in ("run", "status"), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1], ""))
+        table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1].split(",")[0], ""))
     Console().print(table)

@@ -167,9 +167,6 @@ def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
     """
     from harness.execution.jobs.named import execute_named
     from harness.identity import identity
-    from harness.store.schema import TIMELINE
-
-    store = store.needing(TIMELINE)  # staleness is told
 
     def obtain(config: TrainingConfig[object], called: str) -> Run:
         name = identity(config.to_dict())

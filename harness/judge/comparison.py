@@ -123,5 +123,7 @@ def _done(cell: Cell) -> list[Run]:
 
 
 def _staleness(run: Run) -> float:
+    if run.without([TIMELINE]):
+        return math.nan
     found = load_timeline(run.path(TIMELINE)).staleness()
     return float(found.mean()) if len(found) else math.nan

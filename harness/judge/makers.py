@@ -30,7 +30,7 @@ class Maker(Generic[Subject, Made]):
         smoke: whether it is made at smoke scale, which has two minutes for everything.
         divergence: whether a run that diverges is what it asks about: then it is made from
             diverged runs too, and they do not make the whole report a failure.
-        timeline: whether it reads the timelines of its runs.
+        timelines: of so many runs of each setting it reads the timeline, in the order of the seeds.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Maker(Generic[Subject, Made]):
     make: Callable[[Subject, Runs], Made]
     smoke: bool = True
     divergence: bool = False
-    timeline: bool = False
+    timelines: float = 0
 
     def sound(self, run: Run) -> bool:
         """Whether the run ended in a way that this can be made from."""

@@ -11,7 +11,7 @@ One folder per run, named by the hash of its full configuration::
 ``run.json`` and ``metrics.parquet`` hold results only, so equal results are
 equal bytes wherever they were computed. Every file of results is compared with its digest when
 it is read; a run that is not as it was written is ``damaged``, and made again when asked for.
-Without its model and timeline, which no figure is computed from, it is *light*, and whole.
+Without its model or its timeline it is *light*, and whole; who needs them has it made again.
 
 Example:
     >>> def train(writer):

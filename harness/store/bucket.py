@@ -23,7 +23,7 @@ RUNS = "runs/"
 RUN = re.compile(RUNS + r"([0-9a-f]{64})\.tar")
 """Where a run lies; whatever else is there is not ours, and its name is nobody's path."""
 
-Sent = Literal["pushed", "there", "different"]
+Sent = Literal["pushed", "there", "there, light", "different"]
 
 
 class Bucket:
@@ -57,7 +57,8 @@ class Bucket:
             light: without its large files.
 
         Returns:
-            ``"different"`` if a run with other results is there, and stays.
+            ``"different"`` if a run with other results is there, and stays, as does a light one
+            of a run that is not.
 
         Raises:
             UserError: the run is no result, or damaged.
@@ -74,7 +75,10 @@ class Bucket:
         del there[schema.PROVENANCE]  # when and where it was made is its own
         both = there.keys() - run.without(there)
         same = all((run.dir / name).read_bytes() == there[name] for name in both)
-        return "there" if same else "different"
+        if not same:
+            return "different"
+        lacks = schema.LARGE.intersection(run.digests).difference(there, run.without(schema.LARGE))
+        return "there, light" if lacks else "there"
 
     def pull(self, hash_: str) -> dict[str, bytes]:
         """The files of a run by name, its record last, as they were pushed.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.identity import SHORT
-from harness.store import archive, atomic
+from harness.store import archive, atomic, schema
 from harness.store.bucket import Bucket
 from harness.store.lease import Lease, Leases
 from harness.store.place import Place
@@ -79,6 +79,11 @@ class Gathered(Store):
         except UserError as error:
             self._say(f"{self.bucket.url}: {error}; it stays as it is")
             return False
+        here = folder / schema.RUN
+        if self.needing().has(folder.name) and here.read_bytes() != files[schema.RUN]:
+            return False  # a light one is here, with other results: it stays
+        for name in schema.LARGE.difference(files):  # whatever lies there under its name
+            (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
             atomic.write_bytes(folder / name, data)
         return True

@@ -88,12 +88,11 @@ class Run:
         """The path of an attached file, which is as it was written.
 
         Raises:
-            UserError: the run has no such file or is without it, or it has been damaged since.
+            UserError: the run has no such file, is light, or it has been damaged since.
         """
         path = self.dir / name
         if self.without([name]):
-            told = f"run {self.hash[:SHORT]}: without its {name}"
-            raise UserError(f"{told}; remove {self.dir}, and asked for, it is made with it")
+            raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
         if not path.is_file():
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):

@@ -18,7 +18,7 @@ MODEL = "model.safetensors"
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 LARGE = frozenset({TIMELINE, MODEL})
-"""What may be absent from a finished run, which is then light: figures come from all the others."""
+"""What may be absent from a finished run, which is then light: metrics and errors are elsewhere."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]

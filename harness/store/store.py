@@ -41,9 +41,12 @@ class Store:
         self._needed: frozenset[str] = frozenset()
 
     def needing(self, *names: str) -> Self:
-        """The same store, where a light run without one of these files is made again."""
+        """The same store, where a light run without one of these files is made again.
+
+        What it found stays until then; one that diverged lacks nothing that anybody reads.
+        """
         strict = copy(self)
-        strict._needed = self._needed.union(names)
+        strict._needed = frozenset(names)
         return strict
 
     def resolved(self) -> Self:
@@ -84,15 +87,16 @@ class Store:
         self._configure(folder, config)
         if (folder / schema.RUN).exists():
             run = verified(read_run(folder))
-            if run.status == "damaged":
-                print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
-            elif run.status != "failed":
-                if not (absent := run.without(self._needed)):
-                    shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
-                    raise AlreadyFinished(run)
+            if self._is_enough(run):
+                shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
+                raise AlreadyFinished(run)
+            if absent := self._absent(run):
                 told = f"without its {' and '.join(absent)}, which is needed"
                 print(f"{folder}: {told}; the run is made again", file=sys.stderr)
-            (folder / schema.RUN).unlink()
+            else:
+                if run.status == "damaged":
+                    print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
+                (folder / schema.RUN).unlink()
         atomic.sweep(folder)
         return RunWriter(folder, config, lease, partial(self._finished, folder))
 
@@ -122,8 +126,14 @@ class Store:
         folder = self.path / hash_
         if not (folder / schema.RUN).exists():
             return False
-        run = verified(read_run(folder))
-        return run.status not in ("failed", "damaged") and not run.without(self._needed)
+        return self._is_enough(verified(read_run(folder)))
+
+    def _is_enough(self, run: Run) -> bool:
+        return run.status in ("done", "diverged") and not self._absent(run)
+
+    def _absent(self, run: Run) -> list[str]:
+        """Those of the files that are needed which the run was made with, and has no more."""
+        return run.without(self._needed) if run.status == "done" else []
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
         """Those of runs that need more work."""

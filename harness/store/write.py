@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from harness.identity import SHORT, identity, plain
 from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
 from harness.store.lease import Leases
+from harness.store.read import read_record
 from harness.store.schema import Outcome
 from harness.store.tensors import save_arrays
 
@@ -152,6 +154,7 @@ class RunWriter:
         moment = self._provenance() | dict(provenance or {})
         atomic.write_json(self.dir / schema.PROVENANCE, integrity.sealed(moment))
         record = self._record(status, summary or {}, note)
+        self._compare(record)
         atomic.write_json(self.dir / schema.RUN, integrity.sealed(record))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._finished()
@@ -188,9 +191,21 @@ class RunWriter:
             "summary": {key: schema.finite_or_none(summary[key]) for key in sorted(summary)},
             "note": note,
             "rows": len(self._rows),
-            "files": {name: self._digest(name) for name in _results(self.dir)},
+            "files": {
+                name: self._digest(name) for name in sorted({*_results(self.dir), *self._digests})
+            },
             "config": self.config,
         }
+
+    def _compare(self, record: Mapping[str, object]) -> None:
+        """Say where a light run that is made again differs from what it was."""
+        try:
+            before = read_record(self.dir / schema.RUN)
+        except UserError:  # there is none, or it has been damaged since
+            return
+        if before != record:
+            told = "made again with other results than it had, as another kind of processor may"
+            print(f"run {self.hash[:SHORT]}: {told}", file=sys.stderr)
 
     def _digest(self, name: str) -> str:
         return self._digests.get(name) or integrity.of(self.dir / name)
@@ -206,8 +221,8 @@ class RunWriter:
         }
 
 
-def _results(folder: Path) -> list[str]:
+def _results(folder: Path) -> set[str]:
     """The metrics and whatever is attached, by name."""
     unlisted = schema.RESERVED - {schema.METRICS}
     names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-    return sorted(names - unlisted)
+    return names - unlisted

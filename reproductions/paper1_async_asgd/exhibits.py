@@ -213,7 +213,7 @@ def _hours_row(name: str, runs: Sequence[Run], hours: Sequence[float]) -> Row:
 
 
 EXHIBITS = (
-    Maker("p1.fig1", ("one_pass",), fig1, timeline=True),
+    Maker("p1.fig1", ("one_pass",), fig1, timelines=1),
     Maker("p1.fig2", ("hand", "adapt", "search"), fig2),
     Maker("p1.table1", tuple(map(chunk_name, CHUNK_HOURS)), table1),
     Maker("p1.table2", ("one_pass", "multi_pass"), table2),

@@ -286,7 +286,7 @@ THREE = tuple(REPLICAS.values())
 SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
 EXHIBITS = (
     Maker("p3.fig1", THREE, fig1),
-    Maker("p3.fig2", ("one",), fig2, timeline=True),
+    Maker("p3.fig2", ("one",), fig2, timelines=1),
     Maker("p3.fig3", ("line",), fig3),
     Maker("p3.shuffling", tuple(SHUFFLED.values()), shuffling),
     Maker("p3.fig4", THREE, fig4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,30 +43,29 @@ def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch,
     }
 
 
-def test_a_run_whose_timeline_is_read_and_absent_is_made_again(monkeypatch, tmp_path):
-    asked: list[tuple[list[Any], frozenset[str]]] = []
+def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp_path):
+    asked: list[tuple[list[Any], frozenset[str], float]] = []
+    light = {("first", 1), ("first", 2), ("every", 2), ("none", 1)}
 
-    def named(configs, name, store, *_):
-        asked.append((list(configs), store._needed))
-        return {
-            key: SimpleNamespace(
-                without=lambda _, light=key == ("one", 1) or key[0] == "two": light
-            )
-            for key in configs
-        }
+    def named(configs, _, store, jobs, budget_s, *more):
+        asked.append((list(configs), store._needed, budget_s))
+        return {key: SimpleNamespace(without=lambda _, key=key: key in light) for key in configs}
 
     monkeypatch.setattr(reproduce, "execute_named", named)
     config: Any = SimpleNamespace(to_dict=lambda: {})
-    paper: Any = SimpleNamespace(experiments=lambda *_: {"one": config, "two": config})
+    paper: Any = SimpleNamespace(
+        experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config)
+    )
     subject: Any = SimpleNamespace(replicate=lambda _: None)
-    request = reproduce.Request((1, 2), (), 1, None, tmp_path)
     makers: list[Maker[Any, Any]] = [
-        Maker("x", ("one",), lambda *_: None, timeline=True),
-        Maker("y", ("one", "two"), lambda *_: None),
+        Maker("x", ("first",), lambda *_: None, timelines=1),
+        Maker("y", ("every",), lambda *_: None, timelines=math.inf),
+        Maker("z", ("first", "every", "none"), lambda *_: None),
     ]
-    reproduce._executed(paper, subject, request, makers)
-    assert [keys for keys, _ in asked[1:]] == [[("one", 1)]]
-    assert [needed for _, needed in asked] == [frozenset(), {TIMELINE}]
+    reproduce._executed(paper, subject, reproduce.Request((1, 2), (), 1, 60.0, tmp_path), makers)
+    assert asked[1][0] == [("first", 1), ("every", 2)]
+    assert [needed for _, needed, _ in asked] == [frozenset(), {TIMELINE}]
+    assert 60.0 >= asked[0][2] > asked[1][2]  # one budget for both
 
 
 @pytest.mark.parametrize(

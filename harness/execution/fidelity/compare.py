@@ -96,8 +96,8 @@ def compared(
         UserError: no such run, its record is too short, or of a kind that is not simulated.
     """
     run = stored_run(folder)
-    timeline = load_timeline(run.path(TIMELINE))
     config, told = config_of(run), DecodeLog()
+    timeline = load_timeline(run.path(TIMELINE))
     if isinstance(config, SequenceConfig):
         told, _ = load_decode_log(run.path(RECORD))
     train = corpus_of(config, say).split("train")

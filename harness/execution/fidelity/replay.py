@@ -52,8 +52,8 @@ def stored_run(folder: Path) -> Run:
         UserError: there is none.
     """
     run = Store(folder_of_run(folder).resolve().parent).load(folder.resolve().name)
-    if run.status != "done" or not (run.dir / TIMELINE).exists():
-        raise UserError(f"{folder}: {run.status}, without a timeline; allowed: a finished run")
+    if run.status != "done":
+        raise UserError(f"{folder}: {run.status}; allowed: a finished run")
     return run
 
 
@@ -75,6 +75,8 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
         UserError: no such run, or its corpus or timeline is missing.
     """
     run = stored_run(folder)
+    theirs = load_file(run.path(MODEL))["model"]
+    folds = len(load_timeline(run.path(TIMELINE)).folds)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -82,9 +84,7 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
             ours = load_file(_again(run, Store(scratch), say).path(MODEL))["model"]
     finally:
         torch.set_num_threads(threads)
-    theirs = load_file(run.path(MODEL))["model"]
     difference = (ours - theirs).abs().max().item()
-    folds = len(load_timeline(run.path(TIMELINE)).folds)
     return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 
 

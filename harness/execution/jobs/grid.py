@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.queues import Queue
@@ -30,7 +31,7 @@ from harness.execution.training import checkpoint
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.identity import identity
 from harness.kernels import notice
-from harness.store import Run, Store
+from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT
 
 POLL_S = 0.2
@@ -269,6 +270,6 @@ def _execute_one(config: Configuration, store: Store, watch: Watch = _tell) -> s
             raise told from error
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
-        with store.begin(config.to_dict()) as writer:
-            writer.finish("failed", {}, note)
+        with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
+            writer.finish("failed", {}, note)  # a light run, made again in vain, stays as it is
         return identity(config.to_dict())

@@ -55,10 +55,17 @@ def test_light_runs_are_whole_without_models_and_timelines(tmp_path, address, ca
     assert fetched.without(schema.LARGE) == sorted(schema.LARGE)
     kept = {"config.json", "provenance.json", "run.json", *made.digests} - schema.LARGE
     assert all((fetched.dir / n).read_bytes() == (made.dir / n).read_bytes() for n in kept)
-    for other, light in ((here, []), (here, ["--light"]), (there, []), (there, ["--light"])):
-        capsys.readouterr()  # one with and one without are the same run
-        assert main(["runs", other, "--push", address, *light]) == 0
-        assert "1 there" in capsys.readouterr().err
+    for folder, words, told in (
+        (here, [], "1 there, light"),  # they stay as they are, without models
+        (here, ["--light"], "1 there"),
+        (there, [], "1 there"),
+        (there, ["--light"], "1 there"),
+    ):
+        capsys.readouterr()
+        assert main(["runs", folder, "--push", address, *words]) == 0
+        assert capsys.readouterr().err.endswith(f": {told}\n")
+    assert main(["runs", there]) == 0
+    assert "\tdone, light\t" in capsys.readouterr().out
 
 
 def test_what_is_damaged_or_different_is_told_and_left(tmp_path, address, capsys):

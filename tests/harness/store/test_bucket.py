@@ -18,7 +18,7 @@ from datetime import timedelta
 import pytest
 
 from harness.errors import UserError
-from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, objects
+from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, objects, schema
 from harness.store.archive import packed, unpacked
 from harness.store.lease import PATIENCE_S, Host, Lease
 from harness.store.objects import Objects
@@ -322,3 +322,37 @@ def test_who_fetches_a_run_that_is_held_here_is_told_of_it(bucket, tmp_path, mon
     monkeypatch.setattr(gathered, "Waiting", waiting)
     assert here.pull(run.hash)
     assert told == [f"run {run.hash[:12]}"]
+
+
+def with_model(writer, loss=0.5):
+    writer.attach(schema.MODEL, bytes(1000))
+    execute(writer, loss)
+
+
+def test_a_light_run_that_is_fetched_replaces_whatever_lies_there_under_a_large_name(
+    bucket, tmp_path
+):
+    made = Store(tmp_path / "a").obtain({"seed": 1}, with_model)
+    assert bucket.push(made, light=True) == "pushed"
+    ours = Store(tmp_path / "b").obtain({"seed": 1}, with_model)
+    (ours.dir / schema.MODEL).write_bytes(b"damaged")
+    there = Gathered(tmp_path / "b", bucket)
+    assert there.missing([made.hash]) == set()
+    assert there.load(made.hash).without([schema.MODEL]) == [schema.MODEL]
+
+
+def test_a_light_run_that_is_here_is_not_replaced_by_other_results(bucket, tmp_path):
+    bucket.push(Store(tmp_path / "a").obtain({"seed": 1}, with_model))
+    ours = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: with_model(writer, 0.25))
+    (ours.dir / schema.MODEL).unlink()
+    strict = Gathered(tmp_path / "b", bucket).needing(schema.MODEL)
+    again = strict.obtain({"seed": 1}, lambda writer: with_model(writer, 0.25))
+    assert again.summary == {"loss": 0.25}
+
+
+def test_a_light_run_has_its_model_from_where_it_is(bucket, tmp_path):
+    made = Store(tmp_path / "a").obtain({"seed": 1}, with_model)
+    bucket.push(made)
+    (made.dir / schema.MODEL).unlink()
+    strict = Gathered(tmp_path / "a", bucket).needing(schema.MODEL)
+    assert strict.obtain({"seed": 1}, never).path(schema.MODEL).read_bytes() == bytes(1000)

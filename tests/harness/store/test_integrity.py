@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 
 from harness.errors import UserError
 from harness.identity import identity
-from harness.store import Store, schema, verified
+from harness.store import AlreadyFinished, Store, schema, verified
 
 CONFIG = {"seed": 0, "rate": 0.1}
 
@@ -144,7 +145,7 @@ def test_a_run_is_whole_without_a_large_file_and_made_again_where_that_is_needed
     assert verified(run).status == "done"
     assert store.has(run.hash)
     assert (run.without(schema.LARGE), run.without(())) == ([name], [])
-    with pytest.raises(UserError, match=f"without its {name}; remove {run.dir}"):
+    with pytest.raises(UserError, match=f"light, its {name} is not in {run.dir}"):
         run.path(name)
     assert store.obtain(CONFIG, lambda writer: pytest.fail("made again")).without([name])
     strict = store.needing(name)
@@ -168,3 +169,44 @@ def test_what_a_run_never_had_is_not_missed(tmp_path):
     assert store.has(run.hash)
     with pytest.raises(UserError, match="no file"):
         run.path(schema.MODEL)
+
+
+def test_a_light_run_stays_what_it_is_until_it_has_been_made_again(tmp_path):
+    def killed(writer):
+        writer.log("loss", 1.0, fold=1, time_s=0.0, epoch=0.0)
+        raise KeyboardInterrupt
+
+    store = Store(tmp_path)
+    run = store.obtain(CONFIG, executed_with_large)
+    (run.dir / schema.MODEL).unlink()
+    with pytest.raises(KeyboardInterrupt):
+        store.needing(schema.MODEL).obtain(CONFIG, killed)
+    assert store.load(run.hash).summary == {"loss": 0.25}
+    assert store.has(run.hash)
+    with suppress(AlreadyFinished), store.begin(CONFIG) as writer:
+        writer.finish("failed")
+    assert store.load(run.hash).status == "done"
+
+
+def test_other_results_of_a_light_run_that_is_made_again_are_told(tmp_path, capsys):
+    def otherwise(writer):
+        writer.attach(schema.MODEL, b"")
+        writer.finish(summary={"loss": 0.75})
+
+    store = Store(tmp_path)
+    run = store.obtain(CONFIG, executed_with_large)
+    (run.dir / schema.MODEL).unlink()
+    again = store.needing(schema.MODEL).obtain(CONFIG, otherwise)
+    assert again.summary == {"loss": 0.75}
+    assert "made again with other results than it had" in capsys.readouterr().err
+
+
+def test_a_run_that_diverged_is_not_made_again_for_its_model(tmp_path):
+    def diverges(writer):
+        writer.attach(schema.MODEL, b"")
+        writer.finish("diverged")
+
+    store = Store(tmp_path).needing(schema.MODEL)
+    run = store.obtain(CONFIG, diverges)
+    (run.dir / schema.MODEL).unlink()
+    assert store.obtain(CONFIG, lambda writer: pytest.fail("made again")).status == "diverged"
