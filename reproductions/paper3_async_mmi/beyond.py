@@ -23,6 +23,7 @@ from reproductions.paper3_async_mmi.presets import (
     SWEEPS,
     TRIED,
     TUNED,
+    replicas,
 )
 from reproductions.paper3_async_mmi.quantities import WORD_ERROR, gain, left, sweep_of
 from reproductions.paper3_async_mmi.tolerance import exponential, tolerances
@@ -81,7 +82,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
         for column, name in columns.items():
             mean = mean_ci([of_summary(run, name) for run in group])
             paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
-            label = f"{n} replica{'s' * (n > 1)}"
+            label = replicas(n)
             rows.append(Row.of(label, column, paper, mean, hashes(group)))
     return Exhibit(
         "p3.lags", "table", "Mean age of gradients at the fold, with the paper's own sizes",
@@ -158,7 +159,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
             if column != "rejected":
                 share = REPORTED["paper"]["kept"] if column == "kept" else PAPER_SHARE
                 paper = 100.0 * share
-            label = f"{n} replica{'s' * (n > 1)}"
+            label = replicas(n)
             rows.append(Row.of(label, f"frames {column} (%)", paper, mean, hashes(group)))
     every = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
     found = sum(every, Counter[str]())

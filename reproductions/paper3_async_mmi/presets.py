@@ -105,6 +105,11 @@ PRESETS = {
 }  # fmt: skip
 
 
+def replicas(n: int) -> str:
+    """So many, in words."""
+    return f"{n} replica{'s' * (n > 1)}"
+
+
 @dataclass(frozen=True)
 class Cell:
     """Where the largest stable rate is sought.
@@ -122,7 +127,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Its setting."""
-        return f"law {self.replicas} replicas, slots × {self.slots:g}, τ {self.cancel_below:g}"
+        return f"law {replicas(self.replicas)}, slots × {self.slots:g}, τ {self.cancel_below:g}"
 
 
 FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.0))

@@ -12,7 +12,13 @@ from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import bounded_difference_ci, mean_ci
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, REPORTED, SWEEPS
+from reproductions.paper3_async_mmi.presets import (
+    INTERVALS,
+    PRESETS,
+    REPORTED,
+    SWEEPS,
+    replicas,
+)
 from reproductions.paper3_async_mmi.quantities import (
     Bounds,
     in_updates,
@@ -59,7 +65,7 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
         one, fifty = (np.log2(np.array(stable[n], np.float64)).T for n in (1, 50))
     difference = bounded_difference_ci((one[0], one[1]), (fifty[0], fifty[1]))
     printed = float(np.log2(PAPER["rate_one"] / PAPER["rate_many"]))
-    told = "; ".join(f"{n} replicas: {_between(stable[n])}" for n in stable)
+    told = "; ".join(f"{replicas(n)}: {_between(stable[n])}" for n in stable)
     return claim_of(
         "p3.async-rate", "One replica is stable at larger rates than fifty",
         "Section 4.2, SGD vs. ASGD",
