@@ -15,7 +15,7 @@ def report_command(folder):
 
 def runs_command(folder):
     told = {"verify": False, "csv": False, "json": False, "push": None, "pull": None}
-    return runs.run(Namespace(folder=folder, **told))
+    return runs.run(Namespace(folder=folder, light=False, **told))
 
 
 def test_report_rebuilds_without_training_and_names_the_files(out, capsys):
