@@ -4,7 +4,8 @@
 
 A setting's rate is doubled or halved from where it stands in ``rates.toml`` until the lowest
 development frame error lies between two higher ones, so that no best rate stands at the edge
-of what was tried. The runs lie where the report of that scale looks for them, which shows each
+of what was tried, and until a rate below it is clearly worse: where ``max_change`` binds, rates
+are nearly alike, and chance puts the lowest of them anywhere. The runs lie where the report of that scale looks for them, which shows each
 rate with its half and its double; a search that was stopped finds them there and goes on. The
 outcome is written to ``rates.toml``.
 """
@@ -34,6 +35,8 @@ from reproductions.paper2_ng_averaging.rates import RATES, SWEPT_AT, found, with
 
 CORPUS = "conversational"
 MOST_ROUNDS = 8
+CLEARLY = 0.01
+"""By this share a frame error is worse than another, whatever chance does (half a point at 50%)."""
 FRAME_ERROR = "dev_frame_error/iterate"
 NEWBOB, AS_LONG = f"newbob_{MANY}", ("exponential_1", f"exponential_{MANY}")
 
@@ -45,6 +48,9 @@ Measure = Callable[[Sequence[tuple[str, float]]], list[float]]
 def next_to_try(known: Mapping[float, float], first: float) -> list[float]:
     """The rates still to try: three to begin with, then on from the edge that is best.
 
+    Downwards, on until one is clearly worse than the best. Not so upwards: where ``max_change``
+    binds, all that are larger are alike, and there is no end to come to.
+
     Args:
         known: frame error by rate.
         first: where to begin.
@@ -52,8 +58,15 @@ def next_to_try(known: Mapping[float, float], first: float) -> list[float]:
     if not known:
         return [first / 2.0, first, first * 2.0]
     best = chosen(known)
-    around = (best / 2.0, best * 2.0)
-    return [rate for rate in around if not any(math.isclose(rate, r) for r in known)]
+    below = best / 2.0
+    while (error := _at(known, below)) is not None and error <= (1.0 + CLEARLY) * known[best]:
+        below /= 2.0
+    return [rate for rate in (below, best * 2.0) if _at(known, rate) is None]
+
+
+def _at(known: Mapping[float, float], rate: float) -> float | None:
+    """The error at a rate, if it has been tried."""
+    return next((error for each, error in known.items() if math.isclose(each, rate)), None)
 
 
 def chosen(known: Mapping[float, float]) -> float:

@@ -60,6 +60,15 @@ def test_the_search_ends_once_the_edge_is_known():
     assert next_to_try({0.5: 3.0, 1.0: 2.0, 2.0: 1.0}, 1.0) == [4.0]
 
 
+def test_the_search_leaves_a_plateau_at_its_lower_end():
+    level = {64.0: 50.0, 128.0: 49.9, 256.0: 50.5}  # 64 is worse by chance alone
+    assert next_to_try(level, 128.0) == [32.0]
+    assert next_to_try(level | {32.0: 49.4}, 128.0) == [16.0]
+    assert next_to_try(level | {32.0: 50.3}, 128.0) == [16.0]
+    assert next_to_try(level | {32.0: 50.3, 16.0: 51.0}, 128.0) == []
+    assert next_to_try({0.5: 50.0, 1.0: 49.9, 2.0: math.inf}, 1.0) == [0.25]
+
+
 def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
     first, then = in_order(SEARCHED)
     assert "newbob_16" in first
