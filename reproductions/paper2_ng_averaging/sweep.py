@@ -5,9 +5,9 @@
 A setting's rate is doubled or halved from where it stands in ``rates.toml`` until the lowest
 development frame error lies between two higher ones, so that no best rate stands at the edge
 of what was tried, and until a rate below it is clearly worse: where ``max_change`` binds, rates
-are nearly alike, and chance puts the lowest of them anywhere. The runs lie where the report of that scale looks for them, which shows each
-rate with its half and its double; a search that was stopped finds them there and goes on. The
-outcome is written to ``rates.toml``.
+are nearly alike, and chance puts the lowest of them anywhere. The runs lie where the report of
+that scale looks for them, which shows each rate with its half and its double; a search that was
+stopped finds them there and goes on. The outcome is written to ``rates.toml``.
 """
 
 from __future__ import annotations
