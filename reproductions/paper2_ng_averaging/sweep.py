@@ -36,7 +36,7 @@ from reproductions.paper2_ng_averaging.rates import RATES, SWEPT_AT, found, with
 CORPUS = "conversational"
 MOST_ROUNDS = 8
 CLEARLY = 0.01
-"""By this share a frame error is worse than another, whatever chance does (half a point at 50%)."""
+"""An error larger by this share ends the way down: half a point at 50%. A choice, not a test."""
 FRAME_ERROR = "dev_frame_error/iterate"
 NEWBOB, AS_LONG = f"newbob_{MANY}", ("exponential_1", f"exponential_{MANY}")
 
