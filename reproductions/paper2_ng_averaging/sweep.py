@@ -5,7 +5,8 @@
 A setting's rate is doubled or halved from where it stands in ``rates.toml`` until the lowest
 development frame error lies between two higher ones, so that no best rate stands at the edge
 of what was tried, and until a rate below it is clearly worse: where ``max_change`` binds, rates
-are nearly alike, and chance puts the lowest of them anywhere. The runs lie where the report of
+are nearly alike, and chance puts the lowest of them anywhere. Of many workers so many times the
+best rate of one is tried too, which is the paper's own rule. The runs lie where the report of
 that scale looks for them, which shows each rate with its half and its double; a search that was
 stopped finds them there and goes on. The outcome is written to ``rates.toml``.
 """
@@ -30,11 +31,12 @@ from harness.execution.runs.config import RunConfig
 from harness.store import Run
 from harness.store.atomic import write_bytes
 from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS
 from reproductions.paper2_ng_averaging.experiments import MANY, SEARCHED, compared
 from reproductions.paper2_ng_averaging.rates import RATES, SWEPT_AT, found, with_rate
 
 CORPUS = "conversational"
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 CLEARLY = 0.01
 """An error larger by this share ends the way down: half a point at 50%. A choice, not a test."""
 FRAME_ERROR = "dev_frame_error/iterate"
@@ -45,7 +47,9 @@ Errors = dict[str, dict[float, float]]
 Measure = Callable[[Sequence[tuple[str, float]]], list[float]]
 
 
-def next_to_try(known: Mapping[float, float], first: float) -> list[float]:
+def next_to_try(
+    known: Mapping[float, float], first: float, ruled: float | None = None
+) -> list[float]:
     """The rates still to try: three to begin with, then on from the edge that is best.
 
     Downwards, on until one is clearly worse than the best. Not so upwards: where ``max_change``
@@ -54,9 +58,13 @@ def next_to_try(known: Mapping[float, float], first: float) -> list[float]:
     Args:
         known: frame error by rate.
         first: where to begin.
+        ruled: what the paper's rule asks for, if that is known: a search that ends on a plateau
+            far above has not seen whether there is better below it.
     """
     if not known:
         return [first / 2.0, first, first * 2.0]
+    if ruled is not None and _at(known, ruled) is None:
+        return [ruled]
     best = chosen(known)
     below = best / 2.0
     while (error := _at(known, below)) is not None and error <= (1.0 + CLEARLY) * known[best]:
@@ -74,25 +82,52 @@ def chosen(known: Mapping[float, float]) -> float:
     return min(known, key=lambda rate: known[rate])
 
 
-def search(measure: Measure, first: Mapping[str, float]) -> Errors:
+def search(
+    measure: Measure, names: Sequence[str], first: Mapping[str, float], workers: Mapping[str, int]
+) -> Errors:
     """Settings' errors by rate, each with its lowest between two higher ones.
 
     Args:
         measure: the frame errors of settings at rates, all at once.
-        first: where each setting begins.
+        names: the settings.
+        first: where each begins; of those that are not searched for, what was found before.
+        workers: of each.
     """
-    errors: Errors = {name: {} for name in first}
+    errors: Errors = {name: {} for name in names}
+
+    def ruled(name: str) -> float | None:
+        one = alone(name)
+        if workers[name] == 1:
+            return None
+        if one not in errors:
+            return workers[name] * first[one]
+        settled = errors[one] and not next_to_try(errors[one], first[one])
+        return workers[name] * chosen(errors[one]) if settled else None
+
     for _ in range(MOST_ROUNDS):
         wanted = [
             (name, rate)
             for name, known in errors.items()
-            for rate in next_to_try(known, first[name])
+            for rate in next_to_try(known, first[name], ruled(name))
         ]
         if not wanted:
             break
         for (name, rate), error in zip(wanted, measure(wanted), strict=True):
             errors[name][rate] = error
     return errors
+
+
+def alone(name: str) -> str:
+    """The setting of one worker that is trained as this one of many.
+
+    Example:
+        >>> alone("random_32"), alone("every_20"), alone("gradients"), alone("bmuf_many_quarter")
+        ('random_1', 'ng_1', 'sgd_1', 'serial_quarter')
+    """
+    if name in SEARCHED_CELLS:
+        return SEARCHED_CELLS[0]
+    same = f"{name.split('_')[0]}_1"
+    return same if same in SEARCHED else {"gradients": "sgd_1"}.get(name, "ng_1")
 
 
 def written(scales: Mapping[str, Mapping[str, Any]]) -> str:
@@ -135,7 +170,9 @@ def main() -> int:
     for names in in_order(only):
         settings = compared(subject, DEVELOPMENT)  # with what the searches before have found
         tried = Tried(settings, store, asked.jobs)
-        errors = search(tried.errors, {name: settings[name].schedule.rate for name in names})
+        first = {name: each.schedule.rate for name, each in settings.items()}
+        workers = {name: each.workers for name, each in settings.items()}
+        errors = search(tried.errors, names, first, workers)
         keep(asked.scale, tried, {name: chosen(known) for name, known in errors.items()})
     return 0
 

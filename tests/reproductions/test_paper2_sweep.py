@@ -48,7 +48,8 @@ def bowl(best: float):
 
 def test_the_best_rate_lies_between_two_that_are_worse():
     for best in (0.3, 1.0, 7.0):
-        for errors in search(bowl(best), {"ng_1": 1.0, "sgd_1": 4.0}).values():
+        first = {"ng_1": 1.0, "sgd_1": 4.0}
+        for errors in search(bowl(best), list(first), first, dict.fromkeys(first, 1)).values():
             lowest = sweep.chosen(errors)
             assert min(errors) < lowest < max(errors)
             assert abs(math.log2(lowest / best)) <= 0.5
@@ -67,6 +68,32 @@ def test_the_search_leaves_a_plateau_at_its_lower_end():
     assert next_to_try(level | {32.0: 50.3}, 128.0) == [16.0]
     assert next_to_try(level | {32.0: 50.3, 16.0: 51.0}, 128.0) == []
     assert next_to_try({0.5: 50.0, 1.0: 49.9, 2.0: math.inf}, 1.0) == [0.25]
+
+
+WORKERS = {"newbob_1": 1, "newbob_16": 16}
+
+
+def two_valleys(wanted):
+    """One worker is best at 0.125, sixteen at 2, and from 32 on sixteen have a plateau."""
+    best = {"newbob_1": 0.125, "newbob_16": 2.0}
+    level = {32.0: 51.3, 64.0: 50.8}  # and as much above
+    return [
+        level.get(rate, 50.7) if rate > 16 else 45.0 + abs(math.log2(rate / best[name]))
+        for name, rate in wanted
+    ]
+
+
+def test_many_workers_are_tried_at_so_many_times_the_rate_of_one_once_that_is_found():
+    first = {"newbob_1": 1.0, "newbob_16": 128.0}
+    errors = search(two_valleys, list(WORKERS), first, WORKERS)
+    assert sweep.chosen(errors["newbob_1"]) == 0.125
+    assert sweep.chosen(errors["newbob_16"]) == 2.0
+    assert {1.0, 4.0} <= errors["newbob_16"].keys()
+
+
+def test_a_rate_of_one_that_is_not_searched_again_is_taken_as_it_was_found():
+    first = {"newbob_1": 0.25, "newbob_16": 128.0}
+    assert 4.0 in search(two_valleys, ["newbob_16"], first, WORKERS)["newbob_16"]
 
 
 def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
