@@ -59,7 +59,9 @@ def others(subject: Subject, runs: Runs) -> Exhibit:
         paper_label="Beyond the paper",
         note="NG-SGD unless a row says SGD. All rows share data, initial parameters and schedule, "
         "and differ in what their name says. SGD, gradient averaging and both momenta have a rate "
-        "of their own, the others that of the first row; momenta are as published.",
+        "of their own, the last two rows one GPU's as it is and times 16, the others that of the "
+        "first row; momenta are as published. The simulated minibatch takes as long whatever the "
+        "algorithm: what natural gradient itself costs is not in these times.",
     )
 
 

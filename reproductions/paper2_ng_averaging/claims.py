@@ -18,7 +18,6 @@ from reproductions.paper2_ng_averaging.averages import Excess, in_the_paper, nee
 from reproductions.paper2_ng_averaging.compared import (
     gain_difference_ci,
     over_sets,
-    paper,
     shown,
     true_value,
 )
@@ -31,9 +30,13 @@ from reproductions.readings import hashes, of_summary
 CLOSE = (0.97, 1.03)
 MOST_LOSS = 1.04
 LOSSES = (8, 16, 32)
+MINIBATCH = ("ng_16", "small_16", "ng_1")
 SMALL_LOSS = (*needed("mean"), *(f"ng_{n}" for n in LOSSES))
 LAW_WITHIN = 0.04
 """The claim's own band: at the paper's averages an error of the law is a fraction of that."""
+LEAST_POWER = 0.1
+"""Of averages, in the law: below it the paper's 27 times as many take a quarter of the excess away
+at most, and there is no law in their number to go by."""
 ENOUGH_AVERAGES = 300
 AS_LONG = between(0.8, 1.25)
 SPEEDS = REPORTED["claims"]
@@ -64,10 +67,9 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
     excess, parts = Excess(subject, runs, "mean"), list[Quantity]()
     for n in LOSSES:
         settings, after = (f"ng_{n}", "ng_1"), in_the_paper(n)
-        printed = paper(settings, "swb", rate_ratio_ci)
         true = true_value(subject, runs, settings, rate_ratio_ci)
         label, ratio = f"{gpus(n)}, {after:.0f} averages", excess.foretold(n, after)
-        parts.append(Quantity(label, printed, ratio, at_most(MOST_LOSS), true))
+        parts.append(Quantity(label, round(true, 3), ratio, at_most(MOST_LOSS), true))
     measured = {n: excess.measured(f"ng_{n}") for n in LOSSES}
     parts += [Quantity(f"{gpus(n)}, as trained here", None, i) for n, i in measured.items()]
     apart = [i.estimate - excess.foretold_of(f"ng_{n}").estimate for n, i in measured.items()]
@@ -75,11 +77,15 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
         "how far the law is from the ratios measured on the whole data, at most",
         Interval.exact(float(np.abs(apart).max())), at_most(LAW_WITHIN),
     )  # fmt: skip
+    matter = Precondition(
+        "the law's power of averages", excess.constants()["by_averages"], at_least(LEAST_POWER)
+    )
     return _claim(
         "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Table 1",
         "error with many GPUs over that with one, by the law of averages (p2.law) at the paper's "
         "number of averages; at most 1.04", parts, runs, SMALL_LOSS,
-        "The paper's figures are SWB's.", (law,),
+        "The paper's figures are of all its sets together; SWB's alone are 1.027, 1.027 and 1.034.",
+        (law, matter),
     )  # fmt: skip
 
 
@@ -140,10 +146,14 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
     parts += shown(subject, runs, settings, rate_difference_ci, 100.0)
     averages = mean_ci([of_summary(run, "folds") for run in runs["ng_16"]])
     enough = Precondition("averages in a run with 1024", averages, at_least(ENOUGH_AVERAGES))
+    loss = over_sets(subject, runs, ("ng_16", "ng_1"), rate_ratio_ci)
+    little = Precondition("error with 1024 on 16 GPUs over one GPU's", loss, at_most(MOST_LOSS))
     return _claim(
         "p2.minibatch", "A minibatch of 1024 is no worse than one of 256", "Table 4",
-        "word error (%) at 16 GPUs, difference", parts, runs, settings,
-        "Sizes are the paper's; ours keep their proportion. Each has its own rate.", (enough,),
+        "word error (%) at 16 GPUs, difference; wholly below 0", parts, runs, MINIBATCH,
+        "Sizes are the paper's; ours keep their proportion. Each has its own rate. The smaller one "
+        "has four times the averages: where these are few, that is what is compared.",
+        (enough, little),
     )  # fmt: skip
 
 
@@ -152,8 +162,8 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
     settings = ("newbob_16", "exponential_16")
     ratio = over_sets(subject, runs, settings, rate_ratio_ci)
     true = true_value(subject, runs, settings, rate_ratio_ci)
-    label = "newbob over exponential (the paper: SWB)"
-    parts = [Quantity(label, paper(settings, "swb", rate_ratio_ci), ratio, between(*CLOSE), true)]
+    label = "newbob over exponential"
+    parts = [Quantity(label, round(true, 3), ratio, between(*CLOSE), true)]
     parts += shown(subject, runs, settings, rate_ratio_ci)
     passes = ([of_summary(run, "passes") for run in runs[name]] for name in settings)
     alike = Precondition("epochs of newbob over exponential's", ratio_ci(*passes), AS_LONG)
@@ -161,7 +171,9 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
         "p2.schedules-close", "Both schedules give similar results", "Table 5",
         "error at 16 GPUs, newbob over exponential; 0.97 to 1.03", parts, runs, settings,
         "Newbob ends by its own rule. As in the paper (section 5.6), the exponential schedule has "
-        "as many epochs as newbob took; how many was found on development data.", (alike,),
+        "as many epochs as newbob took; how many was found on development data. Ours keeps "
+        "newbob's last pass, which gained next to nothing; Kaldi's script goes back by one if it "
+        "made things worse.", (alike,),
     )  # fmt: skip
 
 
@@ -216,7 +228,7 @@ CLAIMS = (
         ("ng_16", "every_20", "timing_1", "timing_16", "timing_16_every_20"),
         frequency,
     ),
-    Maker("p2.minibatch", ("ng_16", "small_16"), minibatch),
+    Maker("p2.minibatch", MINIBATCH, minibatch),
     Maker("p2.schedules-close", ("newbob_16", "exponential_16"), schedules_close),
     *SPEEDUPS,
     Maker("p2.equivalence", ("equivalence",), equivalence),

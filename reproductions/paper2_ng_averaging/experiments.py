@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from data_synth.corpus import Corpus
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.gradient_averaging import GradientAveraging
@@ -211,12 +212,13 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             "1024 and 256 frames",
             f"{minibatch} and {minibatch // 4} frames (timed as 1024 and 256)",
         ),
-        *(
-            [("pretraining", "not said how long", f"on {ENOUGH:,} frames")]
-            if shuffling_of(corpus) == "in blocks"
-            else []
+        ("pretraining", "not said how long", _pretraining(corpus)),
+        (
+            "epochs, exponential",
+            str(PRINTED["epochs"]),
+            f"{preset.passes}; {newbob_passes(subject.scale, preset.passes)} beside newbob",
         ),
-        ("epochs, exponential", str(PRINTED["epochs"]), str(preset.passes)),
+        ("newbob", "Kaldi's, whose script rejects a pass that made things worse", "keeps its last"),
         ("first rate", "0.32 times the GPUs", _rates_told(subject.scale)),
         ("cross-validation", "a held-out tenth of the training set", "the development set"),
         (
@@ -230,6 +232,16 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("decoding", "trigram", "bigram, scale tuned on the development set"),
     ]
     return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+
+
+def _pretraining(corpus: Corpus) -> str:
+    """Over how many frames the machines go."""
+    seen = ENOUGH if shuffling_of(corpus) == "in blocks" else corpus.frames_of("train")
+    recipe = Recipe()
+    passes = (
+        f"{recipe.gaussian_epochs} passes of the first layer, {recipe.bernoulli_epochs} of others"
+    )
+    return f"{passes}, over {seen:,} frames"
 
 
 def _rates_told(scale: str) -> str:

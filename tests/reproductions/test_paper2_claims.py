@@ -14,7 +14,14 @@ from harness.judge.missing import Unreadable
 from harness.judge.utterances import rate_difference_ci
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
-from reproductions.paper2_ng_averaging import beyond, claims, errors, law_exhibits, tables
+from reproductions.paper2_ng_averaging import (
+    beyond,
+    claims,
+    errors,
+    law_exhibits,
+    speedups,
+    tables,
+)
 from reproductions.paper2_ng_averaging.cells import SHARES, STEPS, cell, serial
 from reproductions.paper2_ng_averaging.compared import true_value
 from reproductions.paper2_ng_averaging.law import Law
@@ -122,13 +129,19 @@ def test_the_papers_own_figures_are_worked_out_from_its_tables(book):
 def test_small_loss_is_judged_at_the_papers_averages_by_a_law_of_fewer(book):
     found = claims.small_loss(SUBJECT, book.lawful(FALLING))
     assert decided(found) == "reproduced"
-    assert [part.paper for part in found.parts[:3]] == [1.027, 1.027, 1.034]
+    assert [part.paper for part in found.parts[:3]] == [1.019, 1.013, 1.021], "of five sets"
     measured = [part.measured for part in found.parts[:3]]
     expected = [FALLING.ratio(n, after) for n, after in ((8, 17798), (16, 8899), (32, 4449))]
     assert measured == pytest.approx(expected, abs=0.01)
     assert found.parts[4].measured == pytest.approx(FALLING.ratio(16, 640), abs=0.01)
-    staying = Law(0.3, 0.5, 0.02)
+    staying = Law(0.4, 0.5, 0.2)
     assert decided(claims.small_loss(SUBJECT, book.lawful(staying))) == "contradicted"
+
+
+def test_a_law_in_which_averages_do_nothing_says_nothing_of_as_many_as_the_papers(book):
+    found = claims.small_loss(SUBJECT, book.lawful(Law(0.3, 0.5, 0.0)))
+    assert [each.holds for each in found.preconditions] == [True, False]
+    assert found.verdict == "not testable"
 
 
 def test_what_the_law_foretells_of_cells_it_was_not_fitted_to_stands_beside_what_was_measured(book):
@@ -201,8 +214,11 @@ def test_frequency_wants_accuracy_and_the_price_in_speed(book):
     [(claims.minibatch, "ng_16", "small_16"), (claims.lr_scaling, "scaled", "unscaled")],
 )
 def test_claims_of_one_difference_know_its_side(book, claim, low, high):
-    assert decided(claim(SUBJECT, book.runs(**{low: 0.2, high: 0.3}))) == "reproduced"
-    assert decided(claim(SUBJECT, book.runs(**{low: 0.3, high: 0.2}))) == "contradicted"
+    small, large = 0.2, 0.3
+    lower = book.runs(**{low: small, high: large}, ng_1=small)
+    assert decided(claim(SUBJECT, lower)) == "reproduced"
+    higher = book.runs(**{low: large, high: small}, ng_1=large)
+    assert decided(claim(SUBJECT, higher)) == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -222,9 +238,15 @@ def test_schedules_of_unlike_lengths_are_no_test(book):
 
 
 def test_the_larger_minibatch_is_no_test_where_averages_are_few(book):
-    few = {"ng_16": [book.run(0.2, folds=64) for _ in range(3)], **book.runs(small_16=0.3)}
-    found = claims.minibatch(SUBJECT, few)
+    few = {"ng_16": [book.run(0.2, folds=64) for _ in range(3)]}
+    found = claims.minibatch(SUBJECT, few | book.runs(small_16=0.3, ng_1=0.2))
     assert (found.verdict, found.preconditions[0].measured) == ("not testable", 64.0)
+
+
+def test_the_larger_minibatch_is_no_test_where_averaging_costs_more_than_the_paper_has(book):
+    found = claims.minibatch(SUBJECT, book.runs(ng_16=0.3, small_16=0.25, ng_1=0.25))
+    assert found.preconditions[1].measured == pytest.approx(1.2)
+    assert found.verdict == "not testable"
 
 
 def test_what_would_be_true_is_the_papers_effect_at_our_level_of_errors(book):
@@ -241,6 +263,17 @@ def test_a_claim_is_judged_on_all_sets_together(book):
     assert [part.label for part in found.parts[1:]] == ["SWB", "CallHome"]
     assert [part.measured for part in found.parts[1:]] == pytest.approx([0.6, 1 / 0.6])
     assert [part.verdict for part in found.parts[1:]] == [None, None]
+
+
+def test_two_readings_of_the_same_timings_that_foretell_otherwise_are_no_test(book):
+    """The paper times no epoch that averages less often but the one to be foretold."""
+    runs = book.timed(
+        timing_1=100.0, timing_16_every_20=9.9, other_1=100.0, other_16_every_20=8.9
+    )  # fmt: skip
+    found = speedups.every_20(SUBJECT, runs)
+    assert found.verdict == "not testable"
+    assert f"with which {100 / 8.9:.2f} are foretold" in found.because
+    assert found.measured == pytest.approx(100 / 9.9)
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(1e-14, "reproduced"), (1e-9, "contradicted")])
