@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
+from harness.judge.power import ENOUGH
 from reports import judged, numbers, words
 from reports.provenance import cited_runs
 
@@ -49,7 +50,8 @@ def _counts(results: Results) -> str:
 
 
 def _basis(results: Results) -> str:
-    runs, seeds = len(cited_runs(results)), len(results.seeds)
+    runs = len({run for claim in results.claims for run in claim.runs} or cited_runs(results))
+    seeds = len(results.seeds)
     speech = [
         f", training speech {each['here']}"
         for each in results.provenance.get("differences", [])
@@ -115,11 +117,19 @@ def _testable(results: Results) -> str:
         return EARLIER
     untested = [claim for claim in results.claims if claim.verdict == "not testable"]
     unmet = sum(any(not each.holds for each in claim.preconditions) for claim in untested)
+    weak = sum(
+        all(each.holds for each in claim.preconditions)
+        and claim.power is not None
+        and claim.power < ENOUGH
+        for claim in untested
+    )
+    left_open = len(untested) - unmet - weak
     known = [claim.power for claim in results.claims if claim.power is not None]
     told, said = list[str](), words.of(results)
     if untested:
         told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of "
-                    f"{said.whole} that do not hold here or are unknown.")  # fmt: skip
+                    f"{said.whole} that do not hold here, {left_open} for what is left open, "
+                    f"{weak} for want of power.")  # fmt: skip
     if known:
         told.append(f"Of {len(known)} claims whose power is known, {_enough(known)} would be found "
                     f"with 80% chance or more if {said.the} is right.")  # fmt: skip
@@ -144,7 +154,7 @@ def _corrected(claims: Sequence[Claim], looks: int) -> str:
     often = f", every p-value counted {looks} times, for as many looks as seeds are added,"
     return (
         f"After Holm's correction for the number of claims{often if looks > 1 else ''} "
-        f"{kept} of the {len(decided)} decided verdicts stay."
+        f"{kept} of the {len(decided)} decided verdicts that could have been others stay."
     )
 
 

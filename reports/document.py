@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -89,6 +89,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
     told_by_parts = bool(parts) and (
         claim.measured is None or any(_same(claim, part) for part in parts)
     )
+    marks, unexplained = _marks(claim.runs, bad), replace(claim, because="")
     alone = [judged.test_of(part) for part in claim.parts if not parts]
     return {
         "id": claim.id,
@@ -97,8 +98,9 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
         "statistic": claim.statistic,
         "note": claim.note,
         "why": [told for told in (reasons.why(claim, said), reasons.plain(given)) if told],
+        "why-is": reasons.heading(claim.verdict),
         "told-by-parts": told_by_parts,
-        "remarks": [told for told in (*alone, *judged.remarks(replace(claim, because=""))) if told],
+        "remarks": [told for told in (*alone, *judged.remarks(unexplained), marks) if told],
         "parts": [
             _judged(part) | {"label": part.label, "test": judged.test_of(part)} for part in parts
         ],
@@ -128,6 +130,13 @@ def _same(claim: Claim, part: Part) -> bool:
     return (claim.measured, claim.ci95) == (part.measured, part.ci95)
 
 
+def _marks(runs: Iterable[str], bad: Collection[str]) -> str:
+    """What the dagger beside a figure says."""
+    resting = len({run for run in runs if run in bad})
+    plural = "s" if resting != 1 else ""
+    return f"† Rests on {resting} run{plural} that diverged or failed." if resting else ""
+
+
 def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
     return {
         "paper": "" if blank else judged.stated(item),
@@ -141,9 +150,7 @@ def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data
 def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
     image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
     shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
-    resting = {run for row in exhibit.rows for run in row.runs if run in bad}
-    runs = f"{len(resting)} run{'s' * (len(resting) != 1)}"
-    marks = f"† Rests on {runs} that diverged or failed." if resting else ""
+    marks = _marks((run for row in exhibit.rows for run in row.runs), bad)
     caption = figures.caption(exhibit) if image else ""
     remarks = (exhibit.note, caption, shown.remark if shown else "", marks, _absent(exhibit, image))
     return {

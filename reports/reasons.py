@@ -1,8 +1,8 @@
 """Why a claim was not reproduced: what its intervals say, and what somebody found out.
 
 Beside a published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
-undecided, the verdict it explains and why. A reason for another verdict than the measured one is
-refused.
+undecided, the verdict it explains and why. One that is reproduced may have an entry too: with what
+reservation. A reason for another verdict than the measured one is refused.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def given(folder: Path, results: Results) -> dict[str, str]:
         return {}
     reasons = tomllib.loads(path.read_text(encoding="utf-8"))
     verdicts = {claim.id: claim.verdict for claim in results.claims}
-    wanted = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
-    if wanted != reasons.keys():
-        odd = ", ".join(sorted(wanted ^ reasons.keys()))
-        raise UserError(
-            f"{path}: a reason for each claim {' or '.join(NEEDS_REASON)} and no other; see {odd}"
-        )
+    needed = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
+    if missing := needed - reasons.keys():
+        every = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
+        raise UserError(f"{path}: {', '.join(sorted(missing))}: not there; allowed: {every}")
+    if odd := reasons.keys() - verdicts.keys():
+        raise UserError(f"{path}: {min(odd)}: no claim; allowed: {', '.join(verdicts)}")
     for id_, reason in reasons.items():
         if reason["verdict"] != verdicts[id_]:
             raise UserError(
@@ -70,6 +70,16 @@ def why(claim: Claim, said: Words = PAPER) -> str:
         _unmeasured(parts),
     ]
     return " ".join(filter(None, told)) or "It was not measured."
+
+
+def heading(verdict: str) -> str:
+    """What a reason is: of a verdict as claimed a reservation.
+
+    Example:
+        >>> heading("undecided"), heading("reproduced")
+        ('Why undecided', 'With a reservation')
+    """
+    return "With a reservation" if verdict == "reproduced" else f"Why {verdict}"
 
 
 def plain(text: str) -> str:

@@ -17,7 +17,7 @@ from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.atomic import write_bytes
 from reports import markdown
-from reports.reasons import NAME, NEEDS_REASON, given
+from reports.reasons import NAME, NEEDS_REASON, given, heading
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
 
@@ -47,31 +47,38 @@ def published(root: Path) -> list[Published]:
     return [_read(path.parent) for path in files]
 
 
-def summary(items: Sequence[Published]) -> str:
-    """How many claims of each report have which verdict at each scale, as a Markdown table."""
-    head = ("report", "scale", "corpus", "seeds", *VERDICTS)
-    rows = [head, ("---",) * len(head), *map(_counts, items)]
+HEAD = ("report", "scale", "corpus", "seeds", *VERDICTS, "cannot fail", "stay when corrected")
+"""Of the summary; the last two are of the decided claims, and of those of them that can fail."""
+
+
+def summary(items: Sequence[Published], to_root: str = "") -> str:
+    """How many claims of each report have which verdict at each scale, as a Markdown table.
+
+    Args:
+        items: a row each.
+        to_root: the way from the page to the project's folder.
+    """
+    rows = [HEAD, ("---",) * len(HEAD), *(_counts(item, to_root) for item in items)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def pages(items: Sequence[Published]) -> str:
-    """Every claim of every published result, as Markdown."""
-    return "\n".join(map(page, items))
+    """The summary, and every claim of every published result, as Markdown."""
+    return "\n".join([summary(items, "../"), *map(page, items)])
 
 
 def page(item: Published) -> str:
     """Every claim with its parts, and the reasons below, as Markdown."""
     title = f"## {item.results.paper}, {item.results.scale} scale"
     reasons = [
-        f"- `{claim.id}`, {claim.verdict}: {item.reasons[claim.id]}"
+        f"- `{claim.id}`. {heading(claim.verdict)}: {item.reasons[claim.id]}"
         for claim in item.results.claims
         if claim.id in item.reasons
     ]
     facts = item.results.provenance
     source = f"From `{item.folder.as_posix()}/results.json`, commit {facts.get('git', 'unknown')}."
     parts = [title, source, markdown.verdict_table(item.results).strip()]
-    why = [f"Why {' or '.join(NEEDS_REASON)}:", "\n".join(reasons)] if reasons else []
-    return "\n\n".join([*parts, *why]) + "\n"
+    return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])]) + "\n"
 
 
 PAGES = {Path("README.md"): summary, Path("docs/verdicts.md"): pages}
@@ -116,11 +123,17 @@ def _relative(item: Published, root: Path) -> Published:
     return Published(item.folder.relative_to(root), item.results, item.reasons)
 
 
-def _counts(item: Published) -> tuple[str, ...]:
+def _counts(item: Published, to_root: str) -> tuple[str, ...]:
     results = item.results
+    report = f"[{results.paper}]({to_root}{item.folder.as_posix()}/report.pdf)"
     found = Counter(claim.verdict for claim in results.claims)
     counts = (str(found[verdict]) for verdict in VERDICTS)
-    return (results.paper, results.scale, results.corpus, str(len(results.seeds)), *counts)
+    decided = [c for c in results.claims if c.verdict in ("reproduced", "contradicted")]
+    open_ = [c for c in decided if not c.cannot_fail]
+    stay = sum(c.corrected in (None, c.verdict) for c in open_)
+    sure = str(len(decided) - len(open_))
+    last = (sure, f"{stay} of {len(open_)}")
+    return (report, results.scale, results.corpus, str(len(results.seeds)), *counts, *last)
 
 
 if __name__ == "__main__":

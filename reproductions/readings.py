@@ -82,6 +82,10 @@ def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
+AS_FAR = "A curve goes as far as all seeds trained; some went on."
+"""Of curves whose seeds end by a rule of their own."""
+
+
 @unless_missing(NO_ROWS)
 def curve_rows(
     label: str,

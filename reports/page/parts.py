@@ -93,7 +93,7 @@ def claims(results: Results, data: Data) -> str:
 
 def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
     """The claim, then its parts, each a row, so that sorting keeps every figure comparable."""
-    why = [f"Why {claim.verdict}: {' '.join(shown['why'])}"] if shown["why"] else []
+    why = [f"{shown['why-is']}: {' '.join(shown['why'])}"] if shown["why"] else []
     remarks = [*why, *shown["remarks"], *([shown["note"]] if shown["note"] else [])]
     told = "".join(tag("p", escape(each), class_="why") for each in remarks)
     about = f"{tag('code', escape(claim.id))} · {escape(claim.where)} · {escape(claim.statistic)}"

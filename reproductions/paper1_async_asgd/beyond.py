@@ -13,7 +13,7 @@ from harness.simulator.timeline_file import load_timeline
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
 from reproductions.paper1_async_asgd.experiments import TIMED_WORKERS, VARIANTS, hours_factor
-from reproductions.readings import at_epoch, curve_rows, hashes, of_summary
+from reproductions.readings import AS_FAR, at_epoch, curve_rows, hashes, of_summary
 
 
 def time_to_target(subject: Subject, runs: Runs) -> Exhibit:
@@ -31,6 +31,7 @@ def time_to_target(subject: Subject, runs: Runs) -> Exhibit:
         axes={"x": "simulated time for 500 h of speech (h)", "y": "frame error (%)"},
         draw={"as": "curves"},
         paper_label="Beyond the paper",
+        note=AS_FAR,
     )
 
 

@@ -200,7 +200,11 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             else []
         ),
         ("first rates", "0.008, of hand not printed", _rates(preset)),
-        ("K of equation 2", "1, of sums over 256", f"{k:g}, of sums over {minibatch}"),
+        (
+            "K of equation 2",
+            "1, of sums over 256",
+            f"{preset.chosen['adapt'].other:g}, of sums over {minibatch}",
+        ),
         ("chunk of 1 h", "1/500 of the data", f"1/{1 / preset.chunk:.0f} of the data"),
         ("subset of figure 2", "20% of the data", f"{preset.subset:.0%} of the data"),
         ("error on the test sets", "characters, decoded", _measure(corpus)),

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.judge import ABOVE, Claim, Part, Results, mean_ci, read_results
-from harness.judge.parts import LOOKS, Quantity, claim_of
+from harness.judge.claims import at_least
+from harness.judge.parts import LOOKS, Precondition, Quantity, claim_of
 from reports.abstract import EARLIER, answer, knows_power, lines
 
 FACTS = {"differences": [{"what": "training speech", "paper": "500 h", "here": "18 min"}]}
@@ -45,7 +46,7 @@ def test_a_verdict_that_the_correction_takes_back_is_told_as_one_by_itself():
     told = lines(results(*fallen))
     assert "2 claims at laptop scale, each judged by itself: 2 reproduced" in told[0]
     assert told[2].startswith("The clearest is reproduced by itself, after the correction undec")
-    assert "claims 0 of the 2 decided verdicts stay" in told[-1]
+    assert "claims 0 of the 2 decided verdicts that could have been others stay" in told[-1]
     kept = [replace(each, corrected="reproduced") for each in (CLEAR, CLEARER)]
     assert lines(results(*kept))[:4] == lines(results(CLEAR, CLEARER))[:4]
 
@@ -61,6 +62,18 @@ def test_what_cannot_fail_is_never_the_clearest():
     assert "“clear holds”" in lines(results(CLEAR, sure))[2]
     assert lines(results(sure))[2] == (
         "1 of the reproduced cannot fail, by construction; no claim that chance enters is decided."
+    )
+
+
+def test_why_claims_are_not_testable_is_counted_by_its_three_reasons():
+    unmet = Precondition("passes", mean_ci([1.0, 1.1, 0.9]), at_least(2.0))
+    one = claim("unmet", [1.0, 1.1, 0.9], presumes=[unmet])
+    other = claim("open", [1.0, 1.1, 0.9], undetermined="No machine is named.")
+    weak = claim("weak", [9.0, -7.0, 1.0])
+    assert {each.verdict for each in (one, other, weak)} == {"not testable"}
+    assert lines(results(one, other, weak, weak))[3].startswith(
+        "Of 4 claims not testable, 1 for conditions of the paper that do not hold here, "
+        "1 for what is left open, 2 for want of power."
     )
 
 

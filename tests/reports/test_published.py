@@ -63,7 +63,7 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     found = {line.hash for line in listing.from_csv(folder / listing.NAME)}
     assert cited_runs(results) <= found
     to_explain = {claim.id for claim in results.claims if claim.verdict in reasons.NEEDS_REASON}
-    assert reasons.given(folder, results).keys() == to_explain
+    assert reasons.given(folder, results).keys() >= to_explain
     for exhibit in results.exhibits:
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
 

@@ -112,6 +112,7 @@ def test_a_run_that_diverged_is_marked_wherever_it_matters(built):
     assert "1 run did not end well" in data["failures"]
     assert claims["p1.switch"]["flag"]
     assert not claims["p1.speedup-4"]["flag"]
+    assert "† Rests on 1 run that diverged or failed." in claims["p1.switch"]["remarks"]
     assert "† Rests on 1 run that diverged or failed." in tables["p1.table2"]["note"]
     assert "diverged" not in tables["p1.table1"]["note"]
 

@@ -47,16 +47,31 @@ def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
 
 def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
     (item,) = verdicts.published(root)
-    head, _, row = verdicts.summary([item]).splitlines()
-    assert head == "| report | scale | corpus | seeds | " + " | ".join(VERDICTS) + " |"
-    assert row == "| paper1 | laptop | fsdd | 2 | 1 | 1 | 2 | 1 |"
+    there = replace(item, folder=Path("published/paper1"))
+    head, _, row = verdicts.summary([there], "../").splitlines()
+    verdict_columns = " | ".join(VERDICTS)
+    assert head.startswith(f"| report | scale | corpus | seeds | {verdict_columns} | cannot fail |")
+    link = "[paper1](../published/paper1/report.pdf)"
+    assert row == f"| {link} | laptop | fsdd | 2 | 1 | 1 | 2 | 1 | 0 | 2 of 2 |"
+
+
+def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
+    (item,) = verdicts.published(root)
+    claims = [
+        replace(claim, verdict="contradicted", corrected=corrected, cannot_fail="")
+        for claim, corrected in zip(
+            item.results.claims, ("undecided", "contradicted", None), strict=False
+        )
+    ]
+    several = replace(item, results=replace(item.results, claims=tuple(claims)))
+    assert verdicts.summary([several]).splitlines()[2].endswith("| 0 | 2 of 3 |")
 
 
 def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
     (item,) = verdicts.published(root)
     text = verdicts.page(item)
     for claim in item.results.claims:
-        explained = f"- `{claim.id}`, {claim.verdict}: Too few." in text
+        explained = f"- `{claim.id}`. Why {claim.verdict}: Too few." in text
         assert explained == (claim.verdict in verdicts.NEEDS_REASON)
 
 
@@ -64,8 +79,8 @@ def test_where_everything_is_reproduced_no_reason_is_announced(root):
     (item,) = verdicts.published(root)
     told = item.results.claims
     good = replace(item.results, claims=tuple(replace(c, verdict="reproduced") for c in told))
-    assert "Why" in verdicts.page(item)
-    assert "Why" not in verdicts.page(replace(item, results=good, reasons={}))
+    assert ". Why" in verdicts.page(item)
+    assert ". Why" not in verdicts.page(replace(item, results=good, reasons={}))
 
 
 def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
@@ -76,6 +91,19 @@ def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
         verdicts.published(root)
     path.unlink()
     with pytest.raises(UserError, match="a reason for each claim contradicted or undecided"):
+        verdicts.published(root)
+
+
+def test_a_reproduced_claim_may_have_a_reservation(root):
+    path = root / "reports/published/paper1/laptop/reasons.toml"
+    (item,) = verdicts.published(root)
+    held = next(c.id for c in item.results.claims if c.verdict == "reproduced")
+    text = path.read_text()
+    path.write_text(f'{text}["{held}"]\nverdict = "reproduced"\nwhy = "But *once*."\n')
+    (item,) = verdicts.published(root)
+    assert f"- `{held}`. With a reservation: But *once*." in verdicts.page(item)
+    path.write_text(f'{text}["p1.none"]\nverdict = "reproduced"\nwhy = "x"\n')
+    with pytest.raises(UserError, match=r"reasons\.toml: p1\.none: no claim; allowed: "):
         verdicts.published(root)
 
 
