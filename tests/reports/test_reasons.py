@@ -61,7 +61,5 @@ def test_without_a_file_there_are_no_given_reasons(tmp_path):
 
 def test_given_reasons_stand_in_the_report_and_must_fit_its_verdicts(out):
     (out / reasons.NAME).write_text('["p1.switch"]\nverdict = "undecided"\nwhy = "x"\n')
-    with pytest.raises(
-        UserError, match=r"toml: .*: not there; allowed: a reason for each"
-    ):
+    with pytest.raises(UserError, match=r"toml: .*: not there; allowed: a reason for each"):
         build(out)
