@@ -37,7 +37,7 @@ def test_every_algorithm_gives_the_bytes_of_a_run_with_autograd_at_hand(
     name, configure, corpus, tmp_path, grid_run
 ):
     algorithm = ALGORITHMS[name]
-    rounds = {"protocol": Averaging(1)} if algorithm.rounds else {}
+    rounds = {"protocol": Averaging(1, overlap=name == "eager DiLoCo")} if algorithm.rounds else {}
     config = configure(algorithm=algorithm, workers=4, passes=1, **rounds)
     with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
     without = grid_run(config, Store(tmp_path / "without"))
