@@ -63,7 +63,9 @@ def _claim(
     return claim_of(
         id_, statement, where,
         "simulated speed-up, fitted on 1, 2 and 4 GPUs only; within 5%", parts,
-        hashes(*(runs[name] for name in needs)), f"Relative error {errors}.{note}",
+        hashes(*(runs[name] for name in needs)),
+        f"Relative error {errors}. The interval is of the simulated minibatches' scatter alone, and "
+        f"says nothing of the cluster file.{note}",
         undetermined=undetermined,
     )  # fmt: skip
 

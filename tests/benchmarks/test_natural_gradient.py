@@ -190,3 +190,17 @@ def test_one_workers_rounds_over_sgds_at_paper_twos_overnight_scale(benchmark):
     benchmark.extra_info["ratio"] = found = ratio(natural, sgd, rounds, 1)
     assert found > 0.0
     benchmark.pedantic(natural, rounds=1)
+
+
+def test_steps_with_autograd_at_hand_over_steps_without(benchmark):
+    """One worker at paper 2's overnight scale: what runs save, with the same bits."""
+    sizes, frames, rounds = (SMALL, 32, 15) if benchmark.enabled else (SMOKE, 16, 1)
+    plainly, inner = (rounds_of(sizes, frames, 1, options=OVERNIGHT) for _ in range(2))
+
+    def without() -> None:
+        with torch.inference_mode():
+            inner()
+
+    benchmark.extra_info["ratio"] = found = ratio(plainly, without, rounds, 1)
+    assert found > 0.0
+    benchmark.pedantic(without, rounds=1)
