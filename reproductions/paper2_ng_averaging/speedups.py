@@ -64,8 +64,8 @@ def _claim(
         id_, statement, where,
         "simulated speed-up, fitted on 1, 2 and 4 GPUs only; within 5%", parts,
         hashes(*(runs[name] for name in needs)),
-        f"Relative error {errors}. The interval is of simulated minibatches' scatter alone; it says "
-        f"nothing of the cluster file.{note}",
+        f"Relative error {errors}. The interval is of simulated minibatches' scatter alone, "
+        f"and says nothing of the cluster file.{note}",
         undetermined=undetermined,
     )  # fmt: skip
 
