@@ -62,6 +62,7 @@ def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exh
     )
 
 
+@unless_missing("how many frames that leaves out is not known")
 def _left_out(runs: Runs, steps: Sequence[str]) -> str:
     """The frames that one worker sees and many do not, as their rounds do not share them out."""
     names = [names for step in steps for names in cells_of(step).items()]
