@@ -10,7 +10,7 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.averages import WHOLE, Excess, cells_of, needed, place
-from reproductions.paper2_ng_averaging.cells import SHARES, SIZES, STEPS, cell
+from reproductions.paper2_ng_averaging.cells import SERIAL, SHARES, SIZES, STEPS, cell
 from reproductions.paper2_ng_averaging.experiments import BEYOND, gpus
 from reproductions.paper2_ng_averaging.law import LIMITS
 from reproductions.readings import hashes
@@ -46,7 +46,7 @@ def momenta(subject: Subject, runs: Runs) -> Exhibit:
 def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exhibit:
     rows = [row for step in steps for row in _curves(Excess(subject, runs, step))]
     drawn = any(_whole(Excess(subject, runs, step)) for step in steps)
-    held_out = "A fourth point, on" if drawn else "What p2.law-checked has of"
+    held_out = "A fourth point" if drawn else "What p2.law-checked shows"
     return Exhibit(
         id_,
         "figure",
@@ -57,7 +57,7 @@ def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exh
         draw={"as": "curves", "x_scale": "log", "x_ticks": _ticks(rows)},
         paper_label="Beyond the paper",
         note="The law is 1 + A (GPUs/16)^w (averages/100)^−a, fitted to an eighth, a quarter and "
-        f"half of the data. {held_out} the whole data, was held out. Rates of every cell are those "
+        f"half of the data. {held_out}, on the whole data, was held out. Every cell has the rate "
         f"found on a quarter of the data. Whole rounds only: {_left_out(runs, steps)}.",
     )
 
@@ -70,7 +70,7 @@ def _left_out(runs: Runs, steps: Sequence[str]) -> str:
     for name, alone in names:
         workers, rounds = place(runs[name])
         share = 1.0 - workers * rounds / place(runs[alone])[1]
-        shares[f"{gpus(workers)} on {alone.split('_')[1]}"] = share
+        shares[f"{gpus(workers)} on {SHARES[alone.removeprefix(f'{SERIAL}_')]:.3g}"] = share
     most = max(shares, key=lambda label: shares[label])
     return f"{most} of the data leave out {shares[most]:.0%} of the frames that one sees, the most"
 
