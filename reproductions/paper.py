@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from data_synth.corpus import Corpus
 from harness.errors import unknown
@@ -65,8 +65,8 @@ class Paper:
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
         held_against: what the results are held against, one of ``reports.words.KINDS``.
-        looks: how often verdicts were looked at while seeds were added; each counts in the
-            correction over all claims.
+        looks: how often verdicts were looked at while seeds were added, at scales where that was
+            more than once; each counts in the correction over all claims.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Paper:
     exhibits: tuple[Maker[Subject, Exhibit], ...]
     claims: tuple[Maker[Subject, Claim], ...]
     held_against: str = "paper"
-    looks: int = 1
+    looks: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """So many seeds from the scale's first; as many as it takes by default if not said."""

@@ -75,10 +75,11 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _executed(paper, subject, request, makers)
+    looks = paper.looks.get(subject.scale, 1)
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
-        **({LOOKS: paper.looks} if paper.looks > 1 else {}),
+        **({LOOKS: looks} if looks > 1 else {}),
         **provenance.of_program(_program()),
         "device": subject.device,
         "wall_s": round(time.monotonic() - clock, 1),
@@ -90,7 +91,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         tuple(made_exhibit(maker, subject, runs) for maker in exhibits),
-        corrected([made_claim(maker, subject, runs) for maker in claims], paper.looks),
+        corrected([made_claim(maker, subject, runs) for maker in claims], looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results

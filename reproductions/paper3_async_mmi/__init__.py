@@ -19,4 +19,5 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND),
     claims=CLAIMS,
+    looks={"overnight": 2},  # at three seeds, and at five: decision 78
 )

@@ -25,8 +25,8 @@ CLUSTER_TAUS = (4, 16, 64)
 MOMENTUM = 0.9
 LADDER = 2.0
 """The factor between the rates that are tried: that of the search, which judges may not import."""
-LOOKS = 2
-"""At verdicts: at three seeds, and at six, after three had left most predictions undecided."""
+LOOKS = {"laptop": 2}
+"""At verdicts, of a scale: at three seeds, and six, after three left most predictions undecided."""
 EDGES = {"SGD": 0.0, "momentum": MOMENTUM}
 """Optimizers whose largest stable rate is looked for, and their momentum: theory knows of these."""
 
