@@ -68,7 +68,7 @@ def _clearest(claims: Sequence[Claim]) -> str:
     decided = [
         (_clearness(part), claim, part)
         for claim in claims
-        if claim.verdict in ("reproduced", "contradicted") and not claim.cannot_fail
+        if claim.decided and not claim.cannot_fail
         for part in (claim.parts or (_alone(claim),))
         if part.verdict == claim.verdict
     ]
@@ -143,11 +143,7 @@ def _enough(chances: Sequence[float]) -> int:
 def _corrected(claims: Sequence[Claim], looks: int) -> str:
     if all(claim.corrected is None for claim in claims):
         return ""
-    decided = [
-        claim
-        for claim in claims
-        if claim.verdict in ("reproduced", "contradicted") and not claim.cannot_fail
-    ]
+    decided = [claim for claim in claims if claim.decided and not claim.cannot_fail]
     if not decided:
         return ""
     kept = sum(claim.corrected == claim.verdict for claim in decided)

@@ -128,7 +128,7 @@ def _counts(item: Published, to_root: str) -> tuple[str, ...]:
     report = f"[{results.paper}]({to_root}{item.folder.as_posix()}/report.pdf)"
     found = Counter(claim.verdict for claim in results.claims)
     counts = (str(found[verdict]) for verdict in VERDICTS)
-    decided = [c for c in results.claims if c.verdict in ("reproduced", "contradicted")]
+    decided = [claim for claim in results.claims if claim.decided]
     open_ = [c for c in decided if not c.cannot_fail]
     stay = sum(c.corrected in (None, c.verdict) for c in open_)
     sure = str(len(decided) - len(open_))

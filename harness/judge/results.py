@@ -186,6 +186,11 @@ class Claim:
     def __post_init__(self) -> None:
         _tidy(self)
 
+    @property
+    def decided(self) -> bool:
+        """Whether its verdict says yes or no."""
+        return self.verdict in ("reproduced", "contradicted")
+
 
 @dataclass(frozen=True)
 class Results:
