@@ -21,12 +21,6 @@ os.fsync = lambda fd: None
 
 pytest_plugins = ["tests.portable.flips"]
 
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Of ``-n auto``: half as many again as cores, since a third of the time is waiting."""
-    return max(1, 3 * (os.cpu_count() or 1) // 2)
-
-
 forked.context(
     "harness.execution.processes.rounds",
     "harness.execution.processes.sequence_command",
