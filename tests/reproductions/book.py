@@ -81,6 +81,8 @@ class Book:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, Store(folder / "runs")
+        save_timeline(Timeline(), path := folder / "timeline")
+        self._timeline = path.read_bytes()
 
     def group(self, setting: str) -> list[Run]:
         """A run of each seed."""
@@ -130,7 +132,7 @@ class Book:
         writer.log("message", 1.0, fold=0, time_s=1.0, epoch=0.0, **sent)
         for name in ("criterion", "auxiliary"):
             writer.log(name, -1.0, fold=0, time_s=0.0, epoch=0.0)
-        save_timeline(Timeline(), path := self.folder / "timeline")
+        (path := self.folder / "timeline").write_bytes(self._timeline)
         writer.attach(TIMELINE, path)
         arrays = dict(self._errors(rng, setting.partition(" ")[0]))
         save_file(arrays, path := self.folder / "errors")
