@@ -112,7 +112,7 @@ class Book:
             "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed, "slots": 8},
             "start": {"targets": {"is": "ForcedAlignment"}},
             "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
-            "schedule": {"rate": len(setting)},
+            "schedule": {"rate": len(setting)}, "rate": len(setting),
         }  # fmt: skip
         return self.store.obtain(config, partial(self._write, setting, seed, status))
 

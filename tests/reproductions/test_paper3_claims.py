@@ -65,7 +65,7 @@ class Book:
         """
         self.count += 1
         config = {"number": self.count, "passes": 1, "slots": 8, "replicas": 50}
-        config |= {"fetch_s": 60.0, "seed": 0}
+        config |= {"fetch_s": 60.0, "seed": 0, "rate": RATE}
         config["start"] = {"targets": {"is": "ForcedAlignment"}} if forced else {}
         with self.store.begin(config) as writer:
             for i, value in enumerate(criterion):
@@ -207,6 +207,7 @@ def searched(book, brackets):
     }
 
 
+RATE = 0.001
 LOW, MIDDLE, HIGH = (1.0, 1.2), (2.0, 2.4), (4.0, 4.8)
 
 
@@ -248,9 +249,10 @@ def swept(book, sweep, star, noise=0.01):
     }
 
 
-def sweeps(book, last, everything, no_silence):
+def sweeps(book, last, everything, no_silence, stable=RATE):
     stars = dict(zip(SWEEPS, (last, everything, no_silence), strict=True))
-    return {k: v for name, star in stars.items() for k, v in swept(book, name, star).items()}
+    found = {k: v for name, star in stars.items() for k, v in swept(book, name, star).items()}
+    return {**found, **searched(book, {50: ((stable, 1.2 * stable),) * 3})}
 
 
 def test_fetch_tolerance_wants_t_star_inside_of_the_sweep(book):
@@ -283,6 +285,16 @@ def test_all_layers_are_to_bear_about_half_the_interval(book, everything, verdic
     found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 0.15, everything, 0.3))
     assert decided(found) == verdict
     assert found.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
+
+
+@pytest.mark.parametrize("ratio", [staleness.fetch_all_layers, staleness.fetch_no_silence])
+def test_intervals_are_compared_at_the_largest_rate_that_is_stable(book, ratio):
+    for times, holds in ((1.0, True), (2.0, False)):
+        found = ratio(SUBJECT, sweeps(book, 0.15, 0.075, 0.3, stable=times * RATE))
+        (at,) = found.preconditions
+        assert (at.measured, at.holds) == (pytest.approx(1 / times), holds)
+    assert found.verdict == "not testable"
+    assert "conditions do not hold: the sweeps' rate" in found.because
 
 
 def test_no_silence_is_to_bear_about_twice_the_interval(book):
