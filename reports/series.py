@@ -160,7 +160,9 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
         whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
         aside = ScaledTranslation(index * ASIDE_IN, 0, axes.figure.dpi_scale_trans)
         whiskers["transform"] = axes.transData + aside  # or they would lie on each other
-        axes.errorbar(x, y, np.nan_to_num([y - low, high - y]).clip(0), color=colour, **whiskers)
+        known = np.isfinite(low) | np.isfinite(high)  # of others a cap alone would be drawn
+        reach = np.nan_to_num([y - low, high - y]).clip(0)[:, known]
+        axes.errorbar(x[known], y[known], reach, color=colour, **whiskers)
         ends = np.array([[*x, *x], [*low, *high]]).T  # what is moved aside does not count by itself
         axes.update_datalim(ends[np.isfinite(ends).all(axis=1)])
     _seeds(axes, x, rows, colour)

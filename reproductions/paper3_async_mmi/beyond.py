@@ -186,5 +186,5 @@ BEYOND = (
     Maker("p3.fetching", SWEPT, fetching, divergence=True),
     Maker("p3.frames", tuple(REPLICAS.values()), troubles),
     Maker("p3.cancel-curve", ("ten", "large"), cancelling),
-    LAW,
+    *LAW,
 )

@@ -13,7 +13,7 @@ on some cells and held against others. All of it is development data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,8 @@ from reproductions.readings import hashes
 
 AGES = np.geomspace(1e-5, 1.0, 501)
 """The values of b that are tried, for one update."""
+LARGE = 1e4
+"""Rates are drawn so many times as large."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,7 @@ def law(subject: Subject, runs: Runs) -> Exhibit:
     """Largest stable rates by replicas, slots and kept frames; fitted, predicted and measured."""
     del subject
     found = {cell: Measured.of(runs[cell.name]) for cell in CELLS}
-    known = [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
-    made = _law_of(known) if len(known) == len(FITTED) else Law(math.nan, math.nan)
+    known, made = _known(found), _law_of(found)
     rows: list[Row] = []
     for cell, seen in found.items():
         kind = "fitted" if cell in FITTED else "held out"
@@ -139,7 +140,52 @@ def law(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
-def _law_of(seen: Sequence[Measured]) -> Law:
+def drawn(subject: Subject, runs: Runs) -> Exhibit:
+    """The same rates over the age of gradients, a curve for each size of the slots, and the law."""
+    del subject
+    found = {cell: Measured.of(runs[cell.name]) for cell in CELLS}
+    return figure(found, {cell: hashes(runs[cell.name]) for cell in CELLS})
+
+
+def figure(found: Mapping[Cell, Measured], behind: Mapping[Cell, tuple[str, ...]]) -> Exhibit:
+    """What is drawn of the cells.
+
+    Args:
+        found: what each cell's search found.
+        behind: the hashes of its runs.
+    """
+    made, curves = _law_of(found), dict[str, list[Row]]()
+    shown = [cell for cell in found if math.isfinite(found[cell].rate)]
+    for cell in sorted(shown, key=lambda each: (each.slots, found[each].age)):
+        seen, label = found[cell], f"slots × {cell.slots:g}"
+        kept = "" if cell.cancel_below == Cell.cancel_below else f", τ {cell.cancel_below:g}"
+        for name, rate in (
+            (f"{label}{kept}", seen.rate),
+            (f"law, {label}", made.rate(seen.age, seen.slots)),
+        ):
+            row = Row(name, seen.age, None, LARGE * rate, None, behind[cell])
+            curves.setdefault(name, []).append(row)
+    held = "; ".join(cell.name.removeprefix("law ") for cell in HELD_OUT)
+    return Exhibit(
+        "p3.law-drawn", "figure", "Largest stable rate over the age of outer gradients",
+        tuple(row for rows in curves.values() for row in rows), paper_label="Beyond the paper",
+        axes={"x": "age of outer gradients (updates)", "y": "largest stable rate (10⁻⁴)"},
+        draw={"as": "curves", "x_scale": "log"},
+        note=f"Middles of the brackets of p3.law; τ {Cell.cancel_below:g} where none is told. Held "
+        f"out of the fit: {held}.",
+    )  # fmt: skip
+
+
+def _known(found: Mapping[Cell, Measured]) -> list[Measured]:
+    """Cells of the fit of which both ends were found."""
+    return [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
+
+
+def _law_of(found: Mapping[Cell, Measured]) -> Law:
+    """Fitted; unknown where a cell of the fit has no rate."""
+    seen = _known(found)
+    if len(seen) < len(FITTED):
+        return Law(math.nan, math.nan)
     return fitted([m.age for m in seen], [m.slots for m in seen], [m.rate for m in seen])
 
 
@@ -173,6 +219,8 @@ def _error(held: Sequence[Measured], predicted: Values) -> float:
     return math.sqrt(float((off**2).mean()))
 
 
-LAW = Maker(
-    "p3.law", tuple(cell.name for cell in CELLS), law, smoke=False
-)  # fmt: skip
+NEEDS = tuple(cell.name for cell in CELLS)
+LAW = (
+    Maker("p3.law", NEEDS, law, smoke=False),
+    Maker("p3.law-drawn", NEEDS, drawn, smoke=False),
+)

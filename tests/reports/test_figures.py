@@ -123,6 +123,19 @@ def test_whiskers_set_apart_lie_within_the_axes():
         assert high >= max(row.ci95[1] for row in exhibit.rows)
 
 
+def test_points_without_an_interval_have_no_caps():
+    known = (0, 2)
+    told = (replace(row, ci95=row.ci95 if row.column in known else None)
+            for row in seeded("abcd", range(5)))  # fmt: skip
+    with style.canvas() as (_, axes):
+        series.curves(axes, replace(CURVES, rows=tuple(told)))
+        bars = [each for each in axes.containers if each.has_yerr]
+        assert len(bars) == 4
+        for bar in bars:
+            _, caps, _ = bar.lines
+            assert all(tuple(cap.get_xdata()) == known for cap in caps)
+
+
 def test_single_seeds_are_dots_of_few_points_and_lines_of_many(tmp_path):
     few, many = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, series.FEW + 1))
     assert figures.caption(few).endswith("Dots: single seeds.")

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from reproductions.paper3_async_mmi.law import Law, fitted, slope
+from reproductions.paper3_async_mmi.law import LARGE, Law, Measured, figure, fitted, slope
+from reproductions.paper3_async_mmi.presets import CELLS, FITTED
 
 AGES = np.array([20.0, 250, 1100, 260, 240, 1200])
 SLOTS = np.array([4, 4, 4, 2, 8, 8])
@@ -45,3 +46,36 @@ def test_rates_twice_as_large_halve_what_is_fresh():
     once, twice = fitted(AGES, SLOTS, rates), fitted(AGES, SLOTS, 2 * rates)
     assert twice.fresh == pytest.approx(once.fresh / 2)
     assert math.isclose(once.wear, twice.wear)
+
+
+def _cells(law: Law) -> dict:
+    """Cells whose brackets have the law's rate in their middle."""
+    found = {}
+    for number, cell in enumerate(CELLS):
+        age = 30.0 * (number + 1)
+        rate = law.rate(age, cell.slots)
+        found[cell] = Measured(rate / 1.1, rate * 1.1, age, cell.slots)
+    return found
+
+
+def test_cells_that_follow_the_law_lie_on_its_curves():
+    found = _cells(Law(100.0, 0.01))
+    rows = figure(found, {cell: () for cell in CELLS}).rows
+    law = {(r.label.removeprefix("law, "), r.column): r.measured for r in rows if "law" in r.label}
+    points = [row for row in rows if "law" not in row.label]
+    assert len(points) == len(CELLS)
+    for row in points:
+        assert row.measured == pytest.approx(law[row.label.split(", τ")[0], row.column], rel=0.02)
+        assert row.column in {each.age for each in found.values()}
+    assert max(row.measured for row in points) == pytest.approx(
+        LARGE * max(each.rate for each in found.values())
+    )
+
+
+def test_a_cell_without_both_ends_is_not_drawn_and_one_of_the_fit_leaves_no_law():
+    found = _cells(Law(100.0, 0.01))
+    lost = FITTED[0]
+    found[lost] = Measured(math.nan, 1.0, 30.0, lost.slots)
+    rows = figure(found, {cell: () for cell in CELLS}).rows
+    assert len([row for row in rows if "law" not in row.label]) == len(CELLS) - 1
+    assert all(row.measured is None for row in rows if "law" in row.label)
