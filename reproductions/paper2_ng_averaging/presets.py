@@ -24,6 +24,8 @@ class Preset:
         max_change: how far a frame may move a layer's parameters on average, for SGD too.
         seeds: how many by default.
         cells: workers of the cells that the law of averages is fitted to.
+        pretraining: passes of each machine, the first layer's twice as many, where pretraining is
+            compared with none; elsewhere 1.
     """
 
     hidden: tuple[int, ...]
@@ -37,12 +39,13 @@ class Preset:
     max_change: float
     seeds: int
     cells: tuple[int, int]
+    pretraining: int = 1
 
 
 PRESETS = {
     "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2, (2, 4)),
     "laptop": Preset((128,) * 4, 32, 0.105, 8, 40, (10, 20), 4, 500.0, 0.4, 3, (2, 8)),
-    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, (8, 32)),
+    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, (8, 32), 5),
     "gpu": Preset((512,) * 6, 256, 1.0, 4, 20, (30, 60), 4, 2000.0, 0.075, 3, (8, 32)),
     "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3, (8, 32)),
 }

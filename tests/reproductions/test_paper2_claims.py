@@ -185,17 +185,17 @@ def test_a_law_that_cannot_be_checked_everywhere_is_not_relied_on(book, lost):
 
 
 def test_rbm_must_help_on_one_worker_and_on_many(book):
-    both = book.runs(ng_1=0.2, random_1=0.3, ng_32=0.3, random_32=0.4)
+    both = book.runs(rbm_1=0.2, random_1=0.3, rbm_32=0.3, random_32=0.4)
     assert decided(claims.rbm_helps(SUBJECT, both)) == "reproduced"
-    one = book.runs(ng_1=0.3, random_1=0.2, ng_32=0.3, random_32=0.4)
+    one = book.runs(rbm_1=0.3, random_1=0.2, rbm_32=0.3, random_32=0.4)
     assert decided(claims.rbm_helps(SUBJECT, one)) == "contradicted"
 
 
 def test_rbm_more_when_parallel_is_a_difference_of_gains(book):
-    more = book.runs(ng_1=0.2, random_1=0.25, ng_32=0.3, random_32=0.45)
+    more = book.runs(rbm_1=0.2, random_1=0.25, rbm_32=0.3, random_32=0.45)
     found = claims.rbm_more(SUBJECT, more)
     assert (decided(found), found.measured) == ("reproduced", pytest.approx(10.0))
-    less = book.runs(ng_1=0.2, random_1=0.35, ng_32=0.3, random_32=0.35)
+    less = book.runs(rbm_1=0.2, random_1=0.35, rbm_32=0.3, random_32=0.35)
     assert decided(claims.rbm_more(SUBJECT, less)) == "contradicted"
 
 

@@ -153,10 +153,11 @@ def test_every_run_an_exhibit_or_claim_needs_is_declared_at_every_scale():
 
 
 def test_settings_that_are_compared_differ_in_what_they_say_only():
-    runs = compared(subject("laptop"), 11)
+    runs = compared(subject("overnight"), 11)
     for name, apart in {
         "sgd_16": {"algorithm"},
         "random_32": {"initial"},
+        "rbm_32": {"initial"},
         "every_20": {"protocol"},
         "small_16": {"stages"},
         "newbob_16": {"passes"},
@@ -168,6 +169,18 @@ def test_settings_that_are_compared_differ_in_what_they_say_only():
         assert all(one[k] != other[k] for k in apart), name
     limits = {runs[name].algorithm.descent.max_change.limit for name in ("sgd_16", "ng_16")}
     assert len(limits) == 1
+
+
+@pytest.mark.parametrize(("scale", "passes"), [("laptop", 1), ("overnight", 5)])
+def test_machines_of_the_first_layer_have_twice_the_passes_of_others(scale, passes):
+    initial = compared(subject(scale), 11)["rbm_1"].initial
+    assert (initial.gaussian_epochs, initial.bernoulli_epochs) == (2 * passes, passes)
+
+
+def test_where_pretraining_is_no_longer_its_runs_are_those_of_the_other_tables():
+    runs = compared(subject("laptop"), 11)
+    for n in (1, 32):
+        assert identity(runs[f"rbm_{n}"].to_dict()) == identity(runs[f"ng_{n}"].to_dict())
 
 
 def test_the_exponential_schedule_has_the_passes_that_newbob_took():

@@ -60,7 +60,7 @@ def _cells(law: Law) -> dict:
 
 def test_cells_that_follow_the_law_lie_on_its_curves():
     found = _cells(Law(100.0, 0.01))
-    rows = figure(found, {cell: () for cell in CELLS}).rows
+    rows = figure(found, dict.fromkeys(CELLS, ())).rows
     law = {(r.label.removeprefix("law, "), r.column): r.measured for r in rows if "law" in r.label}
     points = [row for row in rows if "law" not in row.label]
     assert len(points) == len(CELLS)
@@ -76,6 +76,6 @@ def test_a_cell_without_both_ends_is_not_drawn_and_one_of_the_fit_leaves_no_law(
     found = _cells(Law(100.0, 0.01))
     lost = FITTED[0]
     found[lost] = Measured(math.nan, 1.0, 30.0, lost.slots)
-    rows = figure(found, {cell: () for cell in CELLS}).rows
+    rows = figure(found, dict.fromkeys(CELLS, ())).rows
     assert len([row for row in rows if "law" not in row.label]) == len(CELLS) - 1
     assert all(row.measured is None for row in rows if "law" in row.label)
