@@ -13,8 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from harness.errors import UserError
 
@@ -127,6 +130,8 @@ class Objects:
         from obstore.store import from_url
 
         if self.url.startswith("file:"):
+            if not Path(url2pathname(urlsplit(self.url).path)).is_dir():
+                raise NotADirectoryError("there is no such folder, and none is made")
             return from_url(self.url)
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"  # not read beside options
         longest = LONGEST_OF_ARCHIVE if self.archives else LONGEST_REQUEST

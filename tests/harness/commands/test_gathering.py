@@ -89,7 +89,7 @@ def test_what_is_damaged_or_different_is_told_and_left(tmp_path, address, capsys
     [
         ("ftp://somewhere/runs", "is no address of an object store; allowed: s3://"),
         ("bucket/runs", "is no address of an object store; allowed: s3://"),
-        ("file:///no/such/folder", "Unable to canonicalize filesystem root: /no/such/folder"),
+        ("file:///no/such/folder", "/no/such/folder: there is no such folder, and none is made"),
         ("s3://bucket/prefix", "http://127.0.0.1:1"),  # nobody answers
         ("s3://", "s3://: "),
     ],
