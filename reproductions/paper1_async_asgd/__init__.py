@@ -25,6 +25,7 @@ PAPER = Paper(
     corpus="mandarin-like",
     reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
+    looks={"overnight": 2},  # at nine seeds, and at fifteen: decision 77
     experiments=_experiments,
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED, *TUNING),
