@@ -103,13 +103,27 @@ def power(part: Part | Claim) -> str:
     return "> 99%" if part.power > 0.99 else f"{math.floor(100 * part.power)}%"
 
 
+def finds(part: Part) -> str:
+    """The effect that is found with 80%, beyond an end of the band; blank where that says nothing.
+
+    Example:
+        >>> finds(Part("", measured=1.2, ci95=(1.0, 1.4), finds=0.3172)), finds(Part(""))
+        ('0.32', '')
+    """
+    if not part.finds or part.ci95 is None or None in part.ci95:
+        return ""
+    if numbers.interval(part.measured, part.ci95) == numbers.SAME:
+        return ""
+    return numbers.printed(float(f"{part.finds:.2g}"))
+
+
 def _chances(part: Part) -> list[str]:
     """Power, and the effect that is found."""
     if part.ci95 is not None and None in part.ci95:
         return ["no scatter is known"]
     told = [] if part.power is None else [f"power {power(part)}"]
-    if part.finds and numbers.interval(part.measured, part.ci95) != numbers.SAME:
-        told.append(f"finds {numbers.printed(float(f'{part.finds:.2g}'))} beyond an end (80%)")
+    if found := finds(part):
+        told.append(f"finds {found} beyond an end (80%)")
     return told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.judge import Claim, Part, Results
 from reports import judged, numbers, words
 
-HEAD = ("claim", "statement", "measured", "95% interval", "band", "power", "verdict")
+HEAD = ("claim", "statement", "measured", "95% interval", "band", "power", "finds", "verdict")
 """Beside what the claims are held against."""
 
 
@@ -42,7 +42,8 @@ def _judged(item: Claim | Part) -> tuple[str, ...]:
         "" if band is None else judged.band(band),
     )
     shown = ("",) * len(figures) if silent else figures
-    return (*shown, judged.power(item), f"**{item.verdict}**" if item.verdict else "")
+    found = judged.finds(alone) if isinstance(alone, Part) and not silent else ""
+    return (*shown, judged.power(item), found, f"**{item.verdict}**" if item.verdict else "")
 
 
 def _text(text: str) -> str:

@@ -6,12 +6,16 @@ from harness.judge import read_results
 from reports.markdown import verdict_table
 
 
-def test_every_claim_and_part_has_a_row_of_eight_cells(built):
+def test_every_claim_and_part_has_a_row_of_nine_cells(built):
     results = read_results(built / "results.json")
     lines = verdict_table(results).splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + len(results.claims) + sum(len(c.parts) for c in results.claims)
-    assert {row.count(" | ") for row in rows} == {7}
+    assert {row.count(" | ") for row in rows} == {8}
+    told = [float(row.split(" | ")[7]) for row in rows[2:] if row.split(" | ")[7]]
+    found = [part.finds for claim in results.claims for part in claim.parts if part.finds]
+    assert told
+    assert all(any(abs(each - value) <= 0.06 * value for value in found) for each in told)
     assert any("`p1.speedup-4`" in row and "**contradicted**" in row for row in rows)
 
 
