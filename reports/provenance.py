@@ -13,7 +13,7 @@ from reports import numbers
 
 BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
-ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", ASKED)
+ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
 SOURCES = ("results.json", "reasons.toml", "runs.csv")
 """Files of words and figures that a report is made from; beside them lie timelines."""
@@ -105,6 +105,9 @@ def wall_time(facts: Mapping[str, Any]) -> str:
     told = numbers.duration(wall)
     if isinstance(together, int | float):
         told += f"; its runs one after another {numbers.duration(together)}"
+        busy = facts.get("runs_processor_s")
+        if isinstance(busy, int | float):
+            told += f", of a processor {numbers.duration(busy)}"
     return told + (f" ({reused} of them were there already)" if reused else "")
 
 

@@ -31,16 +31,22 @@ def of_program(command: str) -> dict[str, Any]:
 def of_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
     """Which runs each setting has, how long they took together, and how many were reused.
 
+    Processor time is left out if a run's is not known: earlier versions did not keep it.
+
     Args:
         runs: by setting.
         before: hashes of the runs that were finished before.
     """
     distinct = {run.hash: run for group in runs.values() for run in group}
-    return {
+    moments = [run.provenance for run in distinct.values()]
+    found = {
         "settings": {name: [run.hash for run in group] for name, group in runs.items()},
-        "runs_s": round(sum(run.provenance.get("wall_s", 0.0) for run in distinct.values()), 1),
+        "runs_s": round(sum(each.get("wall_s", 0.0) for each in moments), 1),
         "reused": len(distinct.keys() & set(before)),
     }
+    if moments and all("processor_s" in each for each in moments):
+        found["runs_processor_s"] = round(sum(each["processor_s"] for each in moments), 1)
+    return found
 
 
 def _commit() -> str:

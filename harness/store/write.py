@@ -53,7 +53,7 @@ class RunWriter:
         self._rows: list[MetricRow] = []
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
-        self._clock_s = time.monotonic()
+        self._clock_s, self._processor_s = time.monotonic(), time.process_time()
         self._open = True
 
     def log(
@@ -215,6 +215,7 @@ class RunWriter:
             "schema": schema.SCHEMA,
             "started": self._started.isoformat(timespec="seconds"),
             "wall_s": round(time.monotonic() - self._clock_s, 3),  # since begun or last resumed
+            "processor_s": round(time.process_time() - self._processor_s, 3),  # of this process
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),

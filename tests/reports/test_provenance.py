@@ -21,6 +21,13 @@ def test_the_wall_time_says_what_was_there_already():
     assert wall_time({}) == ""
 
 
+def test_processor_time_is_told_where_every_run_kept_it():
+    facts = {"wall_s": 5, "runs_s": 1260, "runs_processor_s": 600}
+    assert wall_time(facts) == (
+        "5 s; its runs one after another 21 min 0 s, of a processor 10 min 0 s"
+    )
+
+
 def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):
     out = make(tmp_path)
     runs = Store(out / "runs").runs()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -72,6 +73,18 @@ def test_equal_results_are_equal_bytes_and_provenance_stands_apart(tmp_path):
         assert (one.dir / name).read_bytes() == (other.dir / name).read_bytes()
     assert "started" not in (one.dir / "run.json").read_text()
     assert one.provenance["wall_s"] >= 0
+
+
+def test_a_run_keeps_what_it_took_of_the_processor_and_not_what_it_waited(tmp_path):
+    with Store(tmp_path).begin(CONFIG) as writer:
+        time.sleep(0.3)
+        begun = time.process_time()
+        while time.process_time() < begun + 0.1:
+            pass
+        writer.finish()
+    moment = Store(tmp_path).load(identity(CONFIG)).provenance
+    assert moment["processor_s"] >= 0.1
+    assert moment["wall_s"] - moment["processor_s"] >= 0.2
 
 
 def test_rows_of_a_checkpoint_restore_the_same_bytes(tmp_path):
