@@ -43,7 +43,7 @@ def newbob_passes(scale: str, otherwise: int) -> int:
 def with_rate(config: RunConfig, rate: float) -> RunConfig:
     """The same run from another first rate."""
     assert isinstance(config.schedule, Exponential | Halving)
-    return replace(config, schedule=replace(config.schedule, rate=rate))
+    return replace(config, schedule=replace(config.schedule, rate=float(rate)))
 
 
 def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:

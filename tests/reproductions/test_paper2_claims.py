@@ -199,6 +199,16 @@ def test_rbm_more_when_parallel_is_a_difference_of_gains(book):
     assert decided(claims.rbm_more(SUBJECT, less)) == "contradicted"
 
 
+@pytest.mark.parametrize(("many", "holds"), [(0.206, True), (0.25, False)])
+def test_pretraining_is_judged_where_averaging_costs_little(book, many, holds):
+    runs = book.runs(rbm_1=0.2, random_1=0.25, rbm_32=many, random_32=many + 0.1)
+    for claim in (claims.rbm_helps, claims.rbm_more):
+        found = claim(SUBJECT, runs)
+        assert decided(found) == "reproduced"
+        assert [each.holds for each in found.preconditions] == [holds]
+        assert found.verdict == "not testable" or holds
+
+
 def test_frequency_wants_accuracy_and_the_price_in_speed(book):
     speeds = book.timed(timing_1=100.0, timing_16=11.0, timing_16_every_20=10.0)
     better = {**book.runs(ng_16=0.2, every_20=0.3), **speeds}
