@@ -80,7 +80,7 @@ def _clearest(claims: Sequence[Claim]) -> str:
         f"The clearest is {claim.verdict}{_after(claim)}: “{claim.statement}” ({label}"
         f"{numbers.measured(part.measured, part.ci95)}, 95% interval "
         f"{numbers.interval(part.measured, part.ci95)}, "
-        f"{clear:.2g} half widths from where the verdict would turn)."
+        f"{numbers.printed(float(f'{clear:.2g}'))} half widths from where the verdict would turn)."
     )
 
 

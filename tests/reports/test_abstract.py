@@ -39,6 +39,7 @@ def test_the_clearest_result_is_the_farthest_from_where_its_verdict_would_turn()
     told = lines(results(CLEAR, CLEARER))[2]
     assert told.startswith("The clearest is reproduced: “clearer holds” (1.000, 95% interval")
     assert "40 half widths" in told
+    assert "400 half widths" in lines(results(claim("sure", [1.0, 1.001, 0.999])))[2]
 
 
 def test_a_verdict_that_the_correction_takes_back_is_told_as_one_by_itself():
