@@ -166,13 +166,15 @@ def figure(found: Mapping[Cell, Measured], behind: Mapping[Cell, tuple[str, ...]
             row = Row(name, seen.age, None, LARGE * rate, None, behind[cell])
             curves.setdefault(name, []).append(row)
     held = "; ".join(cell.name.removeprefix("law ") for cell in HELD_OUT)
+    wide = max((found[cell].diverged / found[cell].stable for cell in shown), default=math.nan)
     return Exhibit(
         "p3.law-drawn", "figure", "Largest stable rate over the age of outer gradients",
         tuple(row for rows in curves.values() for row in rows), paper_label="Beyond the paper",
         axes={"x": "age of outer gradients (updates)", "y": "largest stable rate (10⁻⁴)"},
         draw={"as": "curves", "x_scale": "log"},
-        note=f"Middles of the brackets of p3.law; τ {Cell.cancel_below:g} where none is told. Held "
-        f"out of the fit: {held}.",
+        note=f"Middles of brackets, the widest a factor of {wide:.2f}; p3.law has their ends. "
+        "Frames are left out whose derivative adds up to less than τ in size; τ is "
+        f"{Cell.cancel_below:g} where none is told. Held out of the fit: {held}.",
     )  # fmt: skip
 
 

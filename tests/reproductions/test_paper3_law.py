@@ -60,7 +60,9 @@ def _cells(law: Law) -> dict:
 
 def test_cells_that_follow_the_law_lie_on_its_curves():
     found = _cells(Law(100.0, 0.01))
-    rows = figure(found, dict.fromkeys(CELLS, ())).rows
+    shown = figure(found, dict.fromkeys(CELLS, ()))
+    rows = shown.rows
+    assert "the widest a factor of 1.21;" in shown.note
     law = {(r.label.removeprefix("law, "), r.column): r.measured for r in rows if "law" in r.label}
     points = [row for row in rows if "law" not in row.label]
     assert len(points) == len(CELLS)
