@@ -251,7 +251,7 @@ def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
         below = waiting.pop().__subclasses__()
         found += [each for each in below if is_dataclass(each)]
         waiting += below
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _concrete(kind: Any) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
 from harness.errors import UserError
 from harness.execution.data.decoding import Seen
@@ -82,11 +81,10 @@ class RecordedSequence:
         self._due: dict[int, list[int]] = {}
         for at, row in enumerate(record.rows):
             self._due.setdefault(row.decode_version, []).append(at)
-        algorithm = AsyncSgd()
         self._replay = ShownReplay(
-            algorithm,
+            config.algorithm,
             setup.loss,
-            algorithm.start(setup.part),
+            config.algorithm.start(setup.part),
             self._minibatch,
             slots=config.replicas,
             alone=True,

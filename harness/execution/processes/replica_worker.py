@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.errors import UserError
 from harness.execution.data.decoding import Decoded, Halves
@@ -170,6 +169,7 @@ class Trainer:
     ) -> None:
         halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
+        self._algorithm = config.algorithm.on(self._loss)
         self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
         self._out, self._received = torch.zeros(1, part.numel()), into(like(part))
         self._slots, self._replica, self._pace = config.slots, replica, pace
@@ -202,7 +202,7 @@ class Trainer:
     def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
         began, minibatch = now_s(), filled([frames])
         with torch.no_grad():
-            AsyncSgd().contribute(
+            self._algorithm.contribute(
                 self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
             )
         share = len(frames) / self._slots

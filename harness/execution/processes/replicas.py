@@ -16,10 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.decoding import Seen
 from harness.execution.data.utterances import orders
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader
@@ -43,7 +41,7 @@ from harness.execution.processes.replica import (
     trainer_rank,
 )
 from harness.execution.processes.sequence_recorder import DecodeLog, Row, SequenceRecorder
-from harness.execution.replay.state import Arrays, Facts
+from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
@@ -69,7 +67,8 @@ class Replicas:
         say: Callable[[str], None],
     ) -> None:
         self._config, self._pace, self._say = config, pace, say
-        self._algorithm, self._recorder, self.record = AsyncSgd(), SequenceRecorder(), DecodeLog()
+        self._algorithm = config.algorithm.on(setup.loss)
+        self._recorder, self.record = SequenceRecorder(), DecodeLog()
         self.server = self._algorithm.start(setup.part)
         passes = orders(config.seed, len(setup.train), config.replicas, max(1, config.passes))
         todo = passes if config.passes else passes[:, :0]
@@ -321,8 +320,8 @@ class Replicas:
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what is in flight is remembered as to be given up."""
         works = [replica.work for replica in self.replicas if replica.work is not None]
-        facts: Facts = {
-            "version": self.server.version,
+        arrays, facts = capture_server(self.server)
+        facts |= {
             "todo": [list(replica.todo) for replica in self.replicas],
             "handed": [[e.utterance for e in r.handed.values()] for r in self.replicas],
             "left": [replica.left + replica.under_way for replica in self.replicas],
@@ -335,12 +334,11 @@ class Replicas:
             "told": asdict(self.record) | {"rows": [list(row) for row in self.record.rows]},
             "now_s": self.now_s,
         }
-        return {"model": self.server.model.numpy().copy()}, facts
+        return arrays, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`: everybody begins anew, with empty slots."""
-        self.server.model.copy_(torch.as_tensor(arrays["model"]))
-        self.server.version = facts["version"]
+        reinstate_server(self.server, arrays, facts)
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
         told: Facts = dict(facts["told"])

@@ -9,10 +9,13 @@ import numpy as np
 
 from data_synth.corpus import Utterances
 from harness.acoustics.mmi import Criterion
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.gradients import Gradients
 from harness.errors import UserError, unknown
 from harness.execution.data.utterances import orders
 from harness.execution.runs.config import RunConfig, plain
 from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Workload
+from harness.spec import counts, setting
 
 FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""
@@ -95,6 +98,11 @@ class SequenceConfig:
         decode_cost: decoding a frame takes as long as training on so many.
         waiting: decoded utterances of a replica that may wait for a slot.
         shards: parts of the server, for timing; a fold is complete with its last piece.
+        algorithm: how the server folds gradients: `AsyncSgd`, or what derives from `Gradients`.
+            Its staleness is that of inner gradients.
+
+    Raises:
+        UserError: settings that are not allowed, or do not go together.
     """
 
     corpus: str
@@ -124,6 +132,7 @@ class SequenceConfig:
     decode_cost: float = 1.875
     waiting: int = 1
     shards: int = 1
+    algorithm: AsyncSgd | Gradients = setting(AsyncSgd(), added=True)  # noqa: RUF009
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -132,12 +141,13 @@ class SequenceConfig:
             if getattr(self, name) not in values:
                 raise unknown(name, getattr(self, name), values)
         least = {"passes": 0, "decode_cost": 0}
-        counts = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
-        for name, low in {**dict.fromkeys(counts, 1), **least}.items():
+        from_one = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
+        for name, low in {**dict.fromkeys(from_one, 1), **least}.items():
             if getattr(self, name) < low:
                 raise UserError(f"{name}: {getattr(self, name)}; allowed: at least {low}")
         if not self.rate > 0.0:
             raise UserError(f"rate: {self.rate}; allowed: above 0")
+        _check_algorithm(self.algorithm, self.shards)
 
     @property
     def workload(self) -> Workload:
@@ -182,5 +192,19 @@ class SequenceConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
-        body = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        body = {f.name: plain(getattr(self, f.name)) for f in fields(self) if counts(self, f)}
         return {"is": "SequenceConfig", **body, "start": self.start.to_dict()}
+
+
+def _check_algorithm(algorithm: object, shards: int) -> None:
+    """Refuse one that sequence training cannot fold with.
+
+    Raises:
+        UserError: its contributions are no gradients, or its server cannot be in shards.
+    """
+    name = type(algorithm).__name__
+    if not isinstance(algorithm, AsyncSgd | Gradients) or algorithm.remembers:
+        allowed = "AsyncSgd, or what derives from Gradients and remembers nothing"
+        raise UserError(f"algorithm: {name} is not allowed; allowed: {allowed}")
+    if shards > 1 and not algorithm.in_shards:
+        raise UserError(f"shards: {shards} is not allowed with {name}; allowed: 1")

@@ -14,7 +14,6 @@ from math import ceil
 import numpy as np
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.utterances import parts
@@ -43,11 +42,10 @@ class Passes(OnSimulation[StaleReplay]):
     def __init__(self, config: SequenceConfig, setup: Setup) -> None:
         self._config, self._setup = config, setup
         self.simulation = config.simulation(setup.train)
-        algorithm = AsyncSgd()
         self.replay = StaleReplay(
-            algorithm,
+            config.algorithm,
             setup.loss,
-            algorithm.start(setup.part),
+            config.algorithm.start(setup.part),
             self._minibatch,
             slots=config.replicas,
         )

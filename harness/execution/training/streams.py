@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.execution.data.decoding import Seen
 from harness.execution.data.slots import Batcher, KeptFrames
 from harness.execution.replay import state as resume
@@ -41,11 +40,10 @@ class Streams(OnSimulation[SequenceReplay]):
         self._config, self._setup = config, setup
         self.simulation = config.simulation(setup.train)
         self.batcher = Batcher(config.slots, config.shuffling == "on the fly")
-        algorithm = AsyncSgd()
         self.replay = SequenceReplay(
-            algorithm,
+            config.algorithm,
             setup.loss,
-            algorithm.start(setup.part),
+            config.algorithm.start(setup.part),
             self.batcher.minibatch,
             slots=config.replicas,
         )

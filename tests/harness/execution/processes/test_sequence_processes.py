@@ -27,6 +27,8 @@ from tests.silence import silent
 
 Launch = Callable[..., Any]
 UTTERANCES = 300
+COMPENSATED = 'algorithm = { is = "DelayCompensated", strength = 100.0, history = 8 }'
+"""Its server keeps more than the model."""
 FETCH_S = 0.5
 CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
 OFTEN = """
@@ -180,7 +182,7 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: Launch) -> None:
-    run_file = asked_for(tmp_path, 0.004, replicas=1)
+    run_file = asked_for(tmp_path, 0.004, replicas=1, more=COMPENSATED)
     killed = group(run_file, 3)
     killed.wait_for(CHECKPOINT)
     time.sleep(0.3)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.acoustics.mmi import Criterion
+from harness.algorithms.delay_compensation import DelayCompensated
 from harness.errors import UserError
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
@@ -33,6 +34,12 @@ def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> 
     assert config.timed_layers == config.start.timed_layers == (inputs, 64, corpus.n_targets)
 
 
+def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
+    named = 'slots = 16\nalgorithm = { is = "DelayCompensated", strength = 0.5 }'
+    config = load_run(asked_for(tmp_path, "slots = 16", named), SequenceConfig).config
+    assert config.algorithm == DelayCompensated(0.5)
+
+
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     path = asked_for(tmp_path)
     assert kind_of(path) is SequenceConfig
@@ -49,6 +56,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
         ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
         ("slots = 16", "slot = 16", "key: unknown 'slot' (did you mean 'slots'?)"),
         ("slots = 16", "slots = 0", "slots: 0; allowed: at least 1"),
+        ("slots = 16", 'algorithm = { is = "Easgd" }', "algorithm.is: unknown 'Easgd'; allowed: "),
         ("slots = 16", "corpus_seed = -1", "corpus_seed: -1 is not allowed"),
         ("hidden = [64]", "", "start.hidden: missing"),
         ('numerator = "sum"', 'numerator = "some"', "criterion.numerator"),

@@ -14,6 +14,8 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.stack import Layout
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.staleness_aware import StalenessAware
 from harness.execution.data.decoding import Decoder, Halves, log_posteriors
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
@@ -58,13 +60,22 @@ class Naive:
         kept = np.flatnonzero(outer.kept)
         return x[kept], torch.from_numpy(outer.gradient[kept])
 
-    def stepped(self, model, read, frames):
+    def stepped(self, model, read, frames, staleness=0):
         """The model after one step along the gradient of some frames at the parameters read."""
         parameters = read.clone().requires_grad_()
         x = torch.stack([x for x, _ in frames])
         outer = torch.stack([o for _, o in frames])
         (outer * self.posteriors(parameters, x)).sum().backward()
-        return model + self.config.rate * parameters.grad
+        return self.folded(model, read, -parameters.grad, staleness)
+
+    def folded(self, model, read, gradient, staleness):
+        """The model after a fold, as its algorithm's paper has it."""
+        match self.config.algorithm:
+            case StalenessAware():
+                gradient = gradient / max(1, staleness)
+            case DelayCompensated(strength):
+                gradient = gradient + strength * gradient**2 * (model - read)
+        return model - self.config.rate * gradient
 
 
 class Plain(Naive):
@@ -73,7 +84,7 @@ class Plain(Naive):
     def posteriors(self, model, x):
         return torch.from_numpy(log_posteriors(Dnn(LAYOUT, "relu"), model, x))
 
-    def stepped(self, model, read, frames):
+    def stepped(self, model, read, frames, staleness=0):
         x = torch.stack([x for x, _ in frames]).unsqueeze(0)
         outer = torch.stack([o for _, o in frames]).float().unsqueeze(0)
         out = torch.empty_like(read.unsqueeze(0))
@@ -133,12 +144,20 @@ def test_without_shuffling_minibatches_are_cut_from_one_utterance_after_another(
     close(ours, model, (model - initial).abs().max())
 
 
-@pytest.mark.parametrize("fetch_s", [None, 0.02])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"fetch_s": 0.02},
+        {"algorithm": StalenessAware()},
+        {"algorithm": DelayCompensated(1e4, 16)},
+    ],
+)
 def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_version(
-    fetch_s, sequence, run_sequence, corpus, finished
+    choices, sequence, run_sequence, corpus, finished
 ):
     criterion = Criterion(kappa=0.1, numerator="sum", cancel_below=0.01)
-    config = sequence(fetch_s=fetch_s, criterion=criterion, rate=0.05)
+    config = sequence(criterion=criterion, rate=0.05, **choices)
     done, naive = run_sequence(config), Naive(config, corpus)
     timeline = load_timeline(done.path("timeline.parquet"))
     rows, decodes = timeline.folded(), timeline.decodes
@@ -162,10 +181,14 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
                     assert len(utterances[row]) == steps
                 frames.append((int(decodes.slot[row]), utterances[row][own - first]))
         frames = [frame for _, frame in sorted(frames, key=lambda pair: pair[0])]
-        versions.append(naive.stepped(versions[-1], versions[version], frames))
+        stale = len(versions) - 1 - version
+        versions.append(naive.stepped(versions[-1], versions[version], frames, stale))
     assert timeline.staleness().max() > 1
     assert (rows.read_version - rows.decode_version).max() > 3
-    close(final(done), versions[-1], (versions[-1] - versions[0]).abs().max())
+    moved = (versions[-1] - versions[0]).abs().max()
+    close(final(done), versions[-1], moved)
+    plain = final(run_sequence(sequence(criterion=criterion, rate=0.05)))
+    assert not choices or (plain - versions[-1]).abs().max() > 0.01 * moved
 
 
 def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(

@@ -15,7 +15,13 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.easgd import Easgd
+from harness.algorithms.gradients import Gradients
+from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.schedules import Constant
+from harness.algorithms.server_descent import ServerDescent
+from harness.algorithms.staleness_aware import StalenessAware
 from harness.errors import UserError
 from harness.execution.data.decoding import TOLD, Halves
 from harness.execution.data.utterances import orders, parts
@@ -25,6 +31,7 @@ from harness.execution.training.run import WORD_ERRORS, final_model, train, trai
 from harness.execution.training.sequence import collapsed
 from harness.identity import SHORT, identity
 from harness.simulator.timeline_file import load_timeline
+from harness.spec import dataclasses_below
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.silence import silent
@@ -50,6 +57,7 @@ WAYS = {
     "none": {"shuffling": "none", "slots": 3},
     "full": {"shuffling": "full"},
     "last": {"layers": "last", "fetch_s": 0.02},
+    "compensated": {"algorithm": DelayCompensated(10.0, 16)},
     "numerator": {"criterion": Criterion("numerator", kappa=0.5), "update_silence": False},
 }
 
@@ -305,3 +313,30 @@ def test_a_criterion_has_collapsed_at_half_the_accuracy_or_twice_the_nats(
     kind, start, value, is_so
 ):
     assert collapsed(kind, start, value) == is_so
+
+
+@pytest.mark.parametrize("kind", dataclasses_below(Gradients), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("way", ["on the fly", "full"])
+def test_gradients_are_folded_by_whatever_algorithm_there_is(way, kind, sequence, run_sequence):
+    done = run_sequence(sequence(algorithm=kind(), passes=1, **WAYS[way]))
+    assert done.status == "done"
+    assert done.config["algorithm"]["is"] == kind.__name__
+
+
+def test_an_algorithm_that_is_not_named_leaves_identities_as_they_were(sequence):
+    assert "algorithm" not in sequence().to_dict()
+    assert sequence(algorithm=AsyncSgd()).to_dict() == sequence().to_dict()
+    assert sequence(algorithm=StalenessAware()).to_dict() != sequence().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("choices", "line"),
+    [
+        ({"algorithm": Easgd()}, "algorithm: Easgd is not allowed; allowed: AsyncSgd, or what"),
+        ({"algorithm": ServerDescent()}, "algorithm: ServerDescent is not allowed; allowed: A"),
+        ({"algorithm": Ringmaster(), "shards": 2}, "shards: 2 is not allowed with Ringmaster"),
+    ],
+)
+def test_algorithms_whose_contributions_are_no_gradients_are_refused(choices, line, sequence):
+    with pytest.raises(UserError, match=line):
+        sequence(**choices)
