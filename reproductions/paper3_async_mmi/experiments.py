@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.staleness_aware import StalenessAware
 from harness.execution.jobs.largest_rate import LargestRateConfig
 from harness.execution.jobs.line import LineConfig
 from harness.execution.runs.config import ForcedAlignment
@@ -19,8 +21,13 @@ from reproductions.paper3_async_mmi.presets import (
     CELLS,
     CLUSTER,
     DECODE_COST,
+    HELD_OUT,
     KAPPA,
+    RIVALS,
+    STRENGTHENED,
+    STRENGTHS,
     TRIED,
+    VERSIONS,
     Cell,
 )
 from reproductions.paper3_async_mmi.trainings import (
@@ -77,6 +84,20 @@ def cells(subject: Subject) -> dict[str, LargestRateConfig]:
     return {cell.name: largest(_in_cell(known, cell), known) for cell in CELLS}
 
 
+def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
+    """The same of other algorithms: in the cells held out; before, how strong to compensate."""
+    known = subject.development
+    asked = [(STRENGTHENED, f"λ {one:g}", DelayCompensated(one, VERSIONS)) for one in STRENGTHS]
+    asked += [(cell, name, rival) for cell in HELD_OUT for name, rival in RIVALS.items()]
+    found: dict[str, LargestRateConfig] = {}
+    for cell, name, algorithm in asked:
+        # Rates that are divided by the staleness are as much larger.
+        times = cell.replicas - 1 if isinstance(algorithm, StalenessAware) else 1
+        training = replace(_in_cell(known, cell), algorithm=algorithm)
+        found[cell.rival(name)] = largest(training, known, times)
+    return found
+
+
 def _in_cell(known: Subject, cell: Cell) -> SequenceConfig:
     base = sequence(known, known.corpus_seed, 10)
     return replace(
@@ -121,4 +142,5 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **timings(seed),
         **tuning(subject),
         **cells(subject),
+        **rivals(subject),
     }

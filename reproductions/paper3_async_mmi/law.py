@@ -197,11 +197,12 @@ def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> s
     stale = np.array([m.slots * m.age for m in seen])
     rates = np.array([m.rate for m in seen])
     steep = slope(stale, rates)
-    level = float(np.exp(np.log(stale * rates).mean()))
     held = [m for m in (found[cell] for cell in HELD_OUT) if math.isfinite(m.rate)]
+    frames, ages = _level(stale * rates), _level(np.array([m.age for m in seen]) * rates)
     laws = {
         "the law": [made.rate(m.age, m.slots) for m in held],
-        "rate × stale frames constant": [level / (m.slots * m.age) for m in held],
+        "rate × stale frames constant": [frames / (m.slots * m.age) for m in held],
+        "rate × age constant, as staleness-scaled SGD has it": [ages / m.age for m in held],
     }
     errors = "; ".join(f"{n} {_error(held, p):.0%}" for n, p in laws.items())
     return (
@@ -211,6 +212,11 @@ def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> s
         f"[{steep.low:.2f}, {steep.high:.2f}]; −1 would be a constant product. One development "
         "seed; each rate is known up to its bracket."
     )
+
+
+def _level(products: Array) -> float:
+    """The constant that products are held to be."""
+    return float(np.exp(np.log(products).mean()))
 
 
 def _error(held: Sequence[Measured], predicted: Values) -> float:

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.acoustics.decoder import Beam
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.gradients import Gradients
+from harness.algorithms.staleness_aware import StalenessAware
 
 FOLDER = Path(__file__).parent
 REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
@@ -124,6 +128,10 @@ class Cell:
     slots: float = 1.0
     cancel_below: float = 0.002
 
+    def rival(self, name: str) -> str:
+        """The setting of an algorithm in its place, by what that is called."""
+        return f"{self.name}, {name}"
+
     @property
     def name(self) -> str:
         """Its setting."""
@@ -134,6 +142,18 @@ FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.
 HELD_OUT = (Cell(25), Cell(50, 0.5), Cell(25, 2.0), Cell(25, 1.0, 0.05))
 CELLS = (*FITTED, *HELD_OUT)
 """Of the stability law: those it is fitted on, and those it is held against."""
+STRENGTHS = (1.0, 100.0, 10_000.0)
+"""λ of the delay compensation that are tried, in `STRENGTHENED`; of the summed gradient."""
+STRENGTHENED = Cell(50)
+STRENGTH = 1.0
+"""The one that bears the largest rate there."""
+VERSIONS = 256
+"""That a compensating server keeps: more than fifty replicas ever miss."""
+RIVALS: Mapping[str, AsyncSgd | Gradients] = {
+    "rate over staleness": StalenessAware(),
+    "delay compensation": DelayCompensated(STRENGTH, VERSIONS),
+}
+"""What the law is held beside: they are asked for their largest rates in `HELD_OUT`."""
 MOST_STATES = 10_000
 """States of the words' loop up to which sums over all of it are cheaper than wide searches."""
 LATTICES = Beam(width=10.0, max_active=2000, lattice=6.0)
