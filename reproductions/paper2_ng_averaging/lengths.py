@@ -1,0 +1,96 @@
+"""How long to pretrain where pretraining is compared with none: on development data alone.
+
+    python -m reproductions.paper2_ng_averaging.lengths [--scale overnight] [--jobs N]
+
+Every length is tried with one GPU and with 32, from half the rate that one pass was found to want,
+from that rate and from its double (decision 82). The best is the one with the lowest development
+frame error, each number of GPUs at its best rate, on average; ``Preset.pretraining`` holds it. The
+runs lie where the report of that scale has its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from data_synth import load_corpus
+from harness.execution.jobs.named import execute_named
+from harness.execution.runs.config import RunConfig
+from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper2_ng_averaging.experiments import compared, gpus, pretraining
+from reproductions.paper2_ng_averaging.presets import PRESETS
+from reproductions.paper2_ng_averaging.rates import AROUND, with_rate
+from reproductions.paper2_ng_averaging.sweep import CORPUS, frame_error
+
+LENGTHS = (1, 5, 20)
+"""Passes of each machine, the first layer's twice as many: Kaldi has 1 for 300 h, 20 for 3 h."""
+GPUS = (1, 32)
+
+Tried = tuple[int, int, float]
+"""GPUs, passes, first rate."""
+
+
+def configurations(subject: Subject) -> dict[Tried, RunConfig]:
+    """Every run that is asked for, the long ones first."""
+    settings = compared(subject, DEVELOPMENT)
+    found: dict[Tried, RunConfig] = {}
+    for passes in sorted(LENGTHS, reverse=True):
+        for n in GPUS:
+            one = replace(settings[f"ng_{n}"], initial=pretraining(passes), tested="never")
+            for factor in AROUND.values():
+                rate = factor * one.schedule.rate
+                found[n, passes, rate] = with_rate(one, rate)
+    return found
+
+
+def averages(errors: Mapping[Tried, float]) -> dict[int, float]:
+    """The error of each length, the mean over numbers of GPUs of the least over rates.
+
+    Example:
+        >>> averages({(1, 5, 0.5): 0.4, (1, 5, 1.0): 0.3, (32, 5, 64.0): 0.5})
+        {5: 0.4}
+    """
+    return {
+        passes: sum(
+            min(error for (n, k, _), error in errors.items() if (n, k) == (each, passes))
+            for each in sorted({n for n, k, _ in errors if k == passes})
+        )
+        / len({n for n, k, _ in errors if k == passes})
+        for passes in sorted({passes for _, passes, _ in errors})
+    }
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    p = argparse.ArgumentParser(prog="lengths", description="Find how long to pretrain.")
+    p.add_argument("--scale", default="overnight", choices=sorted(PRESETS))
+    p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper2/SCALE")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    asked = p.parse_args()
+    store = (asked.out or Path("reports/out/paper2") / asked.scale) / "runs"
+    corpus = load_corpus(CORPUS, scale=asked.scale, seed=DEVELOPMENT)
+    configs = configurations(Subject(asked.scale, corpus, DEVELOPMENT, "cpu"))
+    runs = execute_named(configs, told, store, asked.jobs)
+    errors = {each: frame_error(run) for each, run in runs.items()}
+    for each in sorted(errors):
+        print(f"{told(each)}: {errors[each]:.1%} of development frames wrong")
+    means = averages(errors)
+    for passes, mean in means.items():
+        print(f"{passes} passes, at the best rates: {mean:.2%}")
+    best, now = min(means, key=lambda k: means[k]), PRESETS[asked.scale].pretraining
+    print(f"best: {best}; Preset.pretraining: {now}")
+    return 0
+
+
+def told(each: Tried) -> str:
+    """What a run is called."""
+    n, passes, rate = each
+    return f"{gpus(n)}, {passes} passes, from {rate:g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
