@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
+from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradients import Gradients
+from harness.algorithms.gradients import PlainFolds
 from harness.network import Minibatch, Network
 from harness.spec import setting
 
 
 @dataclass(frozen=True)
-class ClippedSgd(Gradients):
+class ClippedSgd(PlainFolds):
     """``theta <- theta - rate min(1, limit / |g|) g``, where |g| is the norm of the mean gradient.
 
     The worker clips, so that every shard of a server folds its part of one clipped gradient.
@@ -25,6 +27,8 @@ class ClippedSgd(Gradients):
     Args:
         limit: of the norm of a gradient's mean over the frames of its contribution.
     """
+
+    remembers: ClassVar[bool] = False
 
     limit: float = setting(1.0, above=0.0)
 
@@ -38,7 +42,7 @@ class ClippedSgd(Gradients):
         memory: Memory,
     ) -> Tensor:
         """Clipped gradients summed over frames, into ``out [W, P]``; losses ``[W]``."""
-        losses = super().contribute(network, replicas, minibatches, out, rate, memory)
+        losses = AsyncSgd().contribute(network, replicas, minibatches, out, rate, memory)
         frames = sum(minibatch.targets.shape[1] for minibatch in minibatches)
         norms = out.square().sum(1, keepdim=True).sqrt_()
         out.mul_((self.limit * frames / norms).clamp_(max=1.0))

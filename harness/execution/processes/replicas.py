@@ -338,7 +338,7 @@ class Replicas:
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`: everybody begins anew, with empty slots."""
-        reinstate_server(self.server, arrays, facts)
+        reinstate_server(self.server, arrays, {"numbers": {}, **facts})  # older ones have none
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
         told: Facts = dict(facts["told"])

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.staleness_aware import StalenessAware
 from harness.errors import UserError
 from harness.execution.data.decoding import Decoded, Seen
 from harness.execution.data.slots import Batcher, Frame
@@ -67,7 +69,7 @@ class Decodes:
         return (Decoded(x, outer, seen),)
 
 
-class StandIn(AsyncSgd):
+class Contributed:
     """A gradient of the model that was read and the sum of a minibatch."""
 
     def contribute(self, network: Any, replicas: Tensor, minibatches: Any, out: Tensor,
@@ -76,6 +78,21 @@ class StandIn(AsyncSgd):
         torch.mul(replicas, 0.25, out=out)
         out.add_(summed(minibatches[0]))
         return torch.zeros(len(out))
+
+
+class StandIn(Contributed, AsyncSgd):
+    """Folded as it comes."""
+
+
+class Divided(Contributed, StalenessAware):
+    """Folded as it is stale."""
+
+
+class Compensated(Contributed, DelayCompensated):
+    """Folded by a server that keeps more than its model."""
+
+
+ALGORITHMS = StandIn(), Divided(), Compensated(0.01, 64)
 
 
 def summed(minibatch: Any) -> Tensor:
@@ -89,7 +106,7 @@ class Trainer(replica_worker.Trainer):
     def __init__(
         self, config: Any, corpus: None, initial: Tensor, replica: int, pace: Pacing
     ) -> None:
-        self._loss, self._inputs = config.seconds, 1
+        self._loss, self._inputs, self._algorithm = config.seconds, 1, config.algorithm
         self._out, self._received = torch.zeros(1, SIZE), into(like(initial))
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher, self._decoded = Batcher(config.slots, True), Mailbox(SequenceHeader)
@@ -115,6 +132,7 @@ class OnReplicas(Schedule):
             fetch_s=self._draw.choice([None, 1.0]), decode_cost=0.0, shuffling="on the fly",
             start=SimpleNamespace(network=lambda corpus: network), to_dict=dict,
             seconds=lambda: self._seconds(), noted=self.noted,
+            algorithm=ALGORITHMS[seed % len(ALGORITHMS)],
         )  # fmt: skip
         self.record: Any = None
 
@@ -130,7 +148,8 @@ class OnReplicas(Schedule):
 
     def _setup(self) -> Any:
         decoder = Decodes(lambda: self._seconds())
-        return SimpleNamespace(part=torch.zeros(SIZE), train=Utterances(), decoder=decoder)
+        parts = {"part": torch.zeros(SIZE), "train": Utterances(), "decoder": decoder}
+        return SimpleNamespace(**parts, loss=None)
 
     def _program(self, rank: int, place: Place, *, late: bool = False) -> Callable[[], None]:
         def serve() -> None:
@@ -168,7 +187,6 @@ class OnReplicas(Schedule):
         """Replicas compute with stand-ins."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(replica_worker, "Trainer", Trainer)
-            patch.setattr(replica_worker, "AsyncSgd", StandIn)
             setup = SimpleNamespace(of=lambda config, corpus, initial: self._setup())
             patch.setattr(replica_worker, "Setup", setup)
             patch.setattr(pace, "QUESTIONS", 2)
@@ -187,14 +205,15 @@ class OnReplicas(Schedule):
     def _check_replay(self) -> None:
         """The record gives the same bits."""
         assert self.finished is not None
-        server = AsyncSgd().start(torch.zeros(SIZE))
+        algorithm = self.config.algorithm
+        server = algorithm.start(torch.zeros(SIZE))
         models = [server.model.clone()]
         for segment in self.kept.segments:
             rows = segment.folded()
             for step, version in zip(rows.first_step, rows.read_version, strict=True):
                 gradient = torch.mul(models[int(version)], 0.25) + self.noted[int(step)][0]
                 staleness = server.version - int(version)
-                AsyncSgd().fold(server, gradient.unsqueeze(0), [staleness], RATE, [0], [1.0])
+                algorithm.fold(server, gradient.unsqueeze(0), [staleness], RATE, [0], [1.0])
                 models.append(server.model.clone())
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
 

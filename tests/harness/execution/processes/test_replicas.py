@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.staleness_aware import StalenessAware
 from harness.execution.processes import pace
 from harness.execution.processes import replicas as module
 from harness.execution.processes.headers import Kind, SequenceHeader
@@ -135,6 +139,40 @@ def test_gradients_are_folded_in_the_order_they_come_and_the_record_says_how_sta
     assert timeline.staleness().tolist() == [0, 1]
     assert timeline.folded().worker.tolist() == [1, 0]
     assert timeline.decodes.steps.tolist() == [4, 4]
+
+
+# At rate 0.5: three gradients of 1 of replica 0, then one of 4 of replica 1, three folds late.
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        (AsyncSgd(), -1.5 - 2.0),
+        (StalenessAware(), -1.5 - 2.0 / 3.0),
+        (DelayCompensated(0.125, 4), -1.5 - 0.5 * (4.0 + 0.125 * 16.0 * -1.5)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_stale_gradient_is_folded_as_the_algorithm_has_it(play, algorithm, model) -> None:
+    game = play(algorithm=algorithm)
+    game.decode(1, 2)
+    game.read(1, 2)
+    game.decode(0, 6)
+    for _ in range(3):
+        game.read(0, 2)
+        game.push(0, 1.0)
+    arrays, facts = game.server.capture()
+    again = play(algorithm=algorithm).server
+    again.reinstate(arrays, json.loads(json.dumps(facts)))
+    for name, kept in game.server.server.tensors.items():
+        assert torch.equal(kept, again.server.tensors[name])
+    game.push(1, 4.0)
+    torch.testing.assert_close(game.server.server.model, torch.full((game.size,), model))
+
+
+def test_a_checkpoint_of_before_servers_had_numbers_is_gone_on_from(play) -> None:
+    arrays, facts = play().server.capture()
+    del facts["numbers"]
+    (again := play().server).reinstate(arrays, json.loads(json.dumps(facts)))
+    assert again.server.numbers == {}
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,11 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion
 from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.clipped_sgd import ClippedSgd
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.easgd import Easgd
 from harness.algorithms.gradients import Gradients
+from harness.algorithms.partial_folds import PartialFolds
 from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.schedules import Constant
 from harness.algorithms.server_descent import ServerDescent
@@ -315,12 +317,24 @@ def test_a_criterion_has_collapsed_at_half_the_accuracy_or_twice_the_nats(
     assert collapsed(kind, start, value) == is_so
 
 
-@pytest.mark.parametrize("kind", dataclasses_below(Gradients), ids=lambda kind: kind.__name__)
+UNLIKE = StalenessAware(), DelayCompensated(1.0), PartialFolds(), Ringmaster(1)
+"""Of every algorithm that sequence training may have, one that is not plain where it is stale."""
+
+
+def test_all_that_are_allowed_are_tried():
+    ours = {kind for kind in dataclasses_below(Gradients) if kind.__module__.startswith("harness.")}
+    assert {type(each) for each in UNLIKE} == ours
+
+
+@pytest.mark.parametrize("algorithm", UNLIKE, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("way", ["on the fly", "full"])
-def test_gradients_are_folded_by_whatever_algorithm_there_is(way, kind, sequence, run_sequence):
-    done = run_sequence(sequence(algorithm=kind(), passes=1, **WAYS[way]))
+def test_gradients_are_folded_by_the_algorithm_that_is_asked_for(
+    way, algorithm, sequence, run_sequence
+):
+    asked = sequence(passes=1, **WAYS[way])
+    done = run_sequence(replace(asked, algorithm=algorithm))
     assert done.status == "done"
-    assert done.config["algorithm"]["is"] == kind.__name__
+    assert not torch.equal(final(done), final(run_sequence(asked)))
 
 
 def test_an_algorithm_that_is_not_named_leaves_identities_as_they_were(sequence):
@@ -332,6 +346,7 @@ def test_an_algorithm_that_is_not_named_leaves_identities_as_they_were(sequence)
 @pytest.mark.parametrize(
     ("choices", "line"),
     [
+        ({"algorithm": ClippedSgd()}, "algorithm: ClippedSgd is not allowed; allowed: AsyncS"),
         ({"algorithm": Easgd()}, "algorithm: Easgd is not allowed; allowed: AsyncSgd, or what"),
         ({"algorithm": ServerDescent()}, "algorithm: ServerDescent is not allowed; allowed: A"),
         ({"algorithm": Ringmaster(), "shards": 2}, "shards: 2 is not allowed with Ringmaster"),
