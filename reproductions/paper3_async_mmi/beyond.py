@@ -26,7 +26,7 @@ from reproductions.paper3_async_mmi.presets import (
     replicas,
 )
 from reproductions.paper3_async_mmi.quantities import WORD_ERROR, gain, left, sweep_of
-from reproductions.paper3_async_mmi.rivals import RIVALLED
+from reproductions.paper3_async_mmi.rivals import BESIDE
 from reproductions.paper3_async_mmi.tolerance import exponential, tolerances
 from reproductions.paper3_async_mmi.trainings import REPLICAS, UNLIKE, fetch_name
 from reproductions.readings import hashes, of_summary
@@ -188,5 +188,5 @@ BEYOND = (
     Maker("p3.frames", tuple(REPLICAS.values()), troubles),
     Maker("p3.cancel-curve", ("ten", "large"), cancelling),
     *LAW,
-    RIVALLED,
+    BESIDE,
 )

@@ -18,10 +18,10 @@ from harness.simulator import Link, load_cluster
 from harness.simulator.protocols.sequence import Sequence
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
+    ASKED,
     CELLS,
     CLUSTER,
     DECODE_COST,
-    HELD_OUT,
     KAPPA,
     RIVALS,
     STRENGTHENED,
@@ -85,10 +85,10 @@ def cells(subject: Subject) -> dict[str, LargestRateConfig]:
 
 
 def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
-    """The same of other algorithms: in the cells held out; before, how strong to compensate."""
+    """The same of algorithms for stale gradients; before, how strong to compensate."""
     known = subject.development
     asked = [(STRENGTHENED, f"λ {one:g}", DelayCompensated(one, VERSIONS)) for one in STRENGTHS]
-    asked += [(cell, name, rival) for cell in HELD_OUT for name, rival in RIVALS.items()]
+    asked += [(cell, name, rival) for cell in ASKED for name, rival in RIVALS.items()]
     found: dict[str, LargestRateConfig] = {}
     for cell, name, algorithm in asked:
         # Rates that are divided by the staleness are as much larger.

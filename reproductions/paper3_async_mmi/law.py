@@ -13,7 +13,7 @@ on some cells and held against others. All of it is development data.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,14 +197,13 @@ def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> s
     stale = np.array([m.slots * m.age for m in seen])
     rates = np.array([m.rate for m in seen])
     steep = slope(stale, rates)
-    held = [m for m in (found[cell] for cell in HELD_OUT) if math.isfinite(m.rate)]
-    frames, ages = _level(stale * rates), _level(np.array([m.age for m in seen]) * rates)
-    laws = {
-        "the law": [made.rate(m.age, m.slots) for m in held],
-        "rate × stale frames constant": [frames / (m.slots * m.age) for m in held],
-        "rate × age constant, as staleness-scaled SGD has it": [ages / m.age for m in held],
-    }
-    errors = "; ".join(f"{n} {_error(held, p):.0%}" for n, p in laws.items())
+    held = {cell: found[cell] for cell in HELD_OUT if math.isfinite(found[cell].rate)}
+    laws = {"the law": [made.rate(m.age, m.slots) for m in held.values()]}
+    for name, size in CONSTANT.items():
+        level = _level([found[cell].rate * size(cell, found[cell]) for cell in FITTED])
+        laws[f"{name} constant"] = [level / size(cell, m) for cell, m in held.items()]
+    measured = list(held.values())
+    errors = "; ".join(f"{n} {_error(measured, p):.0%}" for n, p in laws.items())
     return (
         f"1 / (rate × slots) = {made.fresh:.3g} (1 + {made.wear:.2g} × age), fitted on "
         f"{len(seen)} cells. Root mean squared error of predicted rates on {len(held)} held-out "
@@ -214,9 +213,9 @@ def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> s
     )
 
 
-def _level(products: Array) -> float:
+def _level(products: Values) -> float:
     """The constant that products are held to be."""
-    return float(np.exp(np.log(products).mean()))
+    return float(np.exp(np.log(np.asarray(products)).mean()))
 
 
 def _error(held: Sequence[Measured], predicted: Values) -> float:
@@ -227,6 +226,13 @@ def _error(held: Sequence[Measured], predicted: Values) -> float:
     return math.sqrt(float((off**2).mean()))
 
 
+CONSTANT: Mapping[str, Callable[[Cell, Measured], float]] = {
+    "rate × stale frames": lambda cell, seen: seen.slots * seen.age,
+    "rate × staleness of inner gradients": lambda cell, seen: max(1, cell.replicas - 1),
+    "the rate": lambda cell, seen: 1.0,
+}
+"""What the law is held beside, each a product with the rate: where age alone decides, where
+staleness-aware rates come from, and where nothing does."""
 NEEDS = tuple(cell.name for cell in CELLS)
 LAW = (
     Maker("p3.law", NEEDS, law, smoke=False),

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from reproductions.paper3_async_mmi.law import LARGE, Law, Measured, figure, fitted, slope
+from reproductions.paper3_async_mmi.law import (
+    LARGE,
+    Law,
+    Measured,
+    _law_of,
+    _told,
+    figure,
+    fitted,
+    slope,
+)
 from reproductions.paper3_async_mmi.presets import CELLS, FITTED
 
 AGES = np.array([20.0, 250, 1100, 260, 240, 1200])
@@ -81,3 +91,19 @@ def test_a_cell_without_both_ends_is_not_drawn_and_one_of_the_fit_leaves_no_law(
     rows = figure(found, dict.fromkeys(CELLS, ())).rows
     assert len([row for row in rows if "law" not in row.label]) == len(CELLS) - 1
     assert all(row.measured is None for row in rows if "law" in row.label)
+
+
+def test_the_note_says_how_far_the_law_and_what_it_is_held_beside_are_from_held_out_cells():
+    found = _cells(Law(100.0, 0.01))
+    alike = {cell: replace(m, stable=1e-4 / 1.1, diverged=1e-4 * 1.1) for cell, m in found.items()}
+    told = _told(_law_of(alike), [alike[cell] for cell in FITTED], alike)
+    assert "; the rate constant 0%." in told
+    assert "the law 0%;" in _told(_law_of(found), [found[cell] for cell in FITTED], found)
+    inverse = {
+        cell: replace(
+            m, stable=1 / max(1, cell.replicas - 1), diverged=1 / max(1, cell.replicas - 1)
+        )
+        for cell, m in found.items()
+    }
+    told = _told(_law_of(inverse), [inverse[cell] for cell in FITTED], inverse)
+    assert "rate × staleness of inner gradients constant 0%;" in told
