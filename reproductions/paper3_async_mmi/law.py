@@ -201,7 +201,7 @@ def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> s
     laws = {"the law": [made.rate(m.age, m.slots) for m in held.values()]}
     for name, size in CONSTANT.items():
         level = _level([found[cell].rate * size(cell, found[cell]) for cell in FITTED])
-        laws[f"{name} constant"] = [level / size(cell, m) for cell, m in held.items()]
+        laws[name] = [level / size(cell, m) for cell, m in held.items()]
     measured = list(held.values())
     errors = "; ".join(f"{n} {_error(measured, p):.0%}" for n, p in laws.items())
     return (
@@ -227,9 +227,9 @@ def _error(held: Sequence[Measured], predicted: Values) -> float:
 
 
 CONSTANT: Mapping[str, Callable[[Cell, Measured], float]] = {
-    "rate × stale frames": lambda cell, seen: seen.slots * seen.age,
-    "rate × staleness of inner gradients": lambda cell, seen: max(1, cell.replicas - 1),
-    "the rate": lambda cell, seen: 1.0,
+    "rate × stale frames constant": lambda cell, seen: seen.slots * seen.age,
+    "rate × staleness of inner gradients constant": lambda cell, seen: max(1, cell.replicas - 1),
+    "one rate for all cells": lambda cell, seen: 1.0,
 }
 """What the law is held beside, each a product with the rate: where age alone decides, where
 staleness-aware rates come from, and where nothing does."""

@@ -97,7 +97,7 @@ def test_the_note_says_how_far_the_law_and_what_it_is_held_beside_are_from_held_
     found = _cells(Law(100.0, 0.01))
     alike = {cell: replace(m, stable=1e-4 / 1.1, diverged=1e-4 * 1.1) for cell, m in found.items()}
     told = _told(_law_of(alike), [alike[cell] for cell in FITTED], alike)
-    assert "; the rate constant 0%." in told
+    assert "; one rate for all cells 0%." in told
     assert "the law 0%;" in _told(_law_of(found), [found[cell] for cell in FITTED], found)
     inverse = {
         cell: replace(
