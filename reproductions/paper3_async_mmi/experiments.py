@@ -91,8 +91,8 @@ def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
     asked += [(cell, name, rival) for cell in ASKED for name, rival in RIVALS.items()]
     found: dict[str, LargestRateConfig] = {}
     for cell, name, algorithm in asked:
-        # Rates that are divided by the staleness are as much larger.
-        times = cell.replicas - 1 if isinstance(algorithm, StalenessAware) else 1
+        # Divided rates are larger, and by less than the staleness: the first gradients have none.
+        times = (cell.replicas - 1) / 4 if isinstance(algorithm, StalenessAware) else 1.0
         training = replace(_in_cell(known, cell), algorithm=algorithm)
         found[cell.rival(name)] = largest(training, known, times)
     return found
