@@ -91,11 +91,21 @@ def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
     asked += [(cell, name, rival) for cell in ASKED for name, rival in RIVALS.items()]
     found: dict[str, LargestRateConfig] = {}
     for cell, name, algorithm in asked:
-        # Divided rates are larger, and by less than the staleness: the first gradients have none.
-        times = (cell.replicas - 1) / 4 if isinstance(algorithm, StalenessAware) else 1.0
-        training = replace(_in_cell(known, cell), algorithm=algorithm)
-        found[cell.rival(name)] = largest(training, known, times)
+        sought = largest(replace(_in_cell(known, cell), algorithm=algorithm), known)
+        if isinstance(algorithm, StalenessAware):
+            sought = _divided(sought, cell.replicas - 1)
+        found[cell.rival(name)] = sought
     return found
+
+
+def _divided(sought: LargestRateConfig, by: int) -> LargestRateConfig:
+    """The search where rates are divided by the staleness.
+
+    They are larger, at most by as much as others make updates, and by how much less is not known:
+    at the end of a pass gradients are fresh. So the ends are further apart, with one more halving.
+    """
+    lowest, highest = (round(times * by * sought.lowest, 7) for times in (1 / 16, 16))
+    return replace(sought, lowest=lowest, highest=highest, halvings=sought.halvings + 1)
 
 
 def _in_cell(known: Subject, cell: Cell) -> SequenceConfig:

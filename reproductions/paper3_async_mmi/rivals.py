@@ -64,7 +64,8 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
         note=f"Middles of brackets. From one to another of {counts} replicas, all else alike, "
         f"plain SGD's largest rate varies by {plainly}, that of staleness-aware rates by {aware} "
         f"(by 1 if the division made up for replicas), of delay compensation by {compensated}. "
-        "Over plain, staleness-aware rates are divided by the number of other replicas. Delay "
+        "Over plain, staleness-aware rates are divided by the number of other replicas. When a "
+        "pass ends, replicas run out of utterances: fresh gradients have undivided rates. Delay "
         f"compensation has λ = {STRENGTH:g}; the last rows are of others. One development seed.",
     )  # fmt: skip
 

@@ -180,17 +180,15 @@ STEP_S = 0.44
 """A replica's step on the cluster file: next to its copies all else costs little."""
 
 
-def largest(config: SequenceConfig, subject: Subject, times: float = 1.0) -> LargestRateConfig:
+def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
     """The search for the largest stable rate of a training, about where the law has it.
 
     Args:
         config: with the replicas and slots in question.
         subject: whose scale says at which rate one replica is known to be stable.
-        times: as large as there, for an algorithm that divides its rates.
     """
     preset = PRESETS[subject.scale]
     lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
-    lowest *= times
     return LargestRateConfig(once(config), round(lowest, 7), round(16 * lowest, 7), preset.halvings)
 
 

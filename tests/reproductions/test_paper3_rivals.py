@@ -51,8 +51,11 @@ def test_rivals_are_asked_in_cells_held_out_and_in_some_that_differ_in_replicas_
         bare, aware = plain[cell.name], found[cell.rival(AWARE)]
         assert aware.training.algorithm == StalenessAware()
         assert found[cell.rival(COMPENSATED)].training.algorithm == DelayCompensated(STRENGTH, 256)
-        assert aware.lowest == pytest.approx(bare.lowest * (cell.replicas - 1) / 4, rel=1e-3)
-        assert aware.highest / aware.lowest == pytest.approx(16.0, rel=1e-3)
+        most = bare.highest * (cell.replicas - 1)
+        assert aware.lowest == pytest.approx(most / 256, rel=1e-3)
+        assert aware.highest == pytest.approx(most, rel=1e-3)
+        widths = [(c.highest / c.lowest) ** 0.5**c.halvings for c in (aware, bare)]
+        assert widths[0] == pytest.approx(widths[1], rel=1e-3)
     assert STRENGTHENED not in HELD_OUT
 
 
