@@ -50,12 +50,6 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
             rows.append(_row(label, f"{name} (10⁻⁴)", LARGE * found, runs, setting))
             column = f"{name}, over plain"
             rows.append(_row(label, column, alike / plain, runs, setting, cell.name))
-    within = STRENGTHENED.name.removeprefix("law ")
-    for strength in STRENGTHS:
-        setting = STRENGTHENED.rival(f"λ {strength:g}")
-        found = LARGE * Measured.of(runs[setting]).rate
-        label = f"{within} (λ {strength:g})"
-        rows.append(_row(label, f"{COMPENSATED} (10⁻⁴)", found, runs, setting))
     plainly, aware, compensated = (_spread(rates) for rates in divided.values())
     counts = ", ".join(str(cell.replicas) for cell in ALIKE)
     return Exhibit(
@@ -66,8 +60,18 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
         f"(by 1 if the division made up for replicas), of delay compensation by {compensated}. "
         "Over plain, staleness-aware rates are divided by the number of other replicas. When a "
         "pass ends, replicas run out of utterances: fresh gradients have undivided rates. Delay "
-        f"compensation has λ = {STRENGTH:g}; the last rows are of others. One development seed.",
+        f"compensation has λ = {STRENGTH:g}; {_strengths(runs)}. One development seed.",
     )  # fmt: skip
+
+
+def _strengths(runs: Runs) -> str:
+    """What each λ bears in the cell where they are compared."""
+    found: list[str] = []
+    for strength in STRENGTHS:
+        rate = LARGE * Measured.of(runs[STRENGTHENED.rival(f"λ {strength:g}")]).rate
+        told = f"{rate:.3g} · 10⁻⁴" if math.isfinite(rate) else "not between the ends"
+        found.append(f"λ {strength:g} {told}")
+    return f"with {STRENGTHENED.replicas} replicas {', '.join(found)}"
 
 
 def _spread(rates: list[float]) -> str:
