@@ -11,6 +11,7 @@ runs lie where the report of that scale has its own.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -54,14 +55,11 @@ def averages(errors: Mapping[Tried, float]) -> dict[int, float]:
         >>> averages({(1, 5, 0.5): 0.4, (1, 5, 1.0): 0.3, (32, 5, 64.0): 0.5})
         {5: 0.4}
     """
-    return {
-        passes: sum(
-            min(error for (n, k, _), error in errors.items() if (n, k) == (each, passes))
-            for each in sorted({n for n, k, _ in errors if k == passes})
-        )
-        / len({n for n, k, _ in errors if k == passes})
-        for passes in sorted({passes for _, passes, _ in errors})
-    }
+    least: dict[int, dict[int, float]] = {}
+    for (n, passes, _), error in errors.items():
+        own = least.setdefault(passes, {})
+        own[n] = min(error, own.get(n, math.inf))
+    return {passes: sum(own.values()) / len(own) for passes, own in sorted(least.items())}
 
 
 def main() -> int:
