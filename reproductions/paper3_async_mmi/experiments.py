@@ -25,7 +25,7 @@ from reproductions.paper3_async_mmi.presets import (
     KAPPA,
     RIVALS,
     STRENGTHENED,
-    STRENGTHS,
+    STRENGTHENED_BY,
     TRIED,
     VERSIONS,
     Cell,
@@ -87,14 +87,14 @@ def cells(subject: Subject) -> dict[str, LargestRateConfig]:
 def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
     """The same of algorithms for stale gradients; before, how strong to compensate."""
     known = subject.development
-    asked = [(STRENGTHENED, f"λ {one:g}", DelayCompensated(one, VERSIONS)) for one in STRENGTHS]
-    asked += [(cell, name, rival) for cell in ASKED for name, rival in RIVALS.items()]
+    asked = [(n, STRENGTHENED, DelayCompensated(k, VERSIONS)) for k, n in STRENGTHENED_BY.items()]
+    asked += [(cell.rival(n), cell, rival) for cell in ASKED for n, rival in RIVALS.items()]
     found: dict[str, LargestRateConfig] = {}
-    for cell, name, algorithm in asked:
+    for setting, cell, algorithm in asked:
         sought = largest(replace(_in_cell(known, cell), algorithm=algorithm), known)
         if isinstance(algorithm, StalenessAware):
             sought = _divided(sought, cell.replicas - 1)
-        found[cell.rival(name)] = sought
+        found[setting] = sought
     return found
 
 

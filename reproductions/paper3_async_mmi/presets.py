@@ -145,6 +145,8 @@ CELLS = (*FITTED, *HELD_OUT)
 STRENGTHS = (1.0, 100.0, 10_000.0)
 """λ of the delay compensation that are tried, in `STRENGTHENED`; of the summed gradient."""
 STRENGTHENED = Cell(50)
+STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
+"""Their settings."""
 STRENGTH = 1.0
 """The one that the held-out cells are asked with; decision 83 says what it was chosen from."""
 VERSIONS = 256

@@ -9,6 +9,7 @@ replica read it, and not the age of the outer gradient in it. All of it is devel
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from harness.judge.makers import Maker, Runs
 from harness.judge.results import Exhibit, Row
@@ -21,7 +22,7 @@ from reproductions.paper3_async_mmi.presets import (
     RIVALS,
     STRENGTH,
     STRENGTHENED,
-    STRENGTHS,
+    STRENGTHENED_BY,
 )
 from reproductions.readings import hashes
 
@@ -33,24 +34,20 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
     """Largest stable rates of plain asynchronous SGD and of both, cell by cell."""
     del subject
     rows: list[Row] = []
-    divided: dict[str, list[float]] = {name: [] for name in ("", *RIVALS)}
     for cell in ASKED:
         kind = "held out" if cell in HELD_OUT else "fitted"
         label = f"{cell.name.removeprefix('law ')} ({kind})"
         plain = Measured.of(runs[cell.name]).rate
         rows.append(_row(label, PLAIN, LARGE * plain, runs, cell.name))
-        if cell in ALIKE:
-            divided[""].append(plain)
         for name in RIVALS:
             setting = cell.rival(name)
             found = Measured.of(runs[setting]).rate
-            if cell in ALIKE:
-                divided[name].append(found)
             alike = found / (cell.replicas - 1) if name == AWARE else found
             rows.append(_row(label, f"{name} (10⁻⁴)", LARGE * found, runs, setting))
             column = f"{name}, over plain"
             rows.append(_row(label, column, alike / plain, runs, setting, cell.name))
-    plainly, aware, compensated = (_spread(rates) for rates in divided.values())
+    plainly = _spread(runs, [cell.name for cell in ALIKE])
+    aware, compensated = (_spread(runs, [cell.rival(n) for cell in ALIKE]) for n in RIVALS)
     counts = ", ".join(str(cell.replicas) for cell in ALIKE)
     return Exhibit(
         "p3.law-rivals", "table", "Largest stable rates with algorithms for stale gradients",
@@ -67,15 +64,16 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
 def _strengths(runs: Runs) -> str:
     """What each λ bears in the cell where they are compared."""
     found: list[str] = []
-    for strength in STRENGTHS:
-        rate = LARGE * Measured.of(runs[STRENGTHENED.rival(f"λ {strength:g}")]).rate
+    for strength, setting in STRENGTHENED_BY.items():
+        rate = LARGE * Measured.of(runs[setting]).rate
         told = f"{rate:.3g} · 10⁻⁴" if math.isfinite(rate) else "not between the ends"
         found.append(f"λ {strength:g} {told}")
     return f"with {STRENGTHENED.replicas} replicas {', '.join(found)}"
 
 
-def _spread(rates: list[float]) -> str:
-    """The largest over the smallest, in words."""
+def _spread(runs: Runs, settings: Sequence[str]) -> str:
+    """The largest of some rates over the smallest, in words."""
+    rates = [Measured.of(runs[setting]).rate for setting in settings]
     over = max(rates) / min(rates) if all(map(math.isfinite, rates)) else math.nan
     return f"a factor of {over:.2g}" if math.isfinite(over) else "an unknown factor"
 
@@ -88,5 +86,5 @@ def _row(label: str, column: str, value: float, runs: Runs, *settings: str) -> R
 
 BARE = tuple(cell.name for cell in ASKED)
 RIVALLED = tuple(cell.rival(name) for cell in ASKED for name in RIVALS)
-STRONG = tuple(STRENGTHENED.rival(f"λ {strength:g}") for strength in STRENGTHS)
-BESIDE = Maker("p3.law-rivals", (*BARE, *RIVALLED, *STRONG), rivals, smoke=False)
+NEEDS = (*BARE, *RIVALLED, *STRENGTHENED_BY.values())
+BESIDE = Maker("p3.law-rivals", NEEDS, rivals, smoke=False)
