@@ -150,7 +150,7 @@ STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
 STRENGTH = 1.0
 """The one that the held-out cells are asked with; decision 83 says what it was chosen from."""
 VERSIONS = 256
-"""That a compensating server keeps, more than fifty replicas ever miss: 0.1 GB overnight."""
+"""That a compensating server keeps, more than fifty replicas ever miss: 0.16 GB overnight."""
 RIVALS: Mapping[str, AsyncSgd | Gradients] = {
     "staleness-aware rates": StalenessAware(),
     "delay compensation": DelayCompensated(STRENGTH, VERSIONS),
