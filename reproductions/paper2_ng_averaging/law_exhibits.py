@@ -10,7 +10,7 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.averages import WHOLE, Excess, cells_of, needed, place
-from reproductions.paper2_ng_averaging.cells import SERIAL, SHARES, SIZES, STEPS, cell
+from reproductions.paper2_ng_averaging.cells import SERIAL, SHARES, SIZES, STEPS, cell, serial
 from reproductions.paper2_ng_averaging.experiments import BEYOND, gpus
 from reproductions.paper2_ng_averaging.law import LIMITS
 from reproductions.readings import hashes
@@ -29,6 +29,7 @@ CONSTANTS = {
     "by_averages": "a, power of averages",
 }
 FORETOLD, MEASURED, APART = "foretold", "measured", "measured − foretold"
+ON_HALF = "measured on half the data"
 PAYS = cell("mean", SIZES[1], "half")
 """Overnight, half as many workers as the most on half the data: as many averages, the same time."""
 
@@ -97,13 +98,26 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
             label = f"{NAMES[step]}, {gpus(n)}"
             behind = hashes(runs[name], *(runs[each] for each in needed(step)))
             rows += _compared(label, excess.foretold_of(name), excess.measured(name), behind)
+            rows += _on_half(label, excess, name)
     return Exhibit(
         "p2.law-checked",
         "table",
         "Error over that of one GPU on the whole data: foretold by the law, and measured",
         (*rows, *_whether_more_pay(subject, runs)),
         paper_label="Beyond the paper",
-        note=_constants_told(subject, runs),
+        note=f"Who knows no law carries over what was {ON_HALF}. {_constants_told(subject, runs)}",
+    )
+
+
+@unless_missing(NO_ROWS)
+def _on_half(label: str, excess: Excess, name: str) -> tuple[Row, ...]:
+    """What as many workers lose on half the data, if a cell has them: a law has to be nearer."""
+    runs, alone = excess.runs, serial("half")
+    on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
+    alike = [each for each in on_half if place(runs[each])[0] == place(runs[name])[0]]
+    return tuple(
+        Row.of(label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone]))
+        for each in alike
     )
 
 

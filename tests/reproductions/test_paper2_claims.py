@@ -152,6 +152,9 @@ def test_what_the_law_foretells_of_cells_it_was_not_fitted_to_stands_beside_what
             expected = pytest.approx(FALLING.ratio(16, 640), abs=STEP)
             assert found[f"{step}, 16 GPUs", column] == expected
         assert abs(found[f"{step}, 16 GPUs", "measured − foretold"]) < STEP
+    on_half = {label: found[label, column] for label, column in found if "half" in column}
+    expected = {f"averaging, {n} GPUs": FALLING.ratio(n, 5120 / n) for n in (8, 32)}
+    assert on_half == pytest.approx(expected, abs=STEP), "where a cell has as many workers"
     over = "64 GPUs on the whole data over 32 GPUs on half"
     expected = FALLING.ratio(64, 160) / FALLING.ratio(32, 160)
     assert found[over, "foretold"] == pytest.approx(expected, abs=STEP)
