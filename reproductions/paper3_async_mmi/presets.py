@@ -35,7 +35,8 @@ class Preset:
         passes: of every MMI run whose error on the test set is compared.
         evaluations: a pass.
         held_out: utterances.
-        fetch: the intervals of each fetch sweep, in passes over the corpus.
+        fetch: the intervals of each fetch sweep, in passes over the corpus; see `intervals`.
+        fetch_rate: of these sweeps. The paper has the largest that is stable with fifty replicas.
         halvings: of the search for a largest stable rate.
     """
 
@@ -50,6 +51,7 @@ class Preset:
     evaluations: int
     held_out: int
     fetch: Mapping[str, tuple[float, ...]]
+    fetch_rate: float
     halvings: int
 
 
@@ -74,13 +76,13 @@ PRESETS = {
     "smoke": Preset(
         hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_passes=3, slots=8,
         rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.002),
-        passes=1, evaluations=1, held_out=10, fetch=_same(0.04, 0.15, 0.6),
+        passes=1, evaluations=1, held_out=10, fetch=_same(0.04, 0.15, 0.6), fetch_rate=0.0001,
         halvings=2,
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
         rates=_rates(0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002),
-        passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6),
+        passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6), fetch_rate=0.0003,
         halvings=3,
     ),
     "overnight": Preset(
@@ -92,18 +94,19 @@ PRESETS = {
             "all": (0.03, 0.08, 0.2),
             "no silence": (0.1, 0.25, 0.6),
         },
+        fetch_rate=0.00044,
         halvings=4,
     ),
     "gpu": Preset(
         hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_passes=4, slots=16,
         rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00004, 0.0005, 0.0005, 0.00025),
-        passes=3, evaluations=8, held_out=200, fetch=_same(0.005, 0.02, 0.08),
+        passes=3, evaluations=8, held_out=200, fetch=_same(0.005, 0.02, 0.08), fetch_rate=0.00015,
         halvings=4,
     ),
     "paper": Preset(
         hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_passes=10,
         slots=32, rates=_rates(0.002, 0.001, 0.001, 0.001, 0.001, 0.0005, 0.0005, 0.00025),
-        passes=5, evaluations=20, held_out=750, fetch=_same(0.005, 0.02, 0.08),
+        passes=5, evaluations=20, held_out=750, fetch=_same(0.005, 0.02, 0.08), fetch_rate=0.001,
         halvings=4,
     ),
 }  # fmt: skip

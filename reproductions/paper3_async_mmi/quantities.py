@@ -116,7 +116,8 @@ def sweep_of(subject: Subject, runs: Runs, sweep: str) -> Sweep:
     """The gains of a fetch sweep; 0 where a run diverged or ended below its start."""
     intervals = PRESETS[subject.scale].fetch[sweep]
     groups = (runs[fetch_name(sweep, i)] for i in range(1 + len(intervals)))
-    return Sweep(np.array([0.0, *intervals]), np.array([_kept(group) for group in groups]).T)
+    gains = [[kept_gain(run) for run in group] for group in groups]
+    return Sweep(np.array([0.0, *intervals]), np.array(gains).T)
 
 
 def left(sweep: Sweep, interval: int) -> Interval:
@@ -129,12 +130,9 @@ def left(sweep: Sweep, interval: int) -> Interval:
     return ratio_ci(sweep.gains[:, interval], sweep.gains[:, 0])
 
 
-def _kept(runs: Sequence[Run]) -> list[float]:
-    return [_kept_gain(run) for run in runs]
-
-
 @unless_missing(math.nan)
-def _kept_gain(run: Run) -> float:
+def kept_gain(run: Run) -> float:
+    """What the held-out criterion has gained; 0 for a run that diverged or lost."""
     return max(gain(run), 0.0) if run.status == "done" else 0.0
 
 

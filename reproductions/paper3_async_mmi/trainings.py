@@ -143,7 +143,7 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
 
 def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
     """Of a fetch sweep, the run that fetches at every utterance: one pass of ten replicas."""
-    base = once(sequence(subject, seed, 10))
+    base = replace(once(sequence(subject, seed, 10)), rate=PRESETS[subject.scale].fetch_rate)
     if sweep == "last":  # of which figure 5 draws the way, not the end alone
         return replace(base, layers="last", evaluations=4)
     return base if sweep == "all" else replace(base, layers="last", update_silence=False)

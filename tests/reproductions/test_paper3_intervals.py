@@ -1,0 +1,73 @@
+"""The runs that choose which fetch intervals paper 3 sweeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from harness.identity import identity
+from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper3_async_mmi.intervals import (
+    AROUND,
+    TRIED,
+    around,
+    configurations,
+    gains,
+)
+from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, SMALL, SWEEPS
+from reproductions.paper3_async_mmi.quantities import CRITERION
+from reproductions.paper3_async_mmi.tolerance import log_tolerances
+from reproductions.paper3_async_mmi.trainings import fetch_name, fetches
+from tests.golden.record import stand_in
+
+SUBJECT = Subject("overnight", stand_in(SMALL), DEVELOPMENT, "cpu")
+
+
+@dataclass
+class Ended:
+    """A finished run, as far as sweeps read it."""
+
+    gain: float
+    status: str = "done"
+
+    def curve(self, name: str):
+        assert name == CRITERION
+        return np.array([0, 1]), np.array([-1.0, self.gain - 1.0]), np.array([0.0, 1.0])
+
+
+def test_runs_that_are_asked_for_are_those_of_the_report_at_other_intervals():
+    found, own = configurations(SUBJECT), fetches(SUBJECT, DEVELOPMENT)
+    assert len(found) == len(SWEEPS) * (1 + len(TRIED))
+    for sweep in SWEEPS:
+        always = own[fetch_name(sweep, 0)]
+        assert identity(found[sweep, 0.0].to_dict()) == identity(always.to_dict())
+        by_interval = [found[sweep, t] for t in TRIED]
+        seconds = [config.fetch_s for config in by_interval]
+        assert seconds == sorted(seconds)
+        assert seconds[1] == pytest.approx(TRIED[1] / TRIED[0] * seconds[0], abs=0.2)
+        assert {config.rate for config in by_interval} == {PRESETS["overnight"].fetch_rate}
+        assert {config.seed for config in by_interval} == {DEVELOPMENT}
+
+
+def test_intervals_are_fitted_as_those_of_verdicts_are():
+    star = {"last": 0.1, "all": 0.05, "no silence": 0.2}
+    runs = {
+        (sweep, t): Ended(2.0 * 0.95 ** ((t / star[sweep]) ** 2))
+        for sweep in SWEEPS
+        for t in (0.0, *TRIED)
+    }
+    runs["all", TRIED[-1]] = Ended(math.nan, "diverged")
+    sweeps = gains(runs)
+    assert sweeps["all"].gains[0, -1] == 0.0, "nothing is left of a run that diverged"
+    found = 2.0 ** log_tolerances([sweeps[name] for name in star])
+    assert found == pytest.approx(list(star.values()), rel=0.03)
+
+
+def test_every_scale_sweeps_as_many_intervals():
+    assert len(AROUND) == len(around(0.1)) == INTERVALS
+    for preset in PRESETS.values():
+        assert set(preset.fetch) == set(SWEEPS)
+        assert {len(intervals) for intervals in preset.fetch.values()} == {INTERVALS}
