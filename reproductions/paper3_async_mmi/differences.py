@@ -47,7 +47,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "passes: " + "; ".join(
              f"{sweep} " + ", ".join(f"{x:g}" for x in intervals)
              for sweep, intervals in preset.fetch.items())
-         + "; one pass; each decoder as its next utterance begins"),
+         + f"; one pass, rate {preset.fetch_rate:g}; each decoder as its next utterance begins"),
         ("server", "in shards", "one shard"),
         ("evaluators", "machines of their own", "cost no time; measured at shares of a pass"),
         ("start", "not said", "all replicas at once"),
