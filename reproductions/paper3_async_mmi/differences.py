@@ -43,7 +43,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "cross-entropy training from scratch, one replica, minibatches of "
          f"{preset.minibatch} slots"),
         ("test language model", "trigram", "trigram of the corpus's text"),
-        ("fetch intervals", "minutes, at the rate of ten replicas; all decoders at once",
+        ("fetch intervals", "minutes; the rate of ten replicas and fifty; all decoders at once",
          "passes: " + "; ".join(
              f"{sweep} " + ", ".join(f"{x:g}" for x in intervals)
              for sweep, intervals in preset.fetch.items())

@@ -2,8 +2,8 @@
 
     python -m reproductions.paper3_async_mmi.intervals [--scale overnight] [--jobs N]
 
-Every sweep is run at the intervals `TRIED` and at every utterance, once, at the rate of the
-sweeps. T* is fitted as for the verdicts; half of it, T* and its double, to two digits, are what
+Every sweep is run at every utterance and at the intervals `TRIED`, once, at the rate of the
+sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two digits, are what
 ``Preset.fetch`` is to hold (decision 84). The runs lie where the report of that scale has its own.
 """
 
@@ -25,13 +25,13 @@ from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.presets import PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import kept_gain
-from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances
+from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances, shape
 from reproductions.paper3_async_mmi.trainings import fetch_base, fetch_s
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
-"""Intervals in passes; all are tried in every sweep."""
-AROUND = (0.5, 1.0, 2.0)
-"""Multiples of T* that are swept."""
+"""Intervals in passes; beyond half a pass hardly a fetch is left to be late."""
+AROUND = (0.3, 0.6, 1.0, 1.6, 3.2)
+"""Multiples of T* that are swept: near it, where T* is decided, and far enough for other seeds."""
 
 Asked = tuple[str, float]
 """Sweep, interval in passes; 0 fetches at every utterance."""
@@ -62,9 +62,21 @@ def around(star: float) -> tuple[float, ...]:
 
     Example:
         >>> around(0.0412)
-        (0.021, 0.041, 0.082)
+        (0.012, 0.025, 0.041, 0.066, 0.13)
     """
     return tuple(float(f"{times * star:.2g}") for times in AROUND)
+
+
+def found(sweep: Sweep, star: float) -> str:
+    """What came out of one sweep, and which intervals follow."""
+    always, *others = map(float, sweep.gains[0])
+    if not always > 0.0:
+        return "nothing is gained even if decoders fetch at every utterance: a lower rate"
+    left = ", ".join(f"{t:g}: {g / always:.0%}" for t, g in zip(TRIED, others, strict=True))
+    told = f"gain {always:.3g} nats a frame, left of it by interval {left}"
+    if not TRIED[0] <= star <= TRIED[-1]:
+        return f"{told}; no T* among them: those that are there stay"
+    return f"{told}; T* {star:.3g} passes, so {around(star)}"
 
 
 def main() -> int:
@@ -78,13 +90,11 @@ def main() -> int:
     corpus = load_corpus(SMALL, scale=asked.scale, seed=DEVELOPMENT)
     configs = configurations(Subject(asked.scale, corpus, DEVELOPMENT, "cpu"))
     sweeps = gains(execute_named(configs, told, store, asked.jobs))
+    now = PRESETS[asked.scale].fetch
     stars = 2.0 ** log_tolerances(list(sweeps.values()))
     for (name, sweep), star in zip(sweeps.items(), stars, strict=True):
-        always, *others = map(float, sweep.gains[0])
-        left = ", ".join(f"{t:g}: {g / always:.0%}" for t, g in zip(TRIED, others, strict=True))
-        now = PRESETS[asked.scale].fetch[name]
-        print(f"{SWEEPS[name]}: gain {always:.3g} nats a frame; left of it by interval: {left}")
-        print(f"{SWEEPS[name]}: T* {star:.3g} passes, so {around(star)}; Preset.fetch: {now}")
+        print(f"{SWEEPS[name]}: {found(sweep, float(star))}; Preset.fetch: {now[name]}")
+    print(f"power of the loss: {shape(list(sweeps.values())):.2g}")
     return 0
 
 

@@ -60,7 +60,7 @@ TUNED = ("one", "ten", "fifty", "last", "large", "full", "on the fly", "none")
 TRIED = (0.5, 1.0, 2.0)
 """Multiples of each rate that the development seed tries."""
 SWEEPS = {"last": "last layer", "all": "all layers", "no silence": "last layer, silence fixed"}
-INTERVALS = 3
+INTERVALS = 5
 """How many every sweep has: exhibits name them by number."""
 
 
@@ -76,38 +76,38 @@ PRESETS = {
     "smoke": Preset(
         hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_passes=3, slots=8,
         rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.002),
-        passes=1, evaluations=1, held_out=10, fetch=_same(0.04, 0.15, 0.6), fetch_rate=0.0001,
-        halvings=2,
+        passes=1, evaluations=1, held_out=10,
+        fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0001, halvings=2,
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
         rates=_rates(0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002),
-        passes=1, evaluations=4, held_out=100, fetch=_same(0.04, 0.15, 0.6), fetch_rate=0.0003,
-        halvings=3,
+        passes=1, evaluations=4, held_out=100,
+        fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0003, halvings=3,
     ),
     "overnight": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
         rates=_rates(0.0003, 0.0003, 0.0002, 0.0006, 0.0002, 0.002, 0.001, 0.001),
         passes=3, evaluations=6, held_out=200,
         fetch={
-            "last": (0.06, 0.16, 0.4),
-            "all": (0.03, 0.08, 0.2),
-            "no silence": (0.1, 0.25, 0.6),
+            "last": (0.03, 0.06, 0.1, 0.16, 0.4),
+            "all": (0.01, 0.02, 0.03, 0.08, 0.2),
+            "no silence": (0.03, 0.06, 0.1, 0.25, 0.6),
         },
-        fetch_rate=0.00044,
+        fetch_rate=0.0004,
         halvings=4,
     ),
     "gpu": Preset(
         hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_passes=4, slots=16,
         rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00004, 0.0005, 0.0005, 0.00025),
-        passes=3, evaluations=8, held_out=200, fetch=_same(0.005, 0.02, 0.08), fetch_rate=0.00015,
-        halvings=4,
+        passes=3, evaluations=8, held_out=200,
+        fetch=_same(0.005, 0.01, 0.02, 0.04, 0.08), fetch_rate=0.00015, halvings=4,
     ),
     "paper": Preset(
         hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_passes=10,
         slots=32, rates=_rates(0.002, 0.001, 0.001, 0.001, 0.001, 0.0005, 0.0005, 0.00025),
-        passes=5, evaluations=20, held_out=750, fetch=_same(0.005, 0.02, 0.08), fetch_rate=0.001,
-        halvings=4,
+        passes=5, evaluations=20, held_out=750,
+        fetch=_same(0.005, 0.01, 0.02, 0.04, 0.08), fetch_rate=0.001, halvings=4,
     ),
 }  # fmt: skip
 

@@ -10,13 +10,13 @@ import numpy as np
 from harness.judge.interval import Interval
 from harness.judge.makers import Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.statistics import Array, ratio_ci
+from harness.judge.statistics import ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import PRESETS
 from reproductions.paper3_async_mmi.tolerance import Sweep
-from reproductions.paper3_async_mmi.trainings import fetch_name
+from reproductions.paper3_async_mmi.trainings import fetch_name, fetch_s
 from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
 CRITERION = "held_out_criterion"
@@ -137,7 +137,7 @@ def kept_gain(run: Run) -> float:
 
 
 @unless_missing(UNKNOWN)
-def in_updates(passes: Interval, runs: Sequence[Run]) -> Interval:
-    """An interval in passes, in updates of runs of one pass."""
-    folds: Array = np.array([run.summary["folds"] for run in runs], np.float64)
-    return float(folds.mean()) * passes
+def in_updates(subject: Subject, passes: Interval, runs: Sequence[Run]) -> Interval:
+    """A fetch interval in passes, which are simulated seconds, in updates of runs."""
+    speeds = [run.summary["folds"] / run.summary["virtual_s"] for run in runs]
+    return fetch_s(subject, 1.0) * float(np.mean(speeds)) * passes

@@ -81,7 +81,7 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     star = dict(zip(sweeps, tolerances(list(sweeps.values())), strict=True))["last"]
     first, *_, longest = PRESETS[subject.scale].fetch["last"]
     swept = between(math.log2(first), math.log2(longest))
-    updates = in_updates(exponential(star), runs[fetch_name("last", 0)])
+    updates = in_updates(subject, exponential(star), runs[fetch_name("last", 0)])
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
         "Section 4.2, Figure 5",
@@ -122,10 +122,14 @@ def _tolerances(
     found = {name: sweep_of(subject, runs, name) for name in SWEEPS}
     over, under = found.pop(sweep), found.pop("last")
     ratio = tolerance_ratio(over, under, tuple(found.values()))
+    alone = tolerance_ratio(over, under, shared=False)
     return claim_of(
         id_, statement, "Section 4.2, Fetch interval",
         f"log2 of T* over T* of the last layer; {band[0]:g} to {band[1]:g} times",
-        [Quantity("", printed, ratio, between(math.log2(band[0]), math.log2(band[1])), printed)],
+        [
+            Quantity("", printed, ratio, between(math.log2(band[0]), math.log2(band[1])), printed),
+            Quantity("each sweep with its own shape of the loss", None, alone),
+        ],
         hashes(*(runs[name] for name in RATIOS)), NOTE, presumes=[_as_large(runs)],
     )  # fmt: skip
 

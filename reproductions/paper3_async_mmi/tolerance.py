@@ -67,8 +67,18 @@ class Sweep:
 def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
     """log2 of each sweep's T*; NaN where none is inside of what is searched."""
     misfits = [sweep.misfit for sweep in sweeps]
-    power = int(np.argmin(sum(misfit.min(axis=1) for misfit in misfits)))
+    power = _power(misfits)
     return np.array([_inside(s.searched, m[power]) for s, m in zip(sweeps, misfits, strict=True)])
+
+
+def shape(sweeps: Sequence[Sweep]) -> float:
+    """p, how steeply losses set in."""
+    return float(POWERS[_power([sweep.misfit for sweep in sweeps])])
+
+
+def _power(misfits: Sequence[Array]) -> int:
+    """The number of the p that suits all sweeps best; one that has no gain to lose has no say."""
+    return int(np.argmin(np.nansum([misfit.min(axis=1) for misfit in misfits], axis=0)))
 
 
 def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
@@ -76,15 +86,21 @@ def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
     return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
 
 
-def tolerance_ratio(sweep: Sweep, other: Sweep, beside: Sequence[Sweep]) -> Interval:
+def tolerance_ratio(
+    sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = (), shared: bool = True
+) -> Interval:
     """log2 of a sweep's T* over that of another of the same seeds, with its jackknife interval.
 
     Args:
         sweep: above.
         other: below.
         beside: further sweeps that share their p.
+        shared: whether they do share it. With a p for each, T* is known far less well.
     """
-    first, second, *_ = _pseudo_values((sweep, other, *beside)).T
+    if shared:
+        first, second, *_ = _pseudo_values((sweep, other, *beside)).T
+    else:
+        first, second = (_pseudo_values([each])[:, 0] for each in (sweep, other))
     return paired_difference_ci(first, second)
 
 

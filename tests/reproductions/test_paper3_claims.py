@@ -18,7 +18,7 @@ from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import CELLS, INTERVALS, PRESETS, SWEEPS, TRIED, TUNED
-from reproductions.paper3_async_mmi.trainings import criterion, fetch_name
+from reproductions.paper3_async_mmi.trainings import criterion, fetch_name, fetch_s
 from tests.reproductions.book import decided
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
@@ -259,7 +259,8 @@ def test_fetch_tolerance_wants_t_star_inside_of_the_sweep(book):
     inside = staleness.fetch_tolerance(SUBJECT, sweeps(book, 0.15, 0.1, 0.3))
     assert decided(inside) == "reproduced"
     assert 2**inside.measured == pytest.approx(0.15, rel=0.1)
-    assert inside.parts[1].measured == pytest.approx(15, rel=0.1)  # of 100 updates a pass
+    seconds = 0.15 * fetch_s(SUBJECT, 1.0)  # in which the runs make an update every ten
+    assert inside.parts[1].measured == pytest.approx(seconds / 10, rel=0.1)
 
 
 @pytest.mark.parametrize("star", [0.02, 1.5])

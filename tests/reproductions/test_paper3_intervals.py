@@ -15,11 +15,12 @@ from reproductions.paper3_async_mmi.intervals import (
     TRIED,
     around,
     configurations,
+    found,
     gains,
 )
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import CRITERION
-from reproductions.paper3_async_mmi.tolerance import log_tolerances
+from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances
 from reproductions.paper3_async_mmi.trainings import fetch_name, fetches
 from tests.golden.record import stand_in
 
@@ -39,12 +40,12 @@ class Ended:
 
 
 def test_runs_that_are_asked_for_are_those_of_the_report_at_other_intervals():
-    found, own = configurations(SUBJECT), fetches(SUBJECT, DEVELOPMENT)
-    assert len(found) == len(SWEEPS) * (1 + len(TRIED))
+    asked, own = configurations(SUBJECT), fetches(SUBJECT, DEVELOPMENT)
+    assert len(asked) == len(SWEEPS) * (1 + len(TRIED))
     for sweep in SWEEPS:
         always = own[fetch_name(sweep, 0)]
-        assert identity(found[sweep, 0.0].to_dict()) == identity(always.to_dict())
-        by_interval = [found[sweep, t] for t in TRIED]
+        assert identity(asked[sweep, 0.0].to_dict()) == identity(always.to_dict())
+        by_interval = [asked[sweep, t] for t in TRIED]
         seconds = [config.fetch_s for config in by_interval]
         assert seconds == sorted(seconds)
         assert seconds[1] == pytest.approx(TRIED[1] / TRIED[0] * seconds[0], abs=0.2)
@@ -62,8 +63,22 @@ def test_intervals_are_fitted_as_those_of_verdicts_are():
     runs["all", TRIED[-1]] = Ended(math.nan, "diverged")
     sweeps = gains(runs)
     assert sweeps["all"].gains[0, -1] == 0.0, "nothing is left of a run that diverged"
-    found = 2.0 ** log_tolerances([sweeps[name] for name in star])
-    assert found == pytest.approx(list(star.values()), rel=0.03)
+    stars = 2.0 ** log_tolerances([sweeps[name] for name in star])
+    assert stars == pytest.approx(list(star.values()), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("always", "star", "told"),
+    [
+        (2.0, 0.1, "T* 0.1 passes, so (0.03, 0.06, 0.1, 0.16, 0.32)"),
+        (2.0, math.nan, "those that are there stay"),
+        (2.0, 2 * TRIED[-1], "those that are there stay"),
+        (0.0, math.nan, "a lower rate"),
+    ],
+)
+def test_what_a_sweep_tells_is_what_follows(always, star, told):
+    gained = np.array([[always, *(1.0 for _ in TRIED)]])
+    assert told in found(Sweep(np.array([0.0, *TRIED]), gained), star)
 
 
 def test_every_scale_sweeps_as_many_intervals():

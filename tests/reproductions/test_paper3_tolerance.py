@@ -11,6 +11,7 @@ from reproductions.paper3_async_mmi.tolerance import (
     COSTS_NOTHING,
     Sweep,
     log_tolerances,
+    shape,
     tolerance_ratio,
     tolerances,
 )
@@ -62,6 +63,22 @@ def test_a_sweep_that_costs_nothing_or_everything_has_no_t_star():
     assert np.isnan(log_tolerances([everything])).all()
     unknown = tolerance_ratio(nothing, sweep(0.02, 1.0, seeds=3), ())
     assert (unknown.low, unknown.high) == (-math.inf, math.inf) or math.isnan(unknown.estimate)
+
+
+def test_a_sweep_that_gained_nothing_leaves_the_others_as_they_are():
+    dead, alive = Sweep(INTERVALS, np.zeros((4, 6))), sweep(0.02, 2.0)
+    assert np.isnan(log_tolerances([dead])).all()
+    assert log_tolerances([alive, dead])[0] == log_tolerances([alive])[0]
+    assert shape([alive, dead]) == pytest.approx(2.0, rel=0.05)
+
+
+def test_where_losses_set_in_alike_a_shape_for_all_sweeps_bounds_a_ratio_more_tightly():
+    alike = sweep(0.01, 2.0, 0.03, 8), sweep(0.02, 2.0, 0.03, 8, seed=9)
+    shared, alone = tolerance_ratio(*alike), tolerance_ratio(*alike, shared=False)
+    assert shared.high - shared.low < alone.high - alone.low
+    unlike = sweep(0.01, 4.0, seeds=8), sweep(0.02, 1.0, seeds=8)
+    assert tolerance_ratio(*unlike, shared=False).estimate == pytest.approx(-1.0, abs=0.1)
+    assert abs(tolerance_ratio(*unlike).estimate + 1.0) > 0.2, "one shape does not suit both"
 
 
 def test_one_seed_bounds_nothing():
