@@ -109,16 +109,16 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
     )
 
 
-@unless_missing(NO_ROWS)
-def _on_half(label: str, excess: Excess, name: str) -> tuple[Row, ...]:
+def _on_half(label: str, excess: Excess, name: str) -> list[Row]:
     """What as many workers lose on half the data, if a cell has them: a law has to be nearer."""
     runs, alone = excess.runs, serial("half")
     on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
-    alike = [each for each in on_half if place(runs[each])[0] == place(runs[name])[0]]
-    return tuple(
+    workers = {each: runs[each][0].config["workers"] for each in (name, *on_half)}
+    return [
         Row.of(label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone]))
-        for each in alike
-    )
+        for each in on_half
+        if workers[each] == workers[name]
+    ]
 
 
 def _curves(excess: Excess) -> list[Row]:
