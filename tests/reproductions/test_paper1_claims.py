@@ -192,6 +192,18 @@ def test_chunk_size_wants_order_and_size_on_both_sets(book):
     assert (idle.preconditions[0].measured, idle.verdict) == (0.0, "not testable")
 
 
+@pytest.mark.parametrize(("small", "large", "further"), [(0.002, 0.004, 1.0), (0.008, 0.004, -1.0)])
+def test_small_chunks_are_to_lower_the_rate_as_far_as_large_ones(book, small, large, further):
+    runs = {}
+    for hours in CHUNK_HOURS:
+        end = small if hours == CHUNK_HOURS[0] else large
+        rates = {"rate": {0.0: 0.008, 0.3: 0.016, 0.9: end, 2.0: 0.0001}}
+        runs[chunk_name(hours)] = word_runs(book, 0.2, 0.3, "average", curves=rates)
+    moves, falls = claims.chunk_size(SUBJECT, runs).preconditions
+    assert moves.holds
+    assert (falls.measured, falls.holds) == (pytest.approx(further), further >= 0)
+
+
 def test_time_factor_divides_whole_training_by_the_first_pass(book):
     def runs(stopped: int) -> dict[str, list[Run]]:
         end = {"virtual_s": 600.0, "passes": 6, "stopped": stopped}
