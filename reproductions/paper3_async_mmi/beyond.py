@@ -27,7 +27,7 @@ from reproductions.paper3_async_mmi.presets import (
 )
 from reproductions.paper3_async_mmi.quantities import WORD_ERROR, gain, left, sweep_of
 from reproductions.paper3_async_mmi.rivals import BESIDE
-from reproductions.paper3_async_mmi.tolerance import exponential, shape, tolerances
+from reproductions.paper3_async_mmi.tolerance import exponential, shape_told, tolerances
 from reproductions.paper3_async_mmi.trainings import REPLICAS, UNLIKE, fetch_name
 from reproductions.readings import hashes, of_summary
 
@@ -103,7 +103,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
             group, passes = runs[fetch_name(sweep, i)], float(found.intervals[i])
             rows.append(Row.of(label, passes, None, 100.0 * left(found, i), hashes(group)))
     stars = map(exponential, tolerances(list(sweeps.values())))
-    alone = ", ".join(f"{shape([found]):.2g}" for found in sweeps.values())
+    alone = ", ".join(shape_told([found]) for found in sweeps.values())
     told = ", ".join(
         f"{label} {star.estimate:.3g} [{star.low:.3g}, {star.high:.3g}]"
         if math.isfinite(star.estimate)
@@ -116,7 +116,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
         tuple(rows), axes={"x": "fetch interval (passes)", "y": "gain left (%)"},
         draw={"as": "curves", "x_scale": "log"}, paper_label="Beyond the paper",
         note=f"Fitted T* in passes: {told}. The loss goes with T to the power of "
-        f"{shape(list(sweeps.values())):.2g}, by each sweep alone {alone}. Each decoder fetches "
+        f"{shape_told(list(sweeps.values()))}, by each sweep alone {alone}. Each decoder fetches "
         "as its next utterance begins after the common moment. A run that diverged or ended below "
         "its start gained nothing.",
     )  # fmt: skip

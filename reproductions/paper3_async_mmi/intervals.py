@@ -25,7 +25,7 @@ from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.presets import PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import kept_gain
-from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances, shape
+from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances, shape_told
 from reproductions.paper3_async_mmi.trainings import fetch_base, fetch_s
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
@@ -71,7 +71,7 @@ def found(sweep: Sweep, star: float) -> str:
     """What came out of one sweep, and which intervals follow."""
     always, *others = map(float, sweep.gains[0])
     if not always > 0.0:
-        return "nothing is gained even if decoders fetch at every utterance: a lower rate"
+        return "no gain that is known, even if decoders fetch at every utterance: a lower rate"
     left = ", ".join(f"{t:g}: {g / always:.0%}" for t, g in zip(TRIED, others, strict=True))
     told = f"gain {always:.3g} nats a frame, left of it by interval {left}"
     if not TRIED[0] <= star <= TRIED[-1]:
@@ -94,7 +94,7 @@ def main() -> int:
     stars = 2.0 ** log_tolerances(list(sweeps.values()))
     for (name, sweep), star in zip(sweeps.items(), stars, strict=True):
         print(f"{SWEEPS[name]}: {found(sweep, float(star))}; Preset.fetch: {now[name]}")
-    print(f"power of the loss: {shape(list(sweeps.values())):.2g}")
+    print(f"power of the loss: {shape_told(list(sweeps.values()))}")
     return 0
 
 

@@ -72,8 +72,18 @@ def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
 
 
 def shape(sweeps: Sequence[Sweep]) -> float:
-    """p, how steeply losses set in."""
-    return float(POWERS[_power([sweep.misfit for sweep in sweeps])])
+    """p, how steeply losses set in; NaN if none has a gain to lose."""
+    misfits = [sweep.misfit for sweep in sweeps]
+    alive = any(np.isfinite(misfit).any() for misfit in misfits)
+    return float(POWERS[_power(misfits)]) if alive else math.nan
+
+
+def shape_told(sweeps: Sequence[Sweep]) -> str:
+    """The power p in words: at the end of what is tried a loss may be a cliff."""
+    power = shape(sweeps)
+    if math.isnan(power):
+        return "none"
+    return f"{power:.2g} or more" if power == POWERS[-1] else f"{power:.2g}"
 
 
 def _power(misfits: Sequence[Array]) -> int:

@@ -12,6 +12,7 @@ from reproductions.paper3_async_mmi.tolerance import (
     Sweep,
     log_tolerances,
     shape,
+    shape_told,
     tolerance_ratio,
     tolerances,
 )
@@ -70,6 +71,13 @@ def test_a_sweep_that_gained_nothing_leaves_the_others_as_they_are():
     assert np.isnan(log_tolerances([dead])).all()
     assert log_tolerances([alive, dead])[0] == log_tolerances([alive])[0]
     assert shape([alive, dead]) == pytest.approx(2.0, rel=0.05)
+    assert shape_told([dead]) == "none"
+
+
+def test_a_cliff_is_told_as_the_end_of_what_is_tried():
+    cliff = Sweep(INTERVALS, np.tile([1.0, 1.0, 1.0, 0.99, 0.0, 0.0], (3, 1)))
+    assert shape_told([cliff]) == "6 or more"
+    assert shape_told([sweep(0.02, 2.0)]) == "2"
 
 
 def test_where_losses_set_in_alike_a_shape_for_all_sweeps_bounds_a_ratio_more_tightly():
