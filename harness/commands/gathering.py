@@ -21,7 +21,7 @@ def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: b
         stores: where runs lie.
         url: where they go.
         say: is told what could not be sent, and in the end what was.
-        light: without models and timelines.
+        light: without models, timelines and targets.
     """
     bucket, runs = Bucket(url), [run for store in stores for run in store.runs()]
     there, outcomes = bucket.hashes(), Counter[str]()

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     form.add_argument("--push", metavar="URL", help="send what is finished to an object store")
     parser.add_argument(
-        "--light", action="store_true", help="with --push: without models and timelines"
+        "--light", action="store_true", help="with --push: without models, timelines and targets"
     )
     form.add_argument("--pull", metavar="URL", help="fetch what an object store has and we lack")
 

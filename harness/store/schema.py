@@ -15,9 +15,11 @@ TIMELINE = "timeline.parquet"
 """The attached file of a run that trained: what was computed when, and folded when."""
 MODEL = "model.safetensors"
 """The attached file of a run that trained: its final parameters."""
+TARGETS = "targets.safetensors"
+"""The attached file of an alignment: int32 [N] for all frames of the corpus."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
-LARGE = frozenset({TIMELINE, MODEL})
+LARGE = frozenset({TIMELINE, MODEL, TARGETS})
 """What may be absent from a finished run, which is then light: metrics and errors are elsewhere."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 

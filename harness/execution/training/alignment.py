@@ -28,10 +28,7 @@ from harness.execution.runs.config import ForcedAlignment, RunConfig
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.initial import final_model
 from harness.store import Run, RunWriter, Store
-from harness.store.schema import MODEL
-
-TARGETS = "targets.safetensors"
-"""The attached file of an alignment: int32 [N] for all frames of the corpus."""
+from harness.store.schema import MODEL, TARGETS
 
 
 def targeted(config: RunConfig, store: Store, watch: Watch) -> Corpus:
@@ -48,7 +45,7 @@ def targeted(config: RunConfig, store: Store, watch: Watch) -> Corpus:
     corpus = corpus_of(config)
     if config.targets is None:
         return corpus
-    run = executed(config.targets, store, watch)
+    run = executed(config.targets, store.needing(TARGETS), watch)
     if run.status != "done":
         raise UserError(f"targets: {run.ending()}")
     return _with_targets(corpus, run.path(TARGETS))

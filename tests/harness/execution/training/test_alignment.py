@@ -81,6 +81,17 @@ def test_a_training_takes_the_alignment_for_its_targets(configure, finished):
     assert targeted(config, finished, silent) is found
 
 
+def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
+    rule = ForcedAlignment(configure(), 0.3)
+    path = executed(rule, finished, silent).path(TARGETS)
+    before = load_file(path)["targets"]
+    path.unlink()
+    assert executed(rule, finished, silent).status == "done", "who needs them not has a whole run"
+    assert not path.exists()
+    found = targeted(configure(targets=rule), finished, silent)
+    assert (found.targets == before).all()
+
+
 def test_a_second_alignment_is_counted_against_the_first(configure, finished, corpus):
     first = configure(targets=ForcedAlignment(configure(), 0.3))
     again = executed(ForcedAlignment(first, 0.3), finished, silent)
