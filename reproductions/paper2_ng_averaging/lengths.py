@@ -10,15 +10,11 @@ runs lie where the report of that scale has its own.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from data_synth import load_corpus
 from harness.execution.jobs.named import execute_named
 from harness.execution.runs.config import RunConfig
 from reproductions.paper import DEVELOPMENT, Subject
@@ -26,6 +22,7 @@ from reproductions.paper2_ng_averaging.experiments import compared, gpus, pretra
 from reproductions.paper2_ng_averaging.presets import PRESETS
 from reproductions.paper2_ng_averaging.rates import AROUND, with_rate
 from reproductions.paper2_ng_averaging.sweep import CORPUS, frame_error
+from reproductions.tried import asked
 
 LENGTHS = (1, 5, 20)
 """Passes of each machine, the first layer's twice as many: Kaldi has 1 for 300 h, 20 for 3 h."""
@@ -64,22 +61,15 @@ def averages(errors: Mapping[Tried, float]) -> dict[int, float]:
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    p = argparse.ArgumentParser(prog="lengths", description="Find how long to pretrain.")
-    p.add_argument("--scale", default="overnight", choices=sorted(PRESETS))
-    p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper2/SCALE")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    asked = p.parse_args()
-    store = (asked.out or Path("reports/out/paper2") / asked.scale) / "runs"
-    corpus = load_corpus(CORPUS, scale=asked.scale, seed=DEVELOPMENT)
-    configs = configurations(Subject(asked.scale, corpus, DEVELOPMENT, "cpu"))
-    runs = execute_named(configs, told, store, asked.jobs)
+    tried = asked("lengths", "Find how long to pretrain.", "paper2", CORPUS, PRESETS)
+    runs = execute_named(configurations(tried.subject), told, tried.store, tried.jobs)
     errors = {each: frame_error(run) for each, run in runs.items()}
     for each in sorted(errors):
         print(f"{told(each)}: {errors[each]:.1%} of development frames wrong")
     means = averages(errors)
     for passes, mean in means.items():
         print(f"{passes} passes, at the best rates: {mean:.2%}")
-    best, now = min(means, key=lambda k: means[k]), PRESETS[asked.scale].pretraining
+    best, now = min(means, key=lambda k: means[k]), PRESETS[tried.subject.scale].pretraining
     print(f"best: {best}; Preset.pretraining: {now}")
     return 0
 

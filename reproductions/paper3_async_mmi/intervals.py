@@ -9,16 +9,12 @@ sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two dig
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from data_synth import load_corpus
 from harness.execution.jobs.named import execute_named
 from harness.execution.runs.sequence import SequenceConfig
 from harness.store import Run
@@ -27,6 +23,7 @@ from reproductions.paper3_async_mmi.presets import PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import kept_gain
 from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances, shape_told
 from reproductions.paper3_async_mmi.trainings import fetch_base, fetch_s
+from reproductions.tried import asked
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
 """Intervals in passes; beyond half a pass hardly a fetch is left to be late."""
@@ -81,16 +78,9 @@ def found(sweep: Sweep, star: float) -> str:
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    p = argparse.ArgumentParser(prog="intervals", description="Find which intervals to sweep.")
-    p.add_argument("--scale", default="overnight", choices=sorted(PRESETS))
-    p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper3/SCALE")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    asked = p.parse_args()
-    store = (asked.out or Path("reports/out/paper3") / asked.scale) / "runs"
-    corpus = load_corpus(SMALL, scale=asked.scale, seed=DEVELOPMENT)
-    configs = configurations(Subject(asked.scale, corpus, DEVELOPMENT, "cpu"))
-    sweeps = gains(execute_named(configs, told, store, asked.jobs))
-    now = PRESETS[asked.scale].fetch
+    tried = asked("intervals", "Find which intervals to sweep.", "paper3", SMALL, PRESETS)
+    runs = execute_named(configurations(tried.subject), told, tried.store, tried.jobs)
+    sweeps, now = gains(runs), PRESETS[tried.subject.scale].fetch
     stars = 2.0 ** log_tolerances(list(sweeps.values()))
     for (name, sweep), star in zip(sweeps.items(), stars, strict=True):
         print(f"{SWEEPS[name]}: {found(sweep, float(star))}; Preset.fetch: {now[name]}")

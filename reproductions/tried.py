@@ -1,0 +1,47 @@
+"""What the commands ask that try settings on the development seed, before any verdict."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_synth import load_corpus
+from reproductions.paper import DEVELOPMENT, Subject
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Where to try settings.
+
+    Args:
+        subject: the development seed's corpus at a scale.
+        store: the runs of that scale's report, which has them among its own.
+        jobs: processes.
+    """
+
+    subject: Subject
+    store: Path
+    jobs: int
+
+
+def asked(prog: str, description: str, paper: str, corpus: str, scales: Collection[str]) -> Tried:
+    """What the command line asks for.
+
+    Args:
+        prog: what the command is called.
+        description: what it does.
+        paper: ``"paper1"`` …
+        corpus: what the paper is reproduced on.
+        scales: that it has.
+    """
+    p = argparse.ArgumentParser(prog=prog, description=description)
+    p.add_argument("--scale", default="overnight", choices=sorted(scales))
+    p.add_argument("--out", type=Path, help=f"the report's folder, reports/out/{paper}/SCALE")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = p.parse_args()
+    made = load_corpus(corpus, scale=given.scale, seed=DEVELOPMENT)
+    out = given.out or Path("reports/out") / paper / given.scale
+    return Tried(Subject(given.scale, made, DEVELOPMENT, "cpu"), out / "runs", given.jobs)
