@@ -18,7 +18,12 @@ from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import CELLS, INTERVALS, PRESETS, SWEEPS, TRIED, TUNED
-from reproductions.paper3_async_mmi.trainings import criterion, fetch_name, fetch_s
+from reproductions.paper3_async_mmi.trainings import (
+    criterion,
+    fetch_name,
+    fetch_s,
+    longest_name,
+)
 from tests.reproductions.book import decided
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
@@ -198,13 +203,15 @@ def test_staleness_is_told_and_not_judged_where_the_paper_names_no_machine(book)
 
 def searched(book, brackets):
     """Searches for largest rates: for 1 and 50 replicas, each seed's bracket."""
-    return {
-        f"largest {n}": [
-            book.run(summary={k: v for k, v in zip(("stable", "diverged"), ends, strict=True) if v})
-            for ends in each
-        ]
-        for n, each in brackets.items()
-    }
+    return {f"largest {n}": ended(book, "stable diverged", each) for n, each in brackets.items()}
+
+
+def ended(book, names, brackets):
+    """Searches whose summaries name the ends they found."""
+    return [
+        book.run(summary={k: v for k, v in zip(names.split(), ends, strict=True) if v})
+        for ends in brackets
+    ]
 
 
 RATE = 0.001
@@ -252,6 +259,12 @@ def swept(book, sweep, star, noise=0.01):
 def sweeps(book, last, everything, no_silence, stable=RATE):
     stars = dict(zip(SWEEPS, (last, everything, no_silence), strict=True))
     found = {k: v for name, star in stars.items() for k, v in swept(book, name, star).items()}
+    for name, star in stars.items():
+        ends = fetch_s(SUBJECT, star), fetch_s(SUBJECT, PRESET.fetch[name][-1])
+        brackets = [(apart * ends[0], 1.2 * apart * ends[0]) for apart in (0.95, 1.0, 1.05)]
+        if ends[0] > ends[1]:  # the longest that was tried harms nothing
+            brackets = [(ends[1], None)] * 3
+        found[longest_name(name)] = ended(book, "harmless harmful", brackets)
     return {**found, **searched(book, {50: ((stable, 1.2 * stable),) * 3})}
 
 
@@ -285,13 +298,35 @@ def test_a_run_that_diverges_or_ends_below_its_start_gained_nothing(book):
 def test_all_layers_are_to_bear_about_half_the_interval(book, everything, verdict):
     found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 0.15, everything, 0.3))
     assert decided(found) == verdict
-    assert found.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
+    bisected, fitted, alone = found.parts
+    assert bisected.measured == pytest.approx(math.log2(everything / 0.15), abs=0.01)
+    assert fitted.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
+    assert bisected.verdict is not None
+    assert (fitted.verdict, alone.verdict) == (None, None)
+    assert "last layer: 0.143 to 0.171, 0.15 to 0.18, 0.158 to 0.189" in found.note
 
 
-@pytest.mark.parametrize("ratio", [staleness.fetch_all_layers, staleness.fetch_no_silence])
-def test_intervals_are_compared_at_the_largest_rate_that_is_stable(book, ratio):
+def test_an_interval_beyond_all_that_were_tried_decides_nothing(book):
+    runs = sweeps(book, 0.15, 0.075, 0.3)
+    runs[longest_name("all")] = ended(book, "harmless harmful", ((None, 1.0),) * 3)
+    found = staleness.fetch_all_layers(SUBJECT, runs)
+    assert decided(found) == "contradicted", "below a second is no half of the last layer's hour"
+    runs[longest_name("last")] = ended(book, "harmless harmful", ((None, None),) * 3)
+    assert decided(staleness.fetch_all_layers(SUBJECT, runs)) == "undecided"
+
+
+def test_what_silence_is_worth_is_told_and_not_judged(book):
+    found = staleness.fetch_no_silence(SUBJECT, sweeps(book, 0.15, 0.1, 0.3))
+    assert found.verdict == "not testable"
+    assert found.measured == pytest.approx(1.0, abs=0.01)
+    assert "how much of the outer gradients lies on it" in found.because
+
+
+def test_intervals_are_compared_at_the_largest_rate_that_is_stable(book):
     for times, holds in ((1.0, True), (2.0, False)):
-        found = ratio(SUBJECT, sweeps(book, 0.15, 0.075, 0.3, stable=times * RATE))
+        found = staleness.fetch_all_layers(
+            SUBJECT, sweeps(book, 0.15, 0.075, 0.3, stable=times * RATE)
+        )
         (at,) = found.preconditions
         assert (at.measured, at.holds) == (pytest.approx(1 / times), holds)
     assert found.verdict == "not testable"
@@ -305,9 +340,11 @@ def test_no_silence_is_to_bear_about_twice_the_interval(book):
     assert decided(alike) == "contradicted"
 
 
-def test_a_sweep_that_costs_nothing_leaves_t_star_open(book):
-    found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.1, 0.1))
-    assert decided(found) == "undecided"
+def test_a_sweep_that_costs_nothing_bounds_t_star_below(book):
+    near = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.4, 0.1))
+    assert decided(near) == "undecided"
+    far = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.1, 0.1))
+    assert decided(far) == "contradicted", "a sixth or less, whatever lies beyond the sweep"
 
 
 def test_cancel_is_told_and_not_judged_for_an_unknown_corpus(book):
