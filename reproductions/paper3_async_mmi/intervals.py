@@ -4,7 +4,9 @@
 
 Every sweep is run at every utterance and at the intervals `TRIED`, once, at the rate of the
 sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two digits, are what
-``Preset.fetch`` is to hold (decision 84). The runs lie where the report of that scale has its own.
+``Preset.fetch`` is to hold (decision 84). It also says how much of the outer gradients lies on
+silence, which one of the sweeps does not update. The runs lie where the report of that scale has
+its own.
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from data_synth.corpus import frame_edges
 from harness.execution.jobs.named import execute_named
+from harness.execution.runs.executed import Progress
 from harness.execution.runs.sequence import SequenceConfig
-from harness.store import Run
+from harness.execution.training.alignment import targeted
+from harness.execution.training.run import started
+from harness.execution.training.setup import Setup
+from harness.store import Run, Store
+from harness.store.schema import MODEL
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.presets import PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import kept_gain
@@ -27,6 +35,8 @@ from reproductions.tried import asked
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
 """Intervals in passes; beyond half a pass hardly a fetch is left to be late."""
+UTTERANCES = 400
+"""About as many are asked how much of their outer gradients lies on silence."""
 AROUND = (0.3, 0.6, 1.0, 1.6, 3.2)
 """Multiples of T* that are swept: near it, where T* is decided, and far enough for other seeds."""
 
@@ -85,7 +95,32 @@ def main() -> int:
     for (name, sweep), star in zip(sweeps.items(), stars, strict=True):
         print(f"{SWEEPS[name]}: {found(sweep, float(star))}; Preset.fetch: {now[name]}")
     print(f"power of the loss: {shape_told(list(sweeps.values()))}")
+    frames, share = on_silence(tried.subject, Store(tried.store))
+    print(f"silence: {frames:.0%} of the frames, {share:.1%} of the outer gradients at the start")
     return 0
+
+
+def on_silence(subject: Subject, store: Store) -> tuple[float, float]:
+    """Silence's share of the training frames, and of Σ|o| where MMI starts.
+
+    Of some hundreds of training utterances, evenly chosen.
+    """
+    config = fetch_base(subject, DEVELOPMENT, "all")
+    corpus = targeted(config.start, store, silent)
+    start = started(config.start, corpus, store.needing(MODEL), silent)
+    setup = Setup.of(config, corpus, start)
+    silence = list(dict.fromkeys(corpus.silence))
+    weight = np.zeros(corpus.n_targets)
+    for utterance in range(0, len(setup.train), max(1, len(setup.train) // UTTERANCES)):
+        (decoded,) = setup.decoder.decode([start], [utterance])
+        weight += decoded.outer.abs().sum(dim=0).double().cpu().numpy()
+    row, _, _ = frame_edges(setup.train)
+    frames = np.isin(corpus.targets[row], silence).mean()
+    return float(frames), float(weight[silence].sum() / weight.sum())
+
+
+def silent(progress: Progress) -> None:
+    """The start is there already, or takes seconds."""
 
 
 def told(each: Asked) -> str:

@@ -62,11 +62,6 @@ TRIED = (0.5, 1.0, 2.0)
 SWEEPS = {"last": "last layer", "all": "all layers", "no silence": "last layer, silence fixed"}
 INTERVALS = 5
 """How many every sweep has: exhibits name them by number."""
-KEEPS = 0.75
-"""The share of the gain that a harmless interval keeps in the search for the longest one of a seed:
-far enough from all of it that the noise of one run, a few per cent, hardly matters."""
-FETCH_HALVINGS = 2
-"""Of that search, between two neighbours of a sweep."""
 
 
 def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:

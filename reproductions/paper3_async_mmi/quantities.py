@@ -10,7 +10,7 @@ import numpy as np
 from harness.judge.interval import Interval
 from harness.judge.makers import Runs
 from harness.judge.missing import UNKNOWN, unless_missing
-from harness.judge.statistics import bounded_difference_ci, ratio_ci
+from harness.judge.statistics import ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
@@ -106,27 +106,10 @@ def on_forced_alignments(run: Run) -> bool:
     return bool(run.config["start"].get("targets"))
 
 
-NOWHERE = (0.0, math.inf)
-"""Where something ends of which a search found neither end."""
-
-
-@unless_missing(NOWHERE)
+@unless_missing((0.0, math.inf))
 def largest_stable(run: Run) -> Bounds:
     """Between which rates a search found the largest stable one; 0 or inf where it found no end."""
     return run.summary.get("stable", 0.0), run.summary.get("diverged", math.inf)
-
-
-@unless_missing(NOWHERE)
-def longest_harmless(run: Run) -> Bounds:
-    """Between which fetch intervals, in seconds, a search found the longest harmless one."""
-    return run.summary.get("harmless", 0.0), run.summary.get("harmful", math.inf)
-
-
-def log_ratio_ci(a: Sequence[Bounds], b: Sequence[Bounds]) -> Interval:
-    """log2 of one over the other, paired by seed, each known up to a bisection's bracket."""
-    with np.errstate(divide="ignore"):  # the logarithm of 0 is the open bound it stands for
-        over, under = (np.log2(np.array(each, np.float64)).T for each in (a, b))
-    return bounded_difference_ci((over[0], over[1]), (under[0], under[1]))
 
 
 def sweep_of(subject: Subject, runs: Runs, sweep: str) -> Sweep:

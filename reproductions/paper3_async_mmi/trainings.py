@@ -12,7 +12,6 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
 from harness.execution.data.frames import Shuffling
 from harness.execution.jobs.largest_rate import LargestRateConfig
-from harness.execution.jobs.longest_fetch import LongestFetchConfig
 from harness.execution.runs.config import ForcedAlignment, RunConfig, Stage
 from harness.execution.runs.sequence import Plateau, SequenceConfig
 from harness.simulator import load_cluster
@@ -20,9 +19,7 @@ from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
     CLUSTER,
     DECODE_COST,
-    FETCH_HALVINGS,
     KAPPA,
-    KEEPS,
     KEPT,
     LARGE,
     LATTICES,
@@ -168,24 +165,6 @@ def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         for i, passes in enumerate(intervals, start=1):
             found[fetch_name(sweep, i)] = replace(base, fetch_s=fetch_s(subject, passes))
     return found
-
-
-def longest(subject: Subject, seed: int) -> dict[str, LongestFetchConfig]:
-    """The search of every sweep for the longest interval that harms nothing, from its own on."""
-    return {
-        longest_name(sweep): LongestFetchConfig(
-            fetch_base(subject, seed, sweep),
-            tuple(fetch_s(subject, passes) for passes in intervals),
-            FETCH_HALVINGS,
-            KEEPS,
-        )
-        for sweep, intervals in PRESETS[subject.scale].fetch.items()
-    }
-
-
-def longest_name(sweep: str) -> str:
-    """The setting of a sweep's search."""
-    return f"{sweep}, longest"
 
 
 def fetch_name(sweep: str, interval: int) -> str:

@@ -18,12 +18,7 @@ from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
 from reproductions.paper3_async_mmi.presets import CELLS, INTERVALS, PRESETS, SWEEPS, TRIED, TUNED
-from reproductions.paper3_async_mmi.trainings import (
-    criterion,
-    fetch_name,
-    fetch_s,
-    longest_name,
-)
+from reproductions.paper3_async_mmi.trainings import criterion, fetch_name, fetch_s
 from tests.reproductions.book import decided
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
@@ -203,15 +198,13 @@ def test_staleness_is_told_and_not_judged_where_the_paper_names_no_machine(book)
 
 def searched(book, brackets):
     """Searches for largest rates: for 1 and 50 replicas, each seed's bracket."""
-    return {f"largest {n}": ended(book, "stable diverged", each) for n, each in brackets.items()}
-
-
-def ended(book, names, brackets):
-    """Searches whose summaries name the ends they found."""
-    return [
-        book.run(summary={k: v for k, v in zip(names.split(), ends, strict=True) if v})
-        for ends in brackets
-    ]
+    return {
+        f"largest {n}": [
+            book.run(summary={k: v for k, v in zip(("stable", "diverged"), ends, strict=True) if v})
+            for ends in each
+        ]
+        for n, each in brackets.items()
+    }
 
 
 RATE = 0.001
@@ -242,13 +235,17 @@ def test_the_middle_of_both_brackets_is_the_estimate(book):
     assert "1 to 1.2, 1 to 1.2" in found.note
 
 
-def swept(book, sweep, star, noise=0.01):
-    """A fetch sweep with a known T*: gains of about 1."""
+def swept(book, sweep, star, noise=0.01, power=1.0, age=0.1):
+    """A fetch sweep with a known T*: gains of about 1, and gradients that are anyhow so old."""
     intervals = (0.0, *PRESET.fetch[sweep])
     return {
         fetch_name(sweep, i): [
             book.run(
-                criterion=(-2.0, -2.0 + 0.95 ** (t / star) * (1 + noise * (s - 1) * (-1) ** i))
+                criterion=(
+                    -2.0,
+                    -2.0 + 0.95 ** ((t / star) ** power) * (1 + noise * (s - 1) * (-1) ** i),
+                ),
+                summary={"outer_lag_s_mean": age},
             )
             for s in range(3)
         ]
@@ -256,15 +253,10 @@ def swept(book, sweep, star, noise=0.01):
     }
 
 
-def sweeps(book, last, everything, no_silence, stable=RATE):
+def sweeps(book, last, everything, no_silence, stable=RATE, **like):
     stars = dict(zip(SWEEPS, (last, everything, no_silence), strict=True))
-    found = {k: v for name, star in stars.items() for k, v in swept(book, name, star).items()}
-    for name, star in stars.items():
-        ends = fetch_s(SUBJECT, star), fetch_s(SUBJECT, PRESET.fetch[name][-1])
-        brackets = [(apart * ends[0], 1.2 * apart * ends[0]) for apart in (0.95, 1.0, 1.05)]
-        if ends[0] > ends[1]:  # the longest that was tried harms nothing
-            brackets = [(ends[1], None)] * 3
-        found[longest_name(name)] = ended(book, "harmless harmful", brackets)
+    each = [swept(book, name, star, **like) for name, star in stars.items()]
+    found = {setting: runs for one in each for setting, runs in one.items()}
     return {**found, **searched(book, {50: ((stable, 1.2 * stable),) * 3})}
 
 
@@ -298,39 +290,31 @@ def test_a_run_that_diverges_or_ends_below_its_start_gained_nothing(book):
 def test_all_layers_are_to_bear_about_half_the_interval(book, everything, verdict):
     found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 0.15, everything, 0.3))
     assert decided(found) == verdict
-    bisected, fitted, alone = found.parts
-    assert bisected.measured == pytest.approx(math.log2(everything / 0.15), abs=0.01)
-    assert fitted.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
-    assert bisected.verdict is not None
-    assert (fitted.verdict, alone.verdict) == (None, None)
-    assert "last layer: 0.143 to 0.171, 0.15 to 0.18, 0.158 to 0.189" in found.note
+    assert found.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
 
 
-def test_an_interval_beyond_all_that_were_tried_decides_nothing(book):
-    runs = sweeps(book, 0.15, 0.075, 0.3)
-    runs[longest_name("all")] = ended(book, "harmless harmful", ((None, 1.0),) * 3)
-    found = staleness.fetch_all_layers(SUBJECT, runs)
-    assert decided(found) == "contradicted", "below a second is no half of the last layer's hour"
-    runs[longest_name("last")] = ended(book, "harmless harmful", ((None, None),) * 3)
-    assert decided(staleness.fetch_all_layers(SUBJECT, runs)) == "undecided"
+@pytest.mark.parametrize(
+    ("unlike", "unmet"),
+    [
+        ({}, None),
+        ({"stable": 2.0 * RATE}, "the sweeps' rate over the largest"),
+        ({"stable": 0.5 * RATE}, "the sweeps' rate over the largest"),
+        ({"age": 0.3 * 0.075 * fetch_s(SUBJECT, 1.0)}, "age of outer gradients"),
+        ({"power": 12.0}, "power with which the loss sets in"),
+    ],
+)
+def test_what_the_paper_presumes_of_its_ratio_is_asked(book, unlike, unmet):
+    found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 0.15, 0.075, 0.3, **unlike))
+    failed = [each.what for each in found.preconditions if not each.holds]
+    assert [what.startswith(unmet) for what in failed] == [True] * (unmet is not None)
+    assert found.verdict == ("reproduced" if unmet is None else "not testable")
 
 
 def test_what_silence_is_worth_is_told_and_not_judged(book):
     found = staleness.fetch_no_silence(SUBJECT, sweeps(book, 0.15, 0.1, 0.3))
     assert found.verdict == "not testable"
-    assert found.measured == pytest.approx(1.0, abs=0.01)
+    assert found.measured == pytest.approx(1.0, abs=0.15)
     assert "how much of the outer gradients lies on it" in found.because
-
-
-def test_intervals_are_compared_at_the_largest_rate_that_is_stable(book):
-    for times, holds in ((1.0, True), (2.0, False)):
-        found = staleness.fetch_all_layers(
-            SUBJECT, sweeps(book, 0.15, 0.075, 0.3, stable=times * RATE)
-        )
-        (at,) = found.preconditions
-        assert (at.measured, at.holds) == (pytest.approx(1 / times), holds)
-    assert found.verdict == "not testable"
-    assert "conditions do not hold: the sweeps' rate" in found.because
 
 
 def test_no_silence_is_to_bear_about_twice_the_interval(book):
@@ -340,11 +324,9 @@ def test_no_silence_is_to_bear_about_twice_the_interval(book):
     assert decided(alike) == "contradicted"
 
 
-def test_a_sweep_that_costs_nothing_bounds_t_star_below(book):
-    near = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.4, 0.1))
-    assert decided(near) == "undecided"
-    far = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.1, 0.1))
-    assert decided(far) == "contradicted", "a sixth or less, whatever lies beyond the sweep"
+def test_a_sweep_that_costs_nothing_leaves_t_star_open(book):
+    found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.1, 0.1))
+    assert decided(found) == "undecided"
 
 
 def test_cancel_is_told_and_not_judged_for_an_unknown_corpus(book):

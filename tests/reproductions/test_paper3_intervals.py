@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from data_synth import load_corpus
 from harness.identity import identity
+from harness.store import Store
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.intervals import (
     AROUND,
     TRIED,
+    UTTERANCES,
     around,
     configurations,
     found,
     gains,
+    on_silence,
 )
 from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, SMALL, SWEEPS
 from reproductions.paper3_async_mmi.quantities import CRITERION
@@ -83,3 +89,22 @@ def test_what_a_sweep_tells_is_what_follows(always, star, told):
 
 def test_as_many_intervals_follow_as_a_sweep_has():
     assert len(AROUND) == len(around(0.1)) == INTERVALS
+
+
+def test_what_lies_on_silence_is_a_share_of_all_of_it(tmp_path, monkeypatch):
+    made = load_corpus(SMALL, scale="smoke", seed=DEVELOPMENT)
+    asked = []
+
+    def decode(self, models, utterances):
+        asked.extend(utterances)
+        outer = torch.full((2, made.n_targets), -1.0)
+        outer[:, made.silence[0]] = 3.0
+        return [SimpleNamespace(outer=outer) for _ in utterances]
+
+    monkeypatch.setattr("harness.execution.data.decoding.Decoder.decode", decode)
+    frames, share = on_silence(Subject("smoke", made, DEVELOPMENT, "cpu"), Store(tmp_path))
+    train = made.split("train")
+    others, states = made.n_targets - 1, len(set(made.silence))
+    assert share == pytest.approx((3 + states - 1) / (3 + others))
+    assert frames == pytest.approx(0.3, abs=0.1), "a pause before and after every query"
+    assert len(set(asked)) == len(asked) >= min(len(train), UTTERANCES)

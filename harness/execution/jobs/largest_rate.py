@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.execution.jobs.bisection import bisected
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -62,8 +62,7 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
         return executed(replace(config.training, rate=rate), store, tell)
 
     def execute(writer: RunWriter) -> None:
-        ends = (config.lowest, config.highest)
-        stable, diverged = bisected(ends, config.halvings, lambda r: tried(r).status == "done")
+        stable, diverged = bisected(config, lambda rate: tried(rate).status == "done")
         found = {"stable": stable, "diverged": diverged}
         summary = {name: rate for name, rate in found.items() if 0.0 < rate < math.inf}
         if stable:
@@ -72,3 +71,21 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
         writer.finish("done", summary)
 
     return store.obtain(config.to_dict(), execute)
+
+
+def bisected(config: LargestRateConfig, is_stable: Callable[[float], bool]) -> tuple[float, float]:
+    """The largest rate that is stable and the smallest that is not; 0 or inf beyond the ends.
+
+    Args:
+        config: the ends and how often to halve.
+        is_stable: asked once for each rate that is tried.
+    """
+    low, high = config.lowest, config.highest
+    for _ in range(config.halvings):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_stable(middle) else (low, middle)
+    if low == config.lowest and not is_stable(low):
+        return 0.0, low
+    if high == config.highest and is_stable(high):
+        return high, math.inf
+    return low, high

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from harness.execution.jobs.largest_rate import LargestRateConfig
+from harness.execution.jobs.largest_rate import LargestRateConfig, bisected
 from harness.execution.runs.executed import executed
 from tests.silence import silent
 
@@ -12,6 +14,22 @@ from tests.silence import silent
 @pytest.fixture(autouse=True)
 def known(monkeypatch, corpus):
     monkeypatch.setattr("harness.execution.training.alignment.corpus_of", lambda config: corpus)
+
+
+@pytest.mark.parametrize("edge", [0.0011, 0.002, 0.05, 0.9])
+def test_what_lies_between_is_found_to_the_last_halving(sequence, edge):
+    config = LargestRateConfig(sequence(), 0.001, 1.0, 5)
+    asked = []
+    low, high = bisected(config, lambda rate: asked.append(rate) or rate <= edge)
+    assert low <= edge < high
+    assert high / low == pytest.approx(1000 ** (1 / 32))
+    assert len(asked) == len(set(asked)) <= 6
+
+
+def test_beyond_the_ends_nothing_is_known(sequence):
+    config = LargestRateConfig(sequence(), 0.001, 1.0, 3)
+    assert bisected(config, lambda rate: True) == (1.0, math.inf)
+    assert bisected(config, lambda rate: False) == (0.0, 0.001)
 
 
 def test_every_rate_is_a_run_and_the_summary_tells_of_the_largest_stable_one(sequence, finished):
