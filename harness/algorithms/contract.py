@@ -30,6 +30,9 @@ class Server:
         numbers: scalars it keeps, by name (counts and switches; exact in float64).
         tensors: what else it keeps, by name: ``[P]`` vectors that are no models, such as a
             momentum, and an optimizer's counts where the host must not wait for them.
+        past: models that workers may have read, by name; a failure of the server takes none back.
+        undone: folds that failures of the server have taken back.
+        restarts: versions at which the server failed and went back to a checkpoint.
     """
 
     model: Tensor
@@ -37,6 +40,26 @@ class Server:
     vectors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     numbers: dict[str, float] = field(default_factory=dict[str, float])
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    past: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    undone: int = 0
+    restarts: int = 0
+
+    @property
+    def folds(self) -> int:
+        """Folds that the state is made of: the version, less those that failures took back.
+
+        A buffer that is emptied at every K-th fold is addressed by this and not by the version,
+        which goes on when the state goes back.
+        """
+        return self.version - self.undone
+
+    @property
+    def changes(self) -> int:
+        """Changes of the shared model so far: folds, and restarts at a checkpoint.
+
+        Staleness counts changes, so ``changes - staleness`` names the model that was read.
+        """
+        return self.version + self.restarts
 
     def candidates(self) -> dict[str, Tensor]:
         """Every model one could deploy, by name: the iterate, and the models kept beside it."""
@@ -47,7 +70,8 @@ class Server:
 class Memory:
     """What workers remember from one contribution to their next.
 
-    An algorithm that keeps something here contributes for all workers at once, in their order.
+    Each tensor has a row for each of the workers that contribute together, in the order of the
+    replicas; numbers (tensors without dimensions) are those of all.
 
     Args:
         tensors: by name; the executor keeps and restores them and looks no further.
@@ -144,7 +168,8 @@ class Algorithm(ABC):
         Args:
             server: changed in place.
             contributions: by worker.
-            staleness: of each, in versions.
+            staleness: of each, in changes of the model since it was read: folds, and restarts of
+                a server that failed.
             rate: of the fold.
             workers: whose each is; empty where a row stands for all of them, as the mean does
                 that real workers take among themselves.

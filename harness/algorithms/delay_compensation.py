@@ -22,7 +22,7 @@ from harness.spec import setting
 class DelayCompensated(Gradients):
     """``theta <- theta - rate (g + strength g * g * (theta - theta_read))``.
 
-    The paper's server keeps the model that each worker has read; this one the last versions, so
+    The paper's server keeps the model that each worker has read; this one the last models, so
     that it may be in shards and workers may have several contributions under way.
 
     Args:
@@ -34,10 +34,9 @@ class DelayCompensated(Gradients):
     history: int = setting(32, at_least=1, at_most=4096)
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and room for its last versions."""
-        versions = {_name(k): torch.zeros_like(model) for k in range(self.history)}
-        versions[_name(0)].copy_(model)
-        return Server(model.clone(), tensors=versions)
+        """A server that holds a copy of ``model [P]``, and room for the last models."""
+        models = {_name(k): torch.zeros_like(model) for k in range(self.history)}
+        return Server(model.clone(), past=models)
 
     def fold(
         self,
@@ -54,19 +53,20 @@ class DelayCompensated(Gradients):
             UserError: a contribution is staler than the history.
         """
         del workers, weights
+        # Kept when the next fold comes and not when it is made: a restart changes the model too.
+        server.past[_name(server.changes % self.history)].copy_(server.model)
         for gradient, tau in zip(contributions, staleness, strict=True):
             if tau >= self.history:
                 least = f"at least {tau + 1}: a contribution is {tau} versions old"
                 raise UserError(
                     f"algorithm.history: {self.history} is not allowed; allowed: {least}"
                 )
-            read = server.tensors[_name((server.version - tau) % self.history)]
+            read = server.past[_name((server.changes - tau) % self.history)]
             missed = (server.model - read).mul_(gradient).mul_(gradient)
             server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=rate)
         server.version += 1
-        server.tensors[_name(server.version % self.history)].copy_(server.model)
 
 
 def _name(place: int) -> str:
-    """Of the place of a version."""
+    """Name of a place for a model."""
     return f"version/{place}"

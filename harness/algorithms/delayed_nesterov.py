@@ -60,7 +60,7 @@ class DelayedNesterov(Differences):
         n, share = self.every, self.spread
         pending.add_(contributions.mean(0))
         server.version += 1
-        if server.version % n == 0:
+        if server.folds % n == 0:
             momentum.mul_(self.momentum).add_(pending, alpha=1.0 / n)
             pending.zero_()
             share = 1.0 - self.spread * n + self.spread

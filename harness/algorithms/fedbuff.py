@@ -20,7 +20,9 @@ from harness.spec import setting
 class FedBuff(Differences):
     """Every ``buffer`` arrivals ``theta <- theta - outer_rate mean((1 + tau)^-discount D)``.
 
-    Every arrival makes a version; tau counts the steps of the model between read and arrival.
+    Every arrival makes a version; tau counts the steps of the model between read and arrival. For
+    a difference that began before a failure of the server it counts the arrivals that were lost,
+    and the restart as one more.
 
     Args:
         descent: makes the local steps.
@@ -45,11 +47,11 @@ class FedBuff(Differences):
     ) -> None:
         """Buffer each of ``contributions [W, P]``; a step when the buffer is full."""
         del rate, workers, weights
-        pending, now = server.tensors[PENDING], server.version
+        pending, now = server.tensors[PENDING], server.folds
         for difference, tau in zip(contributions, staleness, strict=True):
             steps = now // self.buffer - (now - tau) // self.buffer
             pending.add_(difference, alpha=(1.0 + steps) ** -self.discount)
         server.version += 1
-        if server.version % self.buffer == 0:
+        if server.folds % self.buffer == 0:
             server.model.sub_(pending, alpha=self.outer_rate / (self.buffer * len(contributions)))
             pending.zero_()

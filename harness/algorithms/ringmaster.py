@@ -53,13 +53,13 @@ class Ringmaster(Gradients):
         del workers, weights
         for contribution, tau in zip(contributions, staleness, strict=True):
             place = _name(int(server.numbers[USED]) % self.most)
-            if server.numbers[place] < server.version - tau:
+            if server.numbers[place] < server.changes - tau:
                 server.model.sub_(contribution, alpha=rate)
-                server.numbers[place] = float(server.version)
+                server.numbers[place] = float(server.changes)
                 server.numbers[USED] += 1.0
         server.version += 1
 
 
 def _name(place: int) -> str:
-    """Of the version at which one of the last gradients was used."""
+    """Name of the place for when one of the last gradients was used, in changes of the model."""
     return f"used/{place}"

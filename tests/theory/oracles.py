@@ -287,7 +287,7 @@ def easgd() -> Figure:
     made.run(timeline, rate)
     centre = sum(lows) / 3
     workers = [(rate * low + alpha * centre) / (rate + alpha) for low in lows]
-    found = torch.cat([made.memory.tensors[LOCAL].squeeze(1), made.server.model])
+    found = torch.cat([made.memories.join(range(3)).tensors[LOCAL].squeeze(1), made.server.model])
     return Figure(
         "distance from the fixed point of three bowls",
         0.0,
@@ -343,7 +343,10 @@ def eager_diloco() -> Figure:
     timeline = in_rounds(20, 1, 3, late=1)
     made = replayed(EagerDiLoCo(1, SGD), timeline, CURVATURE, START)
     made.run(between(timeline, 0, 19), 0.1)
-    mine = made.replicas[next(iter(made.in_flight.values()))] + made.memory.tensors[AHEAD][0]
+    mine = (
+        made.replicas[next(iter(made.in_flight.values()))]
+        + made.memories.join([0]).tensors[AHEAD][0]
+    )
     theirs = walked(
         ModelAveraging(SGD, outer=OuterNesterov()), in_rounds(20, 1, 3), CURVATURE, START, 0.1
     )
@@ -360,7 +363,7 @@ def compressed() -> Figure:
     for fold in range(rounds):
         summed -= rate * CURVATURE * made.server.model
         made.run(between(timeline, fold, fold + 1), rate)
-    residue = made.memory.tensors[OWN + RESIDUE].mean(0)
+    residue = made.memories.join(range(4)).tensors[OWN + RESIDUE].mean(0)
     found = apart(made.server.model - rate * residue, summed)
     return Figure(
         "a third sent: model less residue, distance from all gradients", 0.0, found, 1e-14

@@ -1,7 +1,8 @@
 """What a server that fails goes back to: its state at some of its past versions.
 
 Versions only grow. A restart at version v means that the model of v is from then on that of the
-version it was restored to; whoever has read v before keeps what was read.
+version it was restored to; workers that have read v before keep what they read, and the server
+keeps its `past`: what they answer to.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from harness.errors import UserError
 from harness.execution.replay.state import (
     Arrays,
     Facts,
-    capture_server,
+    copy_arrays,
     part,
     prefixed,
-    reinstate_server,
+    reinstate_vectors,
+    state_of,
 )
 from harness.simulator import Restarts
 
@@ -31,10 +33,12 @@ class Checkpoints:
     """The server's states by version, and at which versions it keeps one or goes back.
 
     Args:
-        kept: states as `capture_server` gives them.
+        kept: copies of the vectors and numbers of the server, and its number of folds.
+        restarted: the last version at which the server went back.
     """
 
     kept: dict[int, tuple[Arrays, Facts]] = field(default_factory=dict[int, tuple[Arrays, Facts]])
+    restarted: int = -1
     _keep: set[int] = field(default_factory=set[int])
     _restore: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -74,13 +78,15 @@ class Checkpoints:
                 raise UserError(
                     "cluster: a server that fails can be timed but not trained with here"
                 )
-            arrays, facts = self.kept[restored]
-            reinstate_server(server, arrays, {**facts, "numbers": dict(facts["numbers"])})
-            server.version = version
+            _go_back(server, *self.kept[restored])
         if version in self._restore:
             self._forget(restored)
+            # A second failure at one version finds the model of the first restart: no change.
+            server.restarts += version != self.restarted
+            self.restarted = version
         if version in self._keep:
-            self.kept[version] = capture_server(server)
+            numbers = {"folds": server.folds, "numbers": dict(server.numbers)}
+            self.kept[version] = copy_arrays(state_of(server)), numbers
 
     def _forget(self, before: int | None) -> None:
         """Nothing goes back beyond a version any more; None is to none at all."""
@@ -95,12 +101,21 @@ class Checkpoints:
             for name, array in prefixed(arrays, f"{PREFIX}{version}/").items()
         }
 
-    def facts(self) -> list[list[Any]]:
-        """The states' other facts, for `of`."""
-        return [[version, facts] for version, (_, facts) in self.kept.items()]
+    def facts(self) -> Facts:
+        """The states' other facts, and where the server last went back, for `of`."""
+        kept = [[version, facts] for version, (_, facts) in self.kept.items()]
+        return {"kept": kept, "restarted": self.restarted}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], facts: list[list[Any]]) -> Checkpoints:
+    def of(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
         """Undo `arrays` and `facts`."""
         named = dict(arrays)
-        return cls({v: (part(named, f"{PREFIX}{v}/"), its) for v, its in facts})
+        kept = {v: (part(named, f"{PREFIX}{v}/"), its) for v, its in facts["kept"]}
+        return cls(kept, facts["restarted"])
+
+
+def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
+    """Put a kept state in the place of a server's, whose version and past stay."""
+    reinstate_vectors(state_of(server), arrays)
+    server.undone = server.version - facts["folds"]
+    server.numbers = dict(facts["numbers"])

@@ -75,4 +75,5 @@ def _part(whole: Server, rows: slice) -> Server:
         {name: vector[rows] for name, vector in whole.vectors.items()},
         dict(whole.numbers),
         {name: vector[rows] for name, vector in whole.tensors.items()},
+        {name: vector[rows] for name, vector in whole.past.items()},
     )

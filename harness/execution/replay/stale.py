@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.algorithms.memories import Kind, joined, kind_of, part_into
+from harness.algorithms.contract import Algorithm, Server
+from harness.algorithms.memories import Memories
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key
@@ -65,8 +65,8 @@ class StaleReplay:
             a product's last bits depend on what is computed with it.
 
     Attributes:
-        memory: of all workers, where a fold takes all their contributions.
-        memories: of each, where it does not.
+        memories: of each worker.
+        restarts: of the server until a contribution in flight was read.
         checkpoints: the server at versions that it may go back to, if it can fail.
     """
 
@@ -79,9 +79,9 @@ class StaleReplay:
     replicas: Tensor = field(init=False)
     contributions: Tensor = field(init=False)
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
+    restarts: dict[Key, int] = field(default_factory=dict[Key, int])
     pending: list[Pending] = field(default_factory=list[Pending])
-    memory: Memory = field(default_factory=Memory)
-    memories: dict[int, Memory] = field(default_factory=dict[int, Memory])
+    memories: Memories = field(default_factory=Memories)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     loss: Tensor = field(init=False)
     batches: int = 0
@@ -128,7 +128,10 @@ class StaleReplay:
             waiting.append(
                 Turn(
                     slots,
-                    staleness=[fold - read_version for _, read_version, _ in entering],
+                    staleness=[
+                        fold - version + self.server.restarts - self.restarts.pop(key)
+                        for key, version, _ in entering
+                    ],
                     readers=self._admit(reads.pop((fold + 1, False), ())),
                     workers=[worker for (worker, _), *_ in entering],
                     weights=[float(steps) for *_, steps in entering],
@@ -154,23 +157,23 @@ class StaleReplay:
 
     def begin_pass(self) -> None:
         """The next contributions are the first of a pass over the data."""
-        for memory in (self.memory, *self.memories.values()):
-            memory.new_pass = True
+        self.memories.begin_pass()
 
     def capture(self) -> tuple[Arrays, Facts]:
         """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
         arrays, facts = capture_server(self.server)
         arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
-        arrays |= remembered("memory/", self.memory) | self.checkpoints.arrays()
-        for worker, memory in self.memories.items():
+        arrays |= self.checkpoints.arrays()
+        memories = self.memories.by_worker()
+        for worker, memory in memories.items():
             arrays |= remembered(f"memories/{worker}/", memory)
         facts |= {
             "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
+            "in_flight_restarts": list(self.restarts.values()),
             "pending": list(self.pending),
             "batches": self.batches,
             "checkpoints": self.checkpoints.facts(),
-            "new_pass": self.memory.new_pass,
-            "new_passes": [[worker, m.new_pass] for worker, m in self.memories.items()],
+            "new_passes": [[worker, m.new_pass] for worker, m in memories.items()],
         }
         return arrays, facts
 
@@ -180,15 +183,17 @@ class StaleReplay:
         for name, tensor in self._stacks().items():
             tensor.copy_(torch.as_tensor(arrays[name]))
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
+        self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.of(arrays, facts["checkpoints"])
         device = self.server.model.device
-        self.memory = recalled(arrays, "memory/", facts["new_pass"], device)
-        self.memories = {
-            worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
-            for worker, new_pass in facts["new_passes"]
-        }
+        self.memories = Memories(
+            {
+                worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
+                for worker, new_pass in facts["new_passes"]
+            }
+        )
 
     def _stacks(self) -> dict[str, Tensor]:
         return {
@@ -211,15 +216,18 @@ class StaleReplay:
         keys = set(zip(lost.worker.tolist(), lost.first_step.tolist(), strict=True))
         self.pending = [waiting for waiting in self.pending if waiting.key not in keys]
         for key in keys & self.in_flight.keys():
-            del self.in_flight[key]
+            del self.in_flight[key], self.restarts[key]
 
     def _admit(self, readers: Iterable[tuple[Key, int]]) -> list[int]:
         """A slot for every contribution that now begins with a read."""
+        readers = list(readers)
+        if self.algorithm.rounds:  # slots in the order of workers, in which they are computed
+            readers.sort()
         slots: list[int] = []
+        free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
         for key, steps in readers:
-            taken = self.in_flight.values()
-            slot = next(i for i in range(self.slots) if i not in taken)
-            self.in_flight[key] = slot
+            slot = next(free)
+            self.in_flight[key], self.restarts[key] = slot, self.server.restarts
             self.pending.append(Pending(steps, slot, key))
             slots.append(slot)
         return slots
@@ -260,14 +268,17 @@ class StaleReplay:
             self._compute_batch(only[0].steps, only, rate)
             return
         due, self.pending = _next_of_each(self.pending)
-        alike = sorted((waiting.steps, self._kind(waiting), waiting) for waiting in due)
+        # Rounds in the order of their workers, so that one round's joint memory is the next one's.
+        due.sort(key=lambda each: each.key if self.algorithm.rounds else (each.slot,))
+        kinds = self.memories.kinds([waiting.key[0] for waiting in due])
+        alike = sorted(
+            (
+                (waiting.steps, kind, place)
+                for place, (waiting, kind) in enumerate(zip(due, kinds, strict=True))
+            )
+        )
         for (steps, _), group in groupby(alike, lambda each: each[:2]):
-            self._compute_batch(steps, [waiting for *_, waiting in group], rate)
-
-    def _kind(self, waiting: Pending) -> Kind:
-        """What workers' memories must share for their contributions to be computed together."""
-        memory = self.memories.get(waiting.key[0])
-        return kind_of(memory) if memory and memory.tensors else ()
+            self._compute_batch(steps, [due[place] for *_, place in group], rate)
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
         slots = [waiting.slot for waiting in batch]
@@ -278,14 +289,9 @@ class StaleReplay:
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         if self.alone:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
-        together_in_rounds = self.algorithm.rounds and not self.alone
-        theirs = [self.memory]
-        if not together_in_rounds:
-            theirs = [self.memories.setdefault(w, Memory()) for _, _, (w, _) in batch]
-        memory = joined(theirs)
+        memory = self.memories.join([worker for _, _, (worker, _) in batch])
         losses = self.algorithm.contribute(self.network, replicas, minibatches, out, rate, memory)
         memory.new_pass = False
-        part_into(theirs, memory)
         if self.alone or not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)

@@ -20,6 +20,8 @@ from harness.simulator.timeline import (
 
 Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
+COUNTS = ("version", "undone", "restarts")
+"""Fields of a server that are counts."""
 TABLES = {
     "folds": Folds,
     "contributions": Contributions,
@@ -71,19 +73,38 @@ def recalled(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) 
 
 def capture_server(server: Server) -> tuple[Arrays, Facts]:
     """A server's vectors, its version and its numbers."""
-    arrays = {name: tensor.cpu().numpy().copy() for name, tensor in vectors_of(server).items()}
-    return arrays, {"version": server.version, "numbers": dict(server.numbers)}
+    arrays = copy_arrays(vectors_of(server))
+    counts = {name: getattr(server, name) for name in COUNTS}
+    return arrays, {**counts, "numbers": dict(server.numbers)}
 
 
 def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
     """Undo ``capture_server``."""
-    for name, tensor in vectors_of(server).items():
+    reinstate_vectors(vectors_of(server), arrays)
+    for name in COUNTS:
+        setattr(server, name, facts[name])
+    server.numbers = facts["numbers"]
+
+
+def copy_arrays(vectors: dict[str, torch.Tensor]) -> Arrays:
+    """Copies of tensors as arrays, by the same names."""
+    return {name: tensor.cpu().numpy().copy() for name, tensor in vectors.items()}
+
+
+def reinstate_vectors(vectors: dict[str, torch.Tensor], arrays: Arrays) -> None:
+    """Undo ``copy_arrays``, in place."""
+    for name, tensor in vectors.items():
         tensor.copy_(torch.as_tensor(arrays[name]))
-    server.version, server.numbers = facts["version"], facts["numbers"]
 
 
 def vectors_of(server: Server) -> dict[str, torch.Tensor]:
     """Every ``[P]`` vector of a server, by the name it is kept under."""
+    past = {f"past/{name}": vector for name, vector in server.past.items()}
+    return state_of(server) | past
+
+
+def state_of(server: Server) -> dict[str, torch.Tensor]:
+    """The vectors that a server's checkpoint holds: all but its past."""
     vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
     # Checkpoints have had this prefix since only momenta were kept.
     tensors = {f"momentum/{name}": vector for name, vector in server.tensors.items()}

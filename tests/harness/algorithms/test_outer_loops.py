@@ -88,7 +88,7 @@ def test_a_fragment_that_comes_back_late_is_mixed_with_what_was_trained_meanwhil
     # 0.5 - 0.25 to make 0.625. What is read next is 0.625, mixed: 0.25 0.25 + 0.75 0.625.
     assert made.server.model.item() == 0.625
     made.run(table(*(np.array([n]) for n in (2, 0, 2, 2, 1))), 0.0)
-    assert made.memory.tensors["local"].item() == 0.25 * 0.25 + 0.75 * 0.625
+    assert made.memories.join([0]).tensors["local"].item() == 0.25 * 0.25 + 0.75 * 0.625
 
 
 def test_a_worker_on_a_spring_gives_way_as_the_centre_does():
@@ -112,12 +112,12 @@ def test_a_pass_that_begins_with_nothing_under_way_begins_from_the_shared_model(
     timeline = in_rounds(3, 2, 1, late=1)
     made = replayed(EagerDiLoCo(2, SGD), timeline, ONE, ONE)
     made.run(timeline, 0.1)
-    assert (made.memory.tensors["ahead"] != 0.0).all()
+    assert (made.memories.join([0, 1]).tensors["ahead"] != 0.0).all()
     shared = made.server.model.clone()
     made.begin_pass()
     first = table(*(np.array(c) for c in ([3, 3], [0, 1], [3, 3], [3, 3], [1, 1])))
     made.run(first, 0.1)
-    went = made.memory.tensors["last"].squeeze(1).tolist()
+    went = made.memories.join([0, 1]).tensors["last"].squeeze(1).tolist()
     assert went == pytest.approx([0.1 * shared.item()] * 2)
 
 
@@ -136,5 +136,5 @@ def test_an_eager_worker_is_where_the_paper_has_it():
     made = replayed(EagerDiLoCo(3, SGD), timeline, ONE, ONE, lambda worker, step: [lows[worker]])
     made.run(between(timeline, 0, rounds), rate)
     read = torch.stack([made.replicas[made.in_flight[w, 2 * rounds]] for w in range(3)])
-    theirs = (read + made.memory.tensors["ahead"]).squeeze(1)
+    theirs = (read + made.memories.join(range(3)).tensors["ahead"]).squeeze(1)
     torch.testing.assert_close(theirs, vector(*models), rtol=0, atol=1e-14)

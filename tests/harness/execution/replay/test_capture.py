@@ -6,6 +6,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory, Server
+from harness.algorithms.memories import Memories
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import Pending, StaleReplay
 
@@ -18,6 +19,9 @@ def server(value: float) -> Server:
         {"average": vectors["average"]},
         {"averaged": value},
         {"momentum": vectors["momentum"]},
+        {"model": torch.full((3,), value - 1.0)},
+        undone=2,
+        restarts=1,
     )
 
 
@@ -31,26 +35,36 @@ def replay(value: float) -> StaleReplay:
 
 def test_a_replay_is_taken_up_with_all_that_is_under_way():
     ours, again = replay(1.0), replay(50.0)
-    ours.in_flight = {(0, 4): 1, (2, 3): 0}
+    ours.in_flight, ours.restarts = {(0, 4): 1, (2, 3): 0}, {(0, 4): 2, (2, 3): 0}
     ours.pending = [Pending(2, 1, (0, 4))]
-    ours.memories[3] = Memory({"basis": torch.tensor([5.0])}, new_pass=False)
-    ours.memory.tensors, ours.batches = {"basis": torch.arange(4.0)}, 9
+    ours.memories = Memories(
+        {
+            3: Memory({"basis": torch.tensor([[5.0]]), "steps": torch.tensor(7.0)}, new_pass=False),
+            1: Memory({"basis": torch.tensor([[2.0]]), "steps": torch.tensor(7.0)}, new_pass=False),
+        }
+    )
+    joint = ours.memories.join([1, 3])
+    joint.tensors["basis"] += 1.0
+    ours.batches = 9
     again.reinstate(*ours.capture())
     for name in ("replicas", "contributions", "loss"):
         assert torch.equal(getattr(again, name), getattr(ours, name))
     assert torch.equal(again.server.model, ours.server.model)
     assert torch.equal(again.server.vectors["average"], ours.server.vectors["average"])
     assert torch.equal(again.server.tensors["momentum"], ours.server.tensors["momentum"])
+    assert torch.equal(again.server.past["model"], ours.server.past["model"])
     assert (again.server.version, again.server.numbers) == (7, {"averaged": 1.0})
-    assert (again.in_flight, again.pending) == (ours.in_flight, ours.pending)
+    assert (again.server.undone, again.server.restarts) == (2, 1)
+    assert (again.in_flight, again.restarts) == (ours.in_flight, ours.restarts)
+    assert (again.pending, again.batches) == (ours.pending, 9)
     assert list(again.in_flight) == list(ours.in_flight)
-    assert again.memory.tensors["basis"].tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert (again.memory.new_pass, again.batches) == (True, 9)
-    assert again.memories[3].tensors["basis"].tolist() == [5.0]
-    assert not again.memories[3].new_pass
-    ours.memory.new_pass = False
+    memories = again.memories.by_worker()
+    assert {w: m.tensors["basis"].item() for w, m in memories.items()} == {1: 3.0, 3: 6.0}
+    assert {w: m.tensors["steps"].item() for w, m in memories.items()} == {1: 7.0, 3: 7.0}
+    assert not any(memory.new_pass for memory in memories.values())
+    ours.begin_pass()
     again.reinstate(*ours.capture())
-    assert not again.memory.new_pass
+    assert all(memory.new_pass for memory in again.memories.by_worker().values())
 
 
 def test_what_workers_around_a_server_in_shards_remember_is_taken_up_too():
