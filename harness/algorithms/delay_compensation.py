@@ -36,6 +36,7 @@ class DelayCompensated(Gradients):
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``, and room for the last models."""
         models = {_name(k): torch.zeros_like(model) for k in range(self.history)}
+        models[_name(0)].copy_(model)
         return Server(model.clone(), past=models)
 
     def fold(
@@ -53,8 +54,8 @@ class DelayCompensated(Gradients):
             UserError: a contribution is staler than the history.
         """
         del workers, weights
-        # Kept when the next fold comes and not when it is made: a restart changes the model too.
-        server.past[_name(server.changes % self.history)].copy_(server.model)
+        if server.restarts:  # one may have changed the model since the last fold
+            self._keep(server)
         for gradient, tau in zip(contributions, staleness, strict=True):
             if tau >= self.history:
                 least = f"at least {tau + 1}: a contribution is {tau} versions old"
@@ -65,6 +66,11 @@ class DelayCompensated(Gradients):
             missed = (server.model - read).mul_(gradient).mul_(gradient)
             server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=rate)
         server.version += 1
+        self._keep(server)
+
+    def _keep(self, server: Server) -> None:
+        """Put a copy of the present model in its place."""
+        server.past[_name(server.changes % self.history)].copy_(server.model)
 
 
 def _name(place: int) -> str:

@@ -120,7 +120,9 @@ class StaleReplay:
             if fold != version:
                 raise ValueError(f"fold {fold} meets version {version}")
             slots = [self.in_flight[key] for key, *_ in entering]
-            if any(read.slot in slots for read in self.pending):
+            # A worker's later contribution may come first, where messages are lost: the earlier
+            # one is computed, and then this one.
+            while any(read.slot in slots for read in self.pending):
                 self._fold(waiting, rate)
                 self._compute(slots, rate)
             for key, *_ in entering:

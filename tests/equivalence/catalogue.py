@@ -1,0 +1,90 @@
+"""An instance of every algorithm, and every protocol's settings, that can train.
+
+Classes are found where run files find them: below `Algorithm`, `LocalOptimizer` and
+`TimingProtocol`, and among the coders. One that is added is tried with its defaults; where it has none, or where a setting
+takes another path, its settings stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+from harness.algorithms.catalogue import (
+    Algorithm,
+    LocalOptimizer,
+    ModelAveraging,
+    Momentum,
+    TopK,
+)
+from harness.algorithms.coders import Coder
+from harness.algorithms.local_descent import PLAIN
+from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.spec import dataclasses_below
+
+WORKERS = 4
+NATURAL = NaturalGradient(Preconditioner(2, 2), Preconditioner(2, 2), PerSample(0.1))
+SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
+    "AsyncSgd": ({}, {"scaling": "memory_of_one"}),
+    "ClippedSgd": ({"limit": 0.1},),
+    "DelayCompensated": ({"strength": 4.0, "history": 256},),
+    "DelayedNesterov": ({"every": 3, "spread": 0.1},),
+    "EagerDiLoCo": ({"workers": WORKERS},),
+    "Easgd": ({}, {"rounds": True, "beta": 0.4}),
+    "ElasticDiLoCo": ({"fragments": 2, "quorum": 2, "mixing": 0.25},),
+    "FedBuff": ({"buffer": 3},),
+    "ModelAveraging": ({}, {"outer": BlockMomentum()}, {"outer": OuterNesterov()}),
+    "Ringmaster": ({"most": 3},),
+    "StreamingDiLoCo": ({"fragments": 3, "mixing": 0.5},),
+    "Averaging": ({"every": 2}, {"every": 2, "overlap": True}),
+    "BackupWorkers": ({"backups": 1},),
+    "ParameterServer": (
+        {},
+        {"push_every": 2},
+        {"depth": 3},
+        {"bound": 1},
+        {"queue": 1, "push_every": 3},
+    ),
+}
+
+
+def own(kind: type[Any]) -> list[type[Any]]:
+    """The dataclasses below a class that come with the harness, by name."""
+    found = (each for each in dataclasses_below(kind) if each.__module__.startswith("harness."))
+    return sorted(found, key=lambda each: each.__name__)
+
+
+def instances(kind: type[Any]) -> Iterator[Any]:
+    """Each class below ``kind`` with its defaults, or with the settings that stand here."""
+    for each in own(kind):
+        for settings in SETTINGS.get(each.__name__, ({},)):
+            yield each(**settings)
+
+
+def algorithms() -> dict[str, Algorithm]:
+    """Every algorithm by name: with every local optimizer where it has one, and every coder."""
+    descents = [PLAIN, NATURAL, *instances(LocalOptimizer)]
+    found: list[Algorithm] = []
+    for base in instances(Algorithm):
+        names = {entry.name for entry in fields(base)}
+        if "coder" in names:
+            inner = ModelAveraging(Momentum())  # no ties: AdamW moves all alike at first
+            coders = [TopK(0.5), *(each() for each in get_args(Coder) if each is not TopK)]
+            found += [replace(base, coder=coder) for coder in coders]
+            found += [replace(base, coder=TopK(0.5), averaging=inner)]
+        elif "optimizer" in names:
+            found += [replace(base, optimizer=each) for each in instances(LocalOptimizer)]
+        elif isinstance(getattr(base, "descent", None), NaturalGradient | LocalOptimizer):
+            found += [replace(base, descent=descent) for descent in descents]
+        else:
+            found.append(base)
+    return {repr(each): each for each in found}
+
+
+def protocols() -> dict[str, TimingProtocol]:
+    """Every protocol that hands out data, by its settings."""
+    found = [each for each in instances(TimingProtocol) if each.handing(WORKERS) is not None]
+    return {repr(each): each for each in found}

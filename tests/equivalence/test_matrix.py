@@ -1,0 +1,213 @@
+"""Every algorithm, protocol and fault that train together, against a walk that keeps everything.
+
+Each cell simulates a timeline of its own and trains along it as a run does, in segments with a new
+pass among them; then `walk` goes the same way naively. Contributions that are computed alone must give
+the same bits, those computed together the same numbers up to rounding.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.acoustics.dnn import Dnn
+from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.schedules import Constant
+from harness.errors import UserError
+from harness.execution.replay.sharded import ShardedReplay
+from harness.execution.runs.training import Stage, TrainingConfig
+from harness.execution.training.simulated import Simulated
+from harness.network import Minibatch
+from harness.simulator import (
+    Cluster,
+    Device,
+    Fault,
+    Jitter,
+    Link,
+    Server,
+    Timeline,
+    Workload,
+    WorkerGroup,
+    concat,
+)
+from tests.equivalence.catalogue import WORKERS, algorithms, protocols
+from tests.equivalence.walk import WRITTEN, Walk
+
+LAYOUT, FRAMES, RATE = Layout((3, 4, 2)), 2, 0.05
+FAULTS = {
+    "no faults": (),
+    "deaths": (Fault("death", mean_s=0.015, down_s=0.004),),
+    "losses": (Fault("message", probability=0.2, retry_s=0.003),),
+    "a failing server": (Fault("server", mean_s=0.006, down_s=0.002, checkpoint_s=0.003),),
+}
+SHARDS = (1, 2)
+REFUSED = {
+    r"protocol: of another kind than \w+; allowed: .*",
+    r"cluster.faults: '(message|server)' does not happen to rounds; allowed: faults of workers",
+    r"protocol.overlap: false is not allowed with EagerDiLoCo; allowed: true",
+    r"shards: 2 is not allowed with (rounds|faults); allowed: 1",
+    r"shards: 2 is not allowed with \w+; allowed: 1",
+}
+"""All words in which cells are refused."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    start: np.ndarray
+    frames: np.ndarray
+
+
+PIECES = Pieces(np.arange(96) * 5, np.full(96, 5))
+
+
+class Rows:
+    """Frames of speech that are drawn once, on the processor."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(11)
+        self.x = torch.randn(480, 3, dtype=torch.float64, generator=draw)
+        self.targets = torch.randint(0, 2, (480,), generator=draw)
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        return Minibatch(self.x[rows], self.targets[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(TrainingConfig[Pieces]):
+    """A run of the matrix."""
+
+    judged: ClassVar[str] = "loss"
+
+    def network(self, data: Pieces) -> Dnn:
+        return Dnn(LAYOUT)
+
+    def pieces(self, data: Pieces) -> Pieces:
+        return data
+
+    def workload(self, number: int) -> Workload:
+        return Workload(FRAMES, 1.0, 1.0)
+
+    def stage_name(self, fold: int) -> str:
+        return "a cell"
+
+
+def cell(algorithm: Algorithm, protocol: Any, faults: tuple[Fault, ...], shards: int) -> Cell:
+    cluster = Cluster(
+        "unequal",
+        {"quick": Device(achieved_flops_per_s=1000.0), "slow": Device(achieved_flops_per_s=600.0)},
+        (WorkerGroup(3, "quick"), WorkerGroup(1, "slow")),
+        link=Link(0.0004),
+        server=Server(0.0002),
+        jitter=Jitter("gamma", 0.6),
+        faults=faults,
+    )
+    return Cell(
+        algorithm=algorithm,
+        schedule=Constant(rate=RATE),
+        stages=(Stage(FRAMES, FRAMES),),
+        passes=1,
+        chunk=1.0,
+        evaluations=1,
+        cluster=cluster,
+        workers=WORKERS,
+        seed=zlib.crc32(f"{algorithm}{protocol}{faults}".encode()),
+        device="cpu",
+        protocol=protocol,
+        shards=shards,
+    )
+
+
+@cache
+def start() -> Tensor:
+    draw = torch.Generator().manual_seed(3)
+    return 0.5 + random_parameters(LAYOUT, draw)[0].double()
+
+
+def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, bool]:
+    """The timeline, folds before which passes begin, the model, and whether each went alone."""
+    minibatches = config.minibatches(PIECES, Rows())
+    made = Simulated(config, PIECES, start().clone(), minibatches)
+    if alone and not isinstance(made.replay, ShardedReplay):
+        made.replay.alone = True
+    drained = config.shards > 1
+    plan = [(7, True, None), (3, drained, None if drained else 9), (6, True, None)]
+    parts, passes, folds = list[Timeline](), list[int](), 0
+    for length, drain, most in plan:
+        parts.append(made.advance(length, drain=drain, handing_out=most, rate=RATE))
+        folds += length
+        if folds == plan[0][0]:
+            made.begin_stage()
+            passes.append(folds)
+    assert made.server.version == folds
+    each_alone = isinstance(made.replay, ShardedReplay) or made.replay.alone
+    return concat(parts), passes, made.server.model, each_alone
+
+
+def compare(config: Cell, seen: Counter[str]) -> None:
+    """Train as the run does, and alone where it does not, and go the same way naively."""
+    timeline, passes, model, each_alone = trained(config, alone=False)
+    found = [(model, each_alone)]
+    if not each_alone:
+        again, _, model, each_alone = trained(config, alone=True)
+        assert again.sha256() == timeline.sha256()
+        found.append((model, each_alone))
+    minibatches = config.minibatches(PIECES, Rows())
+    walk = Walk(config.algorithm, Dnn(LAYOUT), minibatches.of, start(), RATE, passes)
+    with torch.no_grad():
+        if config.shards > 1:
+            expected = walk.around_shards(timeline, config.shards)
+        else:
+            expected = walk.around_a_server(timeline)
+    assert (expected - start()).abs().max() > 1e-4
+    for model, each_alone in found:
+        told = "each alone" if each_alone else "together"
+        torch.testing.assert_close(
+            model, expected, rtol=0, atol=1e-11, msg=lambda words, told=told: f"{told}: {words}"
+        )
+        seen["bits"] += each_alone and torch.equal(model, expected)
+        seen["alone"] += each_alone
+        seen["cells"] += 1
+    seen["lost"] += len(timeline.lost()) > 0
+    seen["restarts"] += len(timeline.restarts) > 0
+    seen["stale"] += bool(timeline.staleness().any())
+
+
+def refusal(algorithm: Algorithm, protocol: Any, faults: str, shards: int) -> Cell | str:
+    try:
+        return cell(algorithm, protocol, FAULTS[faults], shards)
+    except UserError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_training_is_the_walk_that_keeps_every_version_and_every_memory(name):
+    algorithm, seen = algorithms()[name], Counter[str]()
+    for settings, protocol in protocols().items():
+        for faults in FAULTS:
+            for shards in SHARDS:
+                config = refusal(algorithm, protocol, faults, shards)
+                if isinstance(config, str):
+                    assert any(re.fullmatch(words, config) for words in REFUSED), config
+                    continue
+                try:
+                    compare(config, seen)
+                except AssertionError as error:
+                    raise AssertionError(f"{settings}, {faults}, shards {shards}") from error
+    assert seen["cells"] >= 2
+    if type(algorithm) not in WRITTEN:
+        assert seen["bits"] == seen["alone"]
+    if not algorithm.rounds:
+        assert min(seen["lost"], seen["restarts"]) >= 2
+    assert seen["stale"] >= 2
