@@ -1,8 +1,8 @@
 """An instance of every algorithm, and every protocol's settings, that can train.
 
 Classes are found where run files find them: below `Algorithm`, `LocalOptimizer` and
-`TimingProtocol`, and among the coders. One that is added is tried with its defaults; where it has none, or where a setting
-takes another path, its settings stand here.
+`TimingProtocol`, and among the coders. One that is added is tried with its defaults; where it has
+none, or where a setting takes another path, its settings stand here.
 """
 
 from __future__ import annotations

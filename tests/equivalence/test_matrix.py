@@ -1,8 +1,8 @@
 """Every algorithm, protocol and fault that train together, against a walk that keeps everything.
 
 Each cell simulates a timeline of its own and trains along it as a run does, in segments with a new
-pass among them; then `walk` goes the same way naively. Contributions that are computed alone must give
-the same bits, those computed together the same numbers up to rounding.
+pass among them; then `walk` goes the same way naively. Contributions that are computed alone must
+give the same bits, those computed together the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from harness.simulator import (
     Link,
     Server,
     Timeline,
-    Workload,
     WorkerGroup,
+    Workload,
     concat,
 )
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
