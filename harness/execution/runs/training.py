@@ -27,6 +27,9 @@ ADDED = (
 )  # fmt: skip
 """Fields that came later: at their default they are no part of a run's identity."""
 
+REPLAY = 2
+"""In the identity of runs that earlier versions trained wrongly, so that these are made anew."""
+
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 Models = Literal["all", "deployed"]
 
@@ -292,7 +295,19 @@ class TrainingConfig(ABC, Generic[Data]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
-        return plain(self)
+        return plain(self) | ({"replay": REPLAY} if self._was_replayed_wrongly else {})
+
+    @property
+    def _was_replayed_wrongly(self) -> bool:
+        """Whether earlier versions trained a run of these settings to other parameters.
+
+        Overlapped rounds gave workers each other's memories; a server that failed addressed its
+        state by version; a contribution that overtook a lost one was folded before it was computed.
+        """
+        kinds = {fault.kind for fault in self.cluster.faults}
+        overtaken = "message" in kinds and not self.algorithm.remembers
+        several = self.handing.under_way > self.workers
+        return "server" in kinds or (several and (self.rounds or overtaken))
 
 
 def plain(value: object) -> Any:
