@@ -136,7 +136,7 @@ def test_as_many_backups_as_workers_are_refused_and_one_worker_alone_is_waited_f
 def test_default_worker_counts_leave_room_for_the_backups(capsys):
     cluster = [
         "simulate",
-        "reproductions/clusters/infiniband-64.toml",
+        "reproductions/clusters/wide-area-10.toml",
         "--protocol",
         "backup_workers",
     ]
