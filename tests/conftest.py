@@ -19,7 +19,7 @@ settings.load_profile("untimed")
 # What a loss of power leaves is tested by what was recorded (`harness/store/crashes.py`).
 os.fsync = lambda fd: None
 
-pytest_plugins = ["tests.portable.flips"]
+pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forked.context(
     "harness.execution.processes.rounds",

@@ -232,7 +232,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
     """The workload and the worker counts; in a sweep by default all of its workers only."""
-    counts = _worker_counts(arguments.workers, point.cluster, alone=bool(point.values))
+    backups = 0 if arguments.backups is None else arguments.backups
+    counts = _worker_counts(arguments.workers, point.cluster, bool(point.values), backups)
     return _workload(arguments, point.cluster), counts
 
 
@@ -266,15 +267,19 @@ def _layer_sizes(text: str) -> list[int]:
     return sizes
 
 
-def _worker_counts(text: str | None, cluster: Cluster, alone: bool) -> list[int]:
-    """The counts asked for; by default the file's, after powers of two unless it is ``alone``."""
+def _worker_counts(text: str | None, cluster: Cluster, alone: bool, backups: int) -> list[int]:
+    """The counts asked for; by default the file's, after powers of two unless it is ``alone``.
+
+    Of these powers those are left out that would have as many workers as ``backups`` or fewer,
+    but one worker, with which the others are compared.
+    """
     from harness.simulator import MOST_WORKERS
 
     if text is None and alone:
         return [cluster.size]
     if text is None:
         powers = [2**k for k in range(cluster.size.bit_length()) if 2**k < cluster.size]
-        return [*powers, cluster.size]
+        return [*(count for count in powers if not 1 < count <= backups), cluster.size]
     found = [number(part.strip(), MOST_WORKERS) for part in text.split(",")]
     counts = [count for count in found if count is not None]
     if len(counts) < len(found):

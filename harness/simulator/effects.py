@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from harness.simulator.cluster import Cluster, Jitter
+from harness.simulator.exchange import ROUND
 from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.client_sampling import ClientSampling
@@ -46,13 +47,15 @@ def without_effect(
         long_run: whether what happens at the start is left out.
     """
     yield from _workers(cluster, workers)
-    yield from _ways(cluster, protocol, workload)
+    yield from _ways(cluster, protocol, workload, workers)
     yield from _host(cluster, workload)
     yield from _server(cluster, protocol, workload)
     yield from _variation(cluster)
     yield from _parallel(cluster, protocol)
     for place, fault in enumerate(cluster.faults):
         yield from _fault(fault, f"faults[{place}]", workers)
+    if cluster.checkpoints and cluster.checkpoints.restart_s > 0.0 and not cluster.faults:
+        yield "checkpoints.restart_s", "no worker is ever missing without [[faults]]"
     if long_run:
         yield from _start(cluster)
 
@@ -90,7 +93,7 @@ def sends(protocol: TimingProtocol) -> bool:
     return isinstance(protocol, Averaging | ClientSampling)
 
 
-def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Found:
+def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int) -> Found:
     """``[link]`` and ``[network]``: one of them is used."""
     network = cluster.network
     on_network = network is not None and (sends(protocol) or is_networked(cluster))
@@ -103,7 +106,10 @@ def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Fou
         assert network is not None
         if cluster.link != type(cluster.link)():
             yield "link", "[network] is in its place"
-        yield from _network(network, protocol)
+        yield from _network(cluster, network, protocol, workers)
+        if network.levels and network.levels[0].inside and not isinstance(protocol, Averaging):
+            for key in own:
+                yield key, "it is of a link of network.levels[0], which is inside"
         return
     for key in own:
         yield key, "it is of a link of [network], which is not used"
@@ -116,18 +122,85 @@ def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Fou
             yield f"link.{name}", "copies take no time without bandwidth_bytes_per_s and bytes"
         elif name == "duplex" and cluster.link.sharing == "none" and not sends(protocol):
             yield "link.duplex", "a worker does not fetch and push at once on a link of its own"
+        elif name == "duplex" and cluster.link.sharing != "none" and sends(protocol):
+            yield "link.duplex", "the one link carries all messages, whatever their direction"
 
 
-def _network(network: Network, protocol: TimingProtocol) -> Found:
-    if network.server is not None and isinstance(protocol, Averaging):
-        yield "network.server", "averaging has no server"
-    if network.sending != "rendezvous" and not isinstance(protocol, Averaging):
-        yield "network.sending", f"in {protocol.name} nobody waits for a receiver"
+def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, workers: int) -> Found:
     for place, (below, above) in enumerate(pairwise(network.levels), start=1):
         alike = (above.workers_per_link, above.links) == (below.workers_per_link, below.links)
         if alike and not (below.inside or above.inside):
             key = f"network.levels[{place}].workers_per_link"
             yield key, "it joins no more workers than the level below: one link after another"
+    for place, level in enumerate(network.levels):
+        if level.bandwidth_bytes_per_s is None and level.duplex == "half":
+            yield f"network.levels[{place}].duplex", "its links are infinitely fast"
+    if isinstance(protocol, Averaging):
+        yield from _between_workers(cluster, network, protocol, workers)
+    else:
+        yield from _to_a_server(network, protocol)
+
+
+def _between_workers(
+    cluster: Cluster, network: Network, protocol: Averaging, workers: int
+) -> Found:
+    """On a network on which workers send to each other."""
+    if network.server is not None:
+        yield "network.server", "averaging has no server"
+    if cluster.jobs and network.sending != "rendezvous":
+        yield "network.sending", "beside [[jobs]] all messages of a ring move at once"
+    joined = max([workers, *(job.first + job.workers for job in cluster.jobs)])
+    # those from which on all workers are behind one link: no message goes so high
+    beyond = [level.workers_per_link >= joined for level in network.levels]
+    for place, is_beyond in enumerate(beyond):
+        if is_beyond:
+            yield f"network.levels[{place}]", f"all {joined:,} workers are behind one of its links"
+        elif network.levels[place].inside and beyond[place + 1]:
+            yield f"network.levels[{place}].inside", "no message goes past the next level"
+    if any(beyond):
+        for name in _told(network, "core_bandwidth_bytes_per_s", "rails"):
+            yield f"network.{name}", f"no message of the {joined:,} workers passes the core"
+    elif network.rails and network.levels[-1].links == 1:
+        why = "with one of the highest links for each group all workers are on one rail"
+        yield "network.core_bandwidth_bytes_per_s", why
+    if protocol.collective in ROUND and not cluster.jobs:
+        yield from _round_a_ring(network, any(beyond))
+
+
+def _round_a_ring(network: Network, is_below_core: bool) -> Found:
+    """Where each worker sends to the next one, one message leaves a group and one enters it."""
+    full = [level.duplex == "full" for level in network.levels]
+    alone = is_below_core or network.core_bandwidth_bytes_per_s is None
+    if all(full) and alone and network.sharing != "fair":
+        yield "network.sharing", "round a ring no two messages share a full-duplex link"
+    for place, level in enumerate(network.levels):
+        if full[place] and level.links > 1 and (is_below_core or not network.rails):
+            why = "round a ring one message leaves a group at a time, and one enters it"
+            yield f"network.levels[{place}].links", why
+
+
+def _to_a_server(network: Network, protocol: TimingProtocol) -> Found:
+    """On a network on which workers send to a server only."""
+    if network.server is not None:
+        for name in _told(network.server, "workers_per_link", "links", "inside"):
+            yield f"network.server.{name}", "every shard has one link of its own"
+    if network.sending != "rendezvous":
+        yield "network.sending", f"in {protocol.name} nobody waits for a receiver"
+    among = f"workers of {protocol.name} do not send to each other"
+    if network.rails:
+        yield "network.rails", among
+    for place, level in enumerate(network.levels):
+        if level.inside:
+            of_level = [entry.name for entry in fields(level) if entry.name != "inside"]
+            for name in _told(level, *of_level):
+                yield f"network.levels[{place}].{name}", f"it is inside, and {among}"
+        elif isinstance(protocol, ParameterServer) and (
+            protocol.depth,
+            level.workers_per_link,
+            level.duplex,
+        ) == (1, level.links, "half"):
+            why = "a worker does not fetch and push at once on a link of its own"
+            yield f"network.levels[{place}].duplex", why
 
 
 def _host(cluster: Cluster, workload: Workload) -> Found:

@@ -23,7 +23,7 @@ from harness.simulator.network import Traffic, new_traffic, next_event, reserve,
 from harness.simulator.ring import Rounds, ends_by_events_s, ends_by_rounds_s
 from harness.simulator.topology import Wiring
 
-__all__ = ["AllReduce", "Messages"]
+__all__ = ["ROUND", "AllReduce", "Messages"]
 
 NONE = -1
 

@@ -117,6 +117,7 @@ def start(traffic: Traffic, slot: int, source: int, target: int, size: float, no
     flow.left_bytes = size
     flow.since_s = now_s
     flow.rate = 0.0
+    flow.departs_s = np.inf  # or an entry of the slot's last message could be taken for its own
     flow.place = traffic.counts[COUNT]
     traffic.active[flow.place] = slot
     traffic.counts[COUNT] += 1

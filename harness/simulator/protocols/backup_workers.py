@@ -117,7 +117,7 @@ class BackupWorkers(Spec, TimingProtocol):
 
     Attributes:
         backups: contributions of each round that are not waited for, of N workers at most
-            N − 1; with 0 it is plain synchronous SGD.
+            N − 1; with 0 it is plain synchronous SGD. One worker alone is waited for.
     """
 
     name = "backup_workers"
@@ -133,8 +133,14 @@ class BackupWorkers(Spec, TimingProtocol):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: the workers share a link, or a fault does not happen to workers.
+            UserError: the workers share a link, a fault does not happen to workers, or there are
+                as many backups as workers.
         """
+        if 1 < workers <= self.backups:
+            allowed = f"at most {workers - 1}"
+            raise UserError(
+                f"backups: {self.backups} is not allowed with {workers} workers; allowed: {allowed}"
+            )
         if cluster.link.sharing != "none":
             raise UserError("link.sharing: backup workers need 'none', a link for every worker")
         tasks = np.zeros(workers, TASK)

@@ -235,7 +235,7 @@ class ClientSampling(Spec, TimingProtocol):
         deadline_s = math.inf if self.deadline_s is None else clock["round_s"] + self.deadline_s
         for place, who in enumerate(order.tolist()):
             if place and tasks["pushed_s"][who] > deadline_s:
-                done_s = tasks["fetched_s"][order[place - 1]] = max(done_s, deadline_s)
+                done_s = max(done_s, deadline_s)
                 break
             done_s = max(done_s, tasks["pushed_s"][who]) + fold_s
             tasks["fetched_s"][who] = done_s
@@ -260,7 +260,7 @@ class ClientSampling(Spec, TimingProtocol):
         given_up = np.zeros(len(late), LOST_TASK)
         given_up["worker"], given_up["task"] = late, tasks[late]
         tasks["is_read"][late] = 0
-        tasks["fetched_s"][tasks["is_read"] == 0] = 0.0
+        tasks["fetched_s"] = np.where(tasks["is_read"], clock["now_s"], 0.0)  # one fold of them all
         clock["begun"], clock["end_s"] = 0, math.inf
         if not tasks["is_read"].any():
             clock["dispatched"] -= 1

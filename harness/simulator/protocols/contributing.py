@@ -105,6 +105,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     if rules.shards > 1:
         shards.begin(state.shards, who, place)
     slot.fetch_start_s = clock.now_s
+    travelling.load(state.roads, costs, place)
     if not fetches:
         compute(state, place, clock.now_s)
     elif state.channels.sharing == link.NETWORK:

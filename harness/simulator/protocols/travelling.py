@@ -26,9 +26,17 @@ __all__ = [
     "dispatch",
     "fetch",
     "leave_network",
+    "load",
     "place_of",
     "push",
 ]
+
+
+@kernel
+def load(roads: Roads | None, costs: Costs, place: int) -> None:
+    """Note what a contribution moves; one that fetches nothing is pushed all the same."""
+    if roads is not None:
+        roads.size_bytes[place] = costs.parameter_bytes
 
 
 @kernel
@@ -36,7 +44,6 @@ def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: 
     """The parameters set off to a worker that reads now."""
     if roads is None:
         return
-    roads.size_bytes[place] = costs.parameter_bytes
     roads.sent[place] = 0
     dispatch(state, roads, costs, rules, place)
 

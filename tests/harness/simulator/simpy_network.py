@@ -74,7 +74,7 @@ class InParts:
             if self.messages:
                 self.share()
                 first = min(self.messages, key=lambda message: message["departs"])
-                wait = self.env.timeout(first["departs"] - self.env.now, first)
+                wait = self.env.timeout(max(first["departs"] - self.env.now, 0.0), first)
                 found = yield wait | self.change
                 if wait in found:
                     self.messages.remove(first)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import heapq
+import json
 
 import numpy as np
 import pytest
 
+from harness.cli import main
 from harness.errors import UserError
 from harness.simulator import Jitter, Simulation, concat
 from harness.simulator.costs import computation_s, costs_of
@@ -123,10 +125,24 @@ def test_time_that_cannot_pass_is_an_error(cluster, free_job):
         Simulation(machine, BackupWorkers(1), free_job, 3).advance(seconds=1.0)
 
 
-def test_one_contribution_of_a_round_is_always_waited_for(run):
-    few, all_but_one = run(5, 7).advance(folds=50), run(5, 4).advance(folds=50)
-    assert few.sha256() == all_but_one.sha256()
-    assert len(few.folded()) == 50
+def test_as_many_backups_as_workers_are_refused_and_one_worker_alone_is_waited_for(run):
+    for backups in (5, 7):
+        with pytest.raises(UserError, match=f"backups: {backups} .* 5 workers; allowed: at most 4"):
+            run(5, backups)
+    assert len(run(5, 4).advance(folds=50).folded()) == 50
+    assert run(1, 3).advance(folds=50).sha256() == run(1, 0).advance(folds=50).sha256()
+
+
+def test_default_worker_counts_leave_room_for_the_backups(capsys):
+    cluster = [
+        "simulate",
+        "reproductions/clusters/wide-area-10.toml",
+        "--protocol",
+        "backup_workers",
+    ]
+    asked = [*cluster, "--backups", "3", "--folds", "9", "--network", "10-10", "--json", "-"]
+    assert main(asked) == 0
+    assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [1, 4, 8, 10]
 
 
 def test_workers_on_a_shared_link_are_refused(run):

@@ -194,6 +194,18 @@ def test_a_round_in_which_everyone_dies_makes_no_fold(machine):
     assert timeline.lost().worker.tolist() == [0, 1, 2]
 
 
+def test_a_round_whose_last_client_dies_ends_when_that_is_known(machine):
+    """Answers after 1 and 2 s; a third client would take 10 and dies at 6: the fold is at 6 s."""
+    speeds = (1.0, 0.5, 0.1)
+    built = machine(3, faults=(Fault("death", workers=(2,), at_s=(6.0,)),))
+    groups = tuple(WorkerGroup(1, "unit", speed=speed) for speed in speeds)
+    built = replace(built, workers=groups, network=Network((Level(1),)))
+    timeline = Simulation(built, ClientSampling(3, every=1), JOB).advance(folds=2)
+    assert folds_of(timeline) == [(6.0, (0, 1)), (8.0, (0, 1))]
+    rows = timeline.folded()
+    assert rows.read_time_s[rows.read_version == 1].tolist() == [6.0, 6.0]
+
+
 def test_compressed_answers_are_smaller_and_the_model_is_not(machine):
     built = replace(machine(3), compression=Compression(0.25, 8.0, 16.0))
     timeline = Simulation(built, ClientSampling(1, every=1), JOB).advance(folds=1)

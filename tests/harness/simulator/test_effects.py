@@ -1,27 +1,31 @@
-"""What is named as without effect is what leaves a timeline as it was, and nothing else does."""
+"""Every key of a cluster file moves timelines, is named as of no effect, or is refused."""
 
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.simulator import Averaging, ParameterServer, Simulation
-from harness.simulator.cluster import cluster_from
+from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
+from harness.simulator.cluster import Job, cluster_from
 from harness.simulator.effects import without_effect
-from harness.simulator.keys import at, put
+from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.sequence import Sequence
+from harness.spec import Spec, limits_of
 
 EVERYTHING = """
 name = "everything"
 heterogeneity_cv = 0.2
-workers = [{count = 3, device = "d", speed = 1.5}, {count = 2, device = "e"}]
+workers = [{count = 3, device = "d", speed = 1.5}, {count = 6, device = "e"}]
 [devices.d]
 achieved_flops_per_s = 10.0
 half_rate_frames = 2.0
@@ -31,7 +35,6 @@ achieved_flops_per_s = 7.0
 [link]
 latency_s = 0.01
 bandwidth_bytes_per_s = 50.0
-duplex = "half"
 [host]
 memory_bytes_per_s = 300.0
 staging_bytes_per_s = 90.0
@@ -53,10 +56,6 @@ epoch_s = 0.5
 first_average_s = 0.2
 backward_share = 0.5
 overlap_slowdown = 1.5
-[compression]
-ratio = 0.5
-encode_bytes_per_s = 70.0
-decode_bytes_per_s = 60.0
 [workload]
 minibatch_frames = 4
 flops_per_frame = 1.0
@@ -64,19 +63,40 @@ parameter_bytes = 10.0
 """
 NETWORK = """
 [network]
-core_bandwidth_bytes_per_s = 40.0
+core_bandwidth_bytes_per_s = 20.0
 [[network.levels]]
-bandwidth_bytes_per_s = 30.0
+bandwidth_bytes_per_s = 8.0
 latency_s = 0.02
 [[network.levels]]
 workers_per_link = 2
 bandwidth_bytes_per_s = 9.0
 latency_s = 0.03
+links = 2
 """
 SERVER = """
 [network.server]
-bandwidth_bytes_per_s = 35.0
+bandwidth_bytes_per_s = 15.0
 latency_s = 0.015
+"""
+CARDS = """
+[network]
+rails = true
+core_bandwidth_bytes_per_s = 11.0
+[[network.levels]]
+bandwidth_bytes_per_s = 30.0
+down_bandwidth_bytes_per_s = 20.0
+latency_s = 0.02
+inside = true
+[[network.levels]]
+workers_per_link = 4
+bandwidth_bytes_per_s = 9.0
+latency_s = 0.03
+links = 2
+"""
+TOP = """
+[[network.levels]]
+workers_per_link = 16
+bandwidth_bytes_per_s = 3.0
 """
 FAULTS = """
 [[faults]]
@@ -85,7 +105,6 @@ mean_s = 5.0
 down_s = 2.0
 down_law = "lognormal"
 down_cv = 0.5
-%s
 [[faults]]
 kind = "late"
 workers = [1]
@@ -98,12 +117,19 @@ mean_s = 7.0
 down_s = 1.0
 down_cv = 0.5
 """
+NOTICED = """
+[[faults]]
+kind = "death"
+at_s = [2.0, 5.0]
+down_s = 2.0
+notice_s = 0.7
+"""
 OF_SERVER = """
 [[faults]]
 kind = "server"
-mean_s = 6.0
-checkpoint_s = 2.0
-down_s = 0.5
+mean_s = 1.0
+checkpoint_s = 0.4
+down_s = 0.3
 down_law = "gamma"
 down_cv = 0.5
 [[faults]]
@@ -111,82 +137,209 @@ kind = "message"
 probability = 0.3
 retry_s = 0.5
 """
-FILES = {"link": EVERYTHING, "network": EVERYTHING + NETWORK}
-FILES |= {"server": EVERYTHING + NETWORK + SERVER}
-PROTOCOLS = (ParameterServer(), Averaging(2), Averaging(2, buckets=(4.0, 6.0)), BackupWorkers(1))
-PROTOCOLS += (Sequence(slots=2, frames=6.0), ClientSampling(sampled=3, needed=2))
+CHECKPOINTS = """
+[checkpoints]
+every_folds = 3
+write_s = 0.3
+restart_s = 0.4
+"""
+COMPRESSION = """
+[compression]
+ratio = 0.5
+encode_bytes_per_s = 70.0
+decode_bytes_per_s = 60.0
+"""
+JOBS = """
+[[jobs]]
+first = 1
+workers = 2
+every = 2
+[jobs.workload]
+minibatch_frames = 4
+flops_per_frame = 1.0
+parameter_bytes = 10.0
+"""
+MEASURED = EVERYTHING.replace(
+    'law = "lognormal"', 'law = "empirical"\nvalues = [0.5, 1.5]'
+).replace('law = "gamma"', 'law = "empirical", values = [0.5, 1.5]')
+SHARED = EVERYTHING.replace("[link]", '[link]\nsharing = "fifo"')
+FILES = {
+    "link": (EVERYTHING, ""),
+    "network": (EVERYTHING + NETWORK, ""),
+    "server": (EVERYTHING + NETWORK + SERVER, ""),
+    "cards": (EVERYTHING + CARDS, "network workers"),
+    "cards below one link": (EVERYTHING + CARDS + TOP, "network.levels[2] network.r network.c"),
+    "cards and a server": (EVERYTHING + CARDS + SERVER, "network.levels[0] network.r workers"),
+    "a shared link": (SHARED, "link"),
+    "measured": (MEASURED, "jitter server"),
+    "faults": (EVERYTHING + FAULTS, "faults"),
+    "notice": (EVERYTHING + NOTICED, "faults"),
+    "faults of the server": (EVERYTHING + OF_SERVER, "faults"),
+    "checkpoints": (EVERYTHING + NOTICED + CHECKPOINTS, "checkpoints"),
+    "checkpoints alone": (EVERYTHING + CHECKPOINTS, "checkpoints"),
+    "compression": (EVERYTHING + NETWORK + COMPRESSION, "compression"),
+    "jobs": (EVERYTHING + NETWORK + JOBS, "jobs network.sending"),
+}
+"""Cluster files, and how keys begin that are moved in them: of the first three all are."""
+
+PROTOCOLS = (
+    ParameterServer(),
+    Averaging(2),
+    Averaging(2, buckets=(4.0, 6.0)),
+    BackupWorkers(1),
+    Sequence(slots=2, frames=6.0),
+    ClientSampling(sampled=6, needed=5, every=2),
+)
+ASKED = 9
+NOTES = {(Cluster, "name"), (Level, "name"), (Job, "name"), (Device, "source")}
+NOTES |= {(Device, "peak_flops_per_s"), (Device, "memory_bytes_per_s")}
+"""Settings from which nothing is computed, as they say themselves."""
 
 
-def numbers(table, before=""):
-    """Dotted keys of all numbers in a file."""
-    items = table.items() if isinstance(table, dict) else enumerate(table)
-    for name, value in items:
-        key = f"{before}[{name}]" if isinstance(name, int) else f"{before}.{name}".lstrip(".")
-        if isinstance(value, dict | list):
-            yield from numbers(value, key)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield key
+class Key(NamedTuple):
+    """A setting in a file: its name there, the class and the field, and what it stands at."""
+
+    name: str
+    owner: type
+    field: str
+    value: Any
+
+
+def keys_of(settings, before=""):
+    """Every key that a file has or could have, but those of tables that it has not."""
+    for entry in fields(settings):
+        value, name = getattr(settings, entry.name), f"{before}.{entry.name}".lstrip(".")
+        below = {name: value}
+        if isinstance(value, dict):
+            below = {f"{name}.{place}": item for place, item in value.items()}
+        elif isinstance(value, tuple) and any(isinstance(item, Spec) for item in value):
+            below = {f"{name}[{place}]": item for place, item in enumerate(value)}
+        for inner, item in below.items():
+            if isinstance(item, Spec):
+                yield from keys_of(item, inner)
+                continue
+            is_table = classes_in(get_type_hints(type(settings))[entry.name])
+            if not is_table and (type(settings), entry.name) not in NOTES:
+                yield Key(inner, type(settings), entry.name, item)
+
+
+def classes_in(hint):
+    """The settings classes that a type is made of."""
+    if isinstance(hint, type) and issubclass(hint, Spec):
+        return {hint}
+    return {kind for part in get_args(hint) for kind in classes_in(part)}
+
+
+def classes_below(kind):
+    """A settings class and all that its fields lead to."""
+    found = {kind}
+    for hint in get_type_hints(kind).values():
+        found |= {inner for below in classes_in(hint) for inner in classes_below(below)}
+    return found
+
+
+def others(key, cluster):
+    """Other values that a key may have."""
+    entry = next(entry for entry in fields(key.owner) if entry.name == key.field)
+    limits, hint = limits_of(entry), get_type_hints(key.owner)[key.field]
+    if limits.one_of:
+        return [word for word in limits.one_of if word != key.value]
+    if key.field == "device":
+        return [name for name in cluster.devices if name != key.value]
+    if hint is bool:
+        return [not key.value]
+    if hint is str:
+        return ["another"]
+    if hint in (float, float | None):
+        factors = (0.875, 0.05, 1.0) if key.field.endswith("bytes_per_s") else (0.875, 3.0, 1.0)
+        found = [(key.value or 0.4) * factor for factor in factors]
+        return [number for number in found if limits.admits(number) and number != key.value]
+    if hint in (int, int | None):
+        found = [2 * key.value, key.value + 1, key.value // 2, 1]
+        return [number for number in found if limits.admits(number) and number != key.value]
+    assert hint in (tuple[float, ...], tuple[int, ...]), f"no other value of {key.name} is known"
+    first, *rest = key.value or (0,)
+    known = [first + 1] if hint == tuple[int, ...] else [first / 2, 4 * first if not rest else 0.1]
+    return [[number, *rest] for number in known]
 
 
 def timeline(table, protocol):
+    """What comes of a file, and what is named as of no effect."""
     cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
-    assert cluster.workload is not None
-    simulation = Simulation(cluster, protocol, cluster.workload, 9)
-    return simulation.advance(folds=40).sha256()
+    simulation = Simulation(cluster, protocol, cluster.workload, ASKED)
+    named = [key for key, _ in without_effect(cluster, protocol, cluster.workload, ASKED)]
+    return simulation.advance(folds=30).sha256(), named
 
 
-def moved(table, key):
-    """The file with other values of a number: a little, and so much that a link is narrow."""
-    value = at(table, key, "test")
-    for other in (value * 2,) if isinstance(value, int) else (value * 0.875, value * 0.05):
+def is_named(key, named):
+    return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in named)
+
+
+def names(error, key):
+    """Whether what is said to a refused file is said of a key, or of a table it is in."""
+    steps = re.split(r"[.\[]", key)
+    return any(re.search(rf"\b{re.escape(step)}\b", str(error)) for step in steps)
+
+
+def fate(table, key, cluster, protocol, known):
+    """What becomes of a key that moves; None where every other value is refused for another's sake.
+
+    Args:
+        table: the file.
+        key: of it.
+        cluster: which it describes.
+        protocol: under which.
+        known: its timeline, and what is named as of no effect in it.
+    """
+    fates = set()
+    for other in others(key, cluster):
         changed = copy.deepcopy(table)
-        put(changed, key, max(other, 1.0) if "slowdown" in key else other, "test")
-        yield changed
+        put(changed, key.name, other, "test")
+        try:
+            found, named = timeline(changed, protocol)
+        except UserError as error:
+            fates |= {"refused"} if names(error, key.name) else set()
+            continue
+        told = [is_named(key.name, named)] if is_default(key, other) is False else []
+        told += [is_named(key.name, known[1])] if is_default(key, key.value) is False else []
+        if found != known[0]:
+            return "named, and moves" if all(told) and told else "moves"
+        fates.add("named" if all(told) else "moves nothing, and is not named")
+    order = ("moves nothing, and is not named", "named", "refused")
+    return next((word for word in order if word in fates), None)
 
 
-@pytest.mark.parametrize("file", FILES)
+def is_default(key, value):
+    entry = next(entry for entry in fields(key.owner) if entry.name == key.field)
+    return (tuple(value) if isinstance(value, list) else value) == entry.default
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
-def test_a_number_is_named_if_and_only_if_moving_it_changes_nothing(file, protocol):
-    table = tomllib.loads(FILES[file])
-    if isinstance(protocol, ClientSampling):
-        table["link"]["duplex"] = "full"  # which it refuses, and the others compression
-    elif not isinstance(protocol, Averaging):
-        del table["compression"]
-    try:
-        known = timeline(table, protocol)
-    except UserError:
-        pytest.skip("this protocol refuses such a file")
-    assert not wrongly_named(table, protocol, known, numbers(table))
-
-
-def wrongly_named(table, protocol, known, keys):
-    """The keys that are named and move the timeline, or neither."""
-    cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
-    named = [key for key, _ in without_effect(cluster, protocol, cluster.workload, 9)]
-    wrong = []
-    for key in keys:
-        moves = any(timeline(changed, protocol) != known for changed in moved(table, key))
-        if moves == any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in named):
-            wrong.append(f"{key}: {'moves' if moves else 'moves nothing'}")
-    return wrong
-
-
-@pytest.mark.parametrize(
-    ("protocol", "faults"),
-    [
-        (ParameterServer(), FAULTS % "" + OF_SERVER),
-        (BackupWorkers(1), FAULTS % ""),
-        (Averaging(2), FAULTS % "notice_s = 0.7"),
-        (ClientSampling(sampled=3, needed=2), FAULTS % "notice_s = 0.7"),
-    ],
-    ids=("parameter_server", "backup_workers", "averaging", "client_sampling"),
-)
-def test_a_number_of_a_fault_is_named_if_and_only_if_moving_it_changes_nothing(protocol, faults):
-    table = tomllib.loads(EVERYTHING + faults)
-    table["link"]["duplex"] = "full"
-    del table["compression"]
-    keys = [key for key in numbers(table) if key.startswith("faults") and not key.endswith("]")]
-    assert not wrongly_named(table, protocol, timeline(table, protocol), keys)
+def test_every_key_of_a_cluster_file_moves_time_or_is_named_or_refused(protocol):
+    """Keys are those of the settings classes, so one that is added is moved here at once."""
+    wrong, decided, seen = [], set(), set()
+    for file, (text, tables) in FILES.items():
+        table = tomllib.loads(text)
+        cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
+        keys = list(keys_of(cluster))
+        seen |= {(key.owner, key.field) for key in keys}
+        try:
+            known = timeline(table, protocol)
+        except UserError as error:
+            decided |= {(key.owner, key.field) for key in keys if names(error, key.name)}
+            continue
+        for key in keys:
+            if tables and not key.name.startswith(tuple(tables.split())):
+                continue
+            found = fate(table, key, cluster, protocol, known)
+            if found in ("moves", "named", "refused"):
+                decided.add((key.owner, key.field))
+            elif found is not None:
+                wrong.append(f"{file}: {key.name}: {found}")
+    assert {owner for owner, _ in seen} == classes_below(Cluster)
+    open_ = seen - decided
+    assert not wrong, wrong
+    assert not open_, open_
 
 
 @pytest.mark.parametrize(
@@ -207,6 +360,11 @@ def test_a_number_of_a_fault_is_named_if_and_only_if_moving_it_changes_nothing(p
             "network = {levels = [{latency_s = 1}, {latency_s = 2}], server = {}}",
             "network.levels[1].workers_per_link",
         ),
+        (
+            'network = {levels = [{duplex = "half"}], server = {}}',
+            "network.levels[0].duplex",
+        ),
+        ("network = {levels = [{}], server = {inside = true}}", "network.server.inside"),
         ("devices = {d = {launch_s = 1}, e = {}}", "devices.e"),
         ('faults = [{kind = "message", retry_s = 1}]', "faults[0]"),
         ('faults = [{kind = "death", mean_s = 1, down_s = 1, retry_s = 2}]', "faults[0].retry_s"),

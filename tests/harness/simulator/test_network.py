@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
+from harness.simulator.exchange import AllReduce
 from harness.simulator.network import transfer
 from harness.simulator.topology import Level, Network, route, wire
 from harness.spec import build
@@ -176,6 +177,16 @@ def test_no_link_ever_carries_more_than_it_can(sharing):
         if any(crossing):
             window_s = arrived[crossing].max() - sent[crossing].min()
             assert size[crossing].sum() <= rate * window_s * (1 + 1e-12)
+
+
+def test_a_message_in_the_place_of_one_that_departed_is_not_taken_for_it():
+    """Three ends by hand, where a slot's next message starts while rates are being found."""
+    levels = (Level(1, 100.0), Level(2, 200.0, links=2))
+    network = Network(levels, sending="buffered", core_bandwidth_bytes_per_s=200.0)
+    exchange = AllReduce("two-level", wire(network, 4), 2)
+    assert exchange.ends_s([3.0, 6.0, 1.0, 4.0], 400.0).max() == 14.0
+    later = exchange.ends_s([3.0, 6.0, 1.0, 4.0 + 1e-6], 400.0).max()
+    assert later == pytest.approx(14.0, abs=1e-5)
 
 
 def test_levels_that_do_not_nest_are_refused():

@@ -193,6 +193,16 @@ def test_shards_of_a_fast_network_differ_when_they_are_read(run):
         assert len(set(mine.tolist())) == len(mine) == 200
 
 
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_contribution_that_fetches_nothing_is_pushed_with_all_its_bytes(run, sharing):
+    """A worker under way twice fetches every other time; 8 bytes take 0.1 s at 80 a second."""
+    network = with_sharing(star(40.0, 80.0), sharing)
+    spans = run(network, 1, depth=2, fetch_every=2).advance(folds=50).spans
+    pushes = spans.kind == 2
+    assert pushes.sum() == 50
+    assert (spans.end_s - spans.start_s)[pushes] == pytest.approx(8.0 / 40.0)
+
+
 EVERYTHING = (
     Fault("death", mean_s=20.0, down_s=3.0),
     Fault("preemption", mean_s=15.0, down_s=2.0),

@@ -1,0 +1,213 @@
+"""Rules that hold of every simulated timeline and every message, checked in every test.
+
+While a test runs, each part of a timeline that a `Simulation` gives in its process goes through
+`check_timeline`, and what an all-reduce or `transfer` sends through `check_messages`. Nothing here
+asks a kernel of the simulator for a time: ways are found again, link by link, in `way_of`.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+MOST = 20_000
+"""Rows and messages of one call that are looked at, so that long ones cost little."""
+ROUNDING = 1e-9
+
+
+def check_timeline(timeline, *, in_one_place=True, waits=True, push_s=0.0):
+    """Check one segment, or a part of one.
+
+    Args:
+        timeline: the segment.
+        in_one_place: whether a worker does one thing at a time; if not, it still computes one
+            minibatch at a time.
+        waits: whether a worker goes on only after the fold of what it has handed in.
+        push_s: the least time in which a contribution can reach the server; every folded one has
+            then a span of at least that.
+    """
+    numbers, times_s = timeline.folds.fold, timeline.folds.time_s
+    assert (np.diff(times_s) >= 0.0).all(), "a fold is complete before the one before it"
+    assert (np.diff(numbers) == 1).all(), "folds are not numbered one by one"
+    if len(numbers):
+        check_reads(timeline.contributions, int(numbers[0]), times_s)
+    spans = timeline.spans
+    if 0 < len(spans) <= MOST:
+        compute = timeline.kinds.index("compute")
+        check_places(
+            spans, spans.kind == compute if not in_one_place else spans.worker == spans.worker
+        )
+    if waits and 0 < len(spans) <= MOST and len(numbers):
+        check_arrivals(timeline)
+    if push_s > 0.0 and len(spans):
+        pushed = spans.kind == timeline.kinds.index("push")
+        seconds = (spans.end_s - spans.start_s)[pushed]
+        assert len(seconds) == len(timeline.folded()), "a contribution arrives in no time"
+        least_s = push_s - ROUNDING * spans.end_s[pushed]
+        assert (seconds >= least_s).all(), "a contribution arrives too soon"
+
+
+def check_reads(rows, first, times_s):
+    """A version is read from the fold that makes it on, and no longer than until the next."""
+    made = rows.read_version - 1 - first
+    known = (made >= 0) & (made < len(times_s))
+    after = times_s[made[known]] <= rows.read_time_s[known]
+    assert after.all(), "a version is read before the fold that makes it is complete"
+    known = (made >= -1) & (made < len(times_s) - 1)
+    before = rows.read_time_s[known] <= times_s[made[known] + 1]
+    assert before.all(), "a version is read after the fold that ends it"
+    folded = rows.fold >= 0
+    ends_s = times_s[rows.fold[folded] - first]
+    assert (rows.read_time_s[folded] <= ends_s).all(), "a contribution is folded before its read"
+
+
+def check_places(spans, which):
+    """No two of these spans of one worker, or one shard, are at the same time."""
+    worker, start_s, end_s = spans.worker[which], spans.start_s[which], spans.end_s[which]
+    order = np.lexsort((end_s, start_s, worker))
+    same = worker[order][1:] == worker[order][:-1]
+    apart = start_s[order][1:] >= end_s[order][:-1] - ROUNDING * end_s[order][:-1]
+    assert apart[same].all(), "a worker is in two places at once"
+
+
+def check_arrivals(timeline):
+    """What a worker does for a contribution is over when that is folded."""
+    rows, spans = timeline.folded(), timeline.spans
+    ends_s = timeline.folds.time_s[rows.fold - timeline.folds.fold[0]]
+    for who in np.unique(rows.worker):
+        mine_s = ends_s[rows.worker == who]
+        own = spans.worker == who
+        place = np.searchsorted(mine_s, spans.start_s[own], side="right")
+        fold_s = np.append(mine_s, np.inf)[place]
+        late = spans.end_s[own] > fold_s * (1.0 + ROUNDING)
+        assert not late.any(), "a fold is complete before the last of it has arrived"
+
+
+def way_of(wiring, source, target):
+    """The links between two ends, found level by level from the description of a network."""
+    servers = [end >= wiring.workers for end in (source, target)]
+    levels, links = len(wiring.group), []
+    has_top = True
+    for level in range(levels):
+        group = int(wiring.group[level])
+        many = int(wiring.links[level]) if len(wiring.links) else 1
+        if not any(servers) and source // group == target // group:
+            has_top = False
+            break
+        if len(wiring.inside) and wiring.inside[level]:
+            above = int(wiring.group[level + 1])
+            if any(servers) or source // above != target // above:
+                continue
+        for end, is_server, first in zip(
+            (source, target), servers, (wiring.up, wiring.down), strict=True
+        ):
+            if not is_server:
+                links.append(int(first[level]) + end // group * many + end % group * many // group)
+    for end, is_server, first in zip(
+        (source, target), servers, (wiring.up, wiring.down), strict=True
+    ):
+        if is_server:
+            links.append(int(first[levels]) + end - wiring.workers)
+    if has_top and wiring.core >= 0:
+        rail = [end % group * many // group for end in (source, target)] if levels else [0, 0]
+        if any(servers) or not wiring.rails or rail[0] != rail[1]:
+            links.append(wiring.core)
+    return links
+
+
+def check_messages(wiring, source, target, size_bytes, sent_s, departed_s):
+    """Each takes at least its bytes over its narrowest link; no link carries more than it can.
+
+    Args:
+        wiring: the network.
+        source, target: [M] ends.
+        size_bytes: [M].
+        sent_s, departed_s: [M] when each began to move, and when its last byte left.
+    """
+    if not 0 < len(size_bytes) <= MOST // 10 or not np.isfinite(departed_s).all():
+        return
+    ways = [way_of(wiring, int(a), int(b)) for a, b in zip(source, target, strict=True)]
+    narrowest = np.array([min(wiring.rate[way], default=np.inf) for way in ways])
+    slack_s = ROUNDING * np.abs(departed_s)
+    least_s = size_bytes / narrowest
+    assert (departed_s - sent_s >= least_s - slack_s).all(), "a message is quicker than its bytes"
+    carried = {}
+    for message, way in enumerate(ways):
+        for link in way:
+            carried.setdefault(link, []).append(message)
+    for link, those in carried.items():
+        if wiring.rate[link] == np.inf:
+            continue
+        window_s = departed_s[those].max() - sent_s[those].min()
+        room = wiring.rate[link] * (window_s + slack_s[those].max())
+        assert size_bytes[those].sum() <= room * (1 + ROUNDING), "a link carries more than it can"
+        if not wiring.fair:
+            turns = sorted(zip(sent_s[those].tolist(), departed_s[those].tolist(), strict=True))
+            for (_, end_s), (begin_s, _) in pairwise(turns):
+                assert begin_s >= end_s - slack_s[those].max(), "two messages at once on a link"
+
+
+def rules_of(simulation):
+    """What `check_timeline` may ask of a simulation's timelines."""
+    protocol = simulation.protocol
+    ahead = getattr(protocol, "overlap", False) or getattr(protocol, "depth", 1) > 1
+    ahead = ahead or protocol.name == "sequence"
+    push_s, network = 0.0, simulation.cluster.network
+    on_network = protocol.name == "parameter_server" and network and network.server
+    if on_network and simulation.spans:
+        way = [*(level for level in network.levels if not level.inside), network.server]
+        rates = [rate for x in way for rate in (x.away_bytes_per_s, x.towards_bytes_per_s)]
+        own = [group.up_bytes_per_s or 0.0 for group in simulation.cluster.workers]
+        push_s = simulation.least_bytes / protocol.shards / max([*rates, *own])
+    return {"in_one_place": not ahead, "waits": not ahead, "push_s": push_s}
+
+
+@pytest.fixture(autouse=True)
+def _checked(request, monkeypatch):
+    """Check what is simulated in a test, but for one that measures speed."""
+    module = sys.modules.get("harness.simulator.simulation")
+    if module is None or "benchmarks" in request.path.parts:
+        return
+    from harness.simulator import exchange, network
+    from harness.simulator.protocols import client_sampling
+
+    simulation, all_reduce = module.Simulation, exchange.AllReduce
+    run, change, messages, transfer = (
+        *(simulation._run, simulation.change),
+        *(all_reduce._run, network.transfer),
+    )
+
+    def checked_run(self, limits, most):
+        for part in run(self, limits, most):
+            if self.protocol.name in module.PROTOCOLS:
+                check_timeline(part, **rules_of(self))
+                if self.version == limits.version and len(part.folds):
+                    assert part.folds.time_s[-1] == self.now_s, "a fold is not its round's end"
+            yield part
+
+    def checked_change(self, workload):
+        change(self, workload)
+        known = getattr(self, "least_bytes", np.inf)
+        self.least_bytes = min(known, workload.parameter_bytes)
+
+    def checked_messages(self, ready, size_bytes, add_s_per_byte):
+        ends_s, found = messages(self, ready, size_bytes, add_s_per_byte)
+        rows = found.rows
+        check_messages(self.wiring, rows["source"], rows["target"], *found[1:4])
+        return ends_s, found
+
+    def checked_transfer(wiring, sent_s, source, target, size_bytes):
+        arrived_s = transfer(wiring, sent_s, source, target, size_bytes)
+        if wiring.fair:  # else a message's start is not what is given
+            columns = (np.asarray(x, np.float64) for x in (size_bytes, sent_s, arrived_s))
+            check_messages(wiring, source, target, *columns)
+        return arrived_s
+
+    monkeypatch.setattr(simulation, "_run", checked_run)
+    monkeypatch.setattr(simulation, "change", checked_change)
+    monkeypatch.setattr(all_reduce, "_run", checked_messages)
+    for place in (network, client_sampling):
+        monkeypatch.setattr(place, "transfer", checked_transfer)
