@@ -28,7 +28,7 @@ from harness.store.schema import Outcome
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Checkpoints are as rare as it takes to spend at most this share of the time on them."""
-LAYOUT = 8
+LAYOUT = 9
 """Grows when checkpoints hold other things than before: an older one is not taken up.
 
 What a simulation holds is part of it: `tests/harness/execution/training/test_layout.py`.
