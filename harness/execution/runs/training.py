@@ -163,6 +163,10 @@ class TrainingConfig(ABC, Generic[Data]):
         if self.rounds and (untrained := kinds & {"server", "message"}):
             told = f"{min(untrained)!r} does not happen to rounds"
             raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
+        coder = self.cluster.compression
+        if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
+            told = f"its bytes are those that the coder of {type(self.algorithm).__name__} sends"
+            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {told}; allowed: 1")
         if self.shards > 1 and not self.algorithm.in_shards:
             name = type(self.algorithm).__name__
             raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
