@@ -200,7 +200,8 @@ def tolerate(
         cluster: see `train`.
         algorithm: see `train`.
         what: ``"workers"``, ``"staleness"`` (exactly so many folds, of equal workers), ``"delay"``
-            (further seconds that every message is under way) or ``"loss"`` (the share of messages lost).
+            (further seconds that every message is under way) or ``"loss"`` (the share of messages
+            that are lost).
         between: the value that quality is compared with, and the largest that is tried; None for
             (1, 64) workers, (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
         workers: how many, where they are not what is turned up.

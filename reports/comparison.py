@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from harness.judge.charged import charged_for
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import atomic
@@ -95,7 +96,8 @@ def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For programs; what is not finite is null."""
     rows = [{k: _finite(v) for k, v in _record(row).items()} for row in table.rows]
     head = {"schema": 1, "judged": table.judged, "target": _finite(table.target)}
-    return {**head, "target_is": table.reason, "rows": rows, "provenance": dict(provenance)}
+    head |= {"target_is": table.reason, "charged": charged_for([r.cell for r in table.rows])}
+    return {**head, "rows": rows, "provenance": dict(provenance)}
 
 
 def _feet(table: Table) -> Iterator[str]:
@@ -104,6 +106,8 @@ def _feet(table: Table) -> Iterator[str]:
         f"error: {table.judged}; target {table.target:.4g} ({table.reason});"
         " seconds are simulated; 95% intervals over seeds"
     )
+    if charged := charged_for([row.cell for row in table.rows]):
+        yield charged
     rows = sorted((row for row in table.rows if row.seconds), key=lambda row: row.trained)
     if rows and any(round(row.trained, 3) != 1.0 for row in rows):
         ends = dict.fromkeys(_trained(row) for row in (rows[0], rows[-1]))
