@@ -22,6 +22,7 @@ from harness.errors import UserError
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
 from harness.execution.jobs.tolerance import knob_of
+from harness.execution.runs.idle import idle_lines
 from harness.execution.runs.methods import Asked, Method, method_of
 from harness.judge.break_point import Search, tolerance
 from harness.judge.comparison import tabulated
@@ -199,7 +200,8 @@ def tolerate(
         cluster: see `train`.
         algorithm: see `train`.
         what: ``"workers"``, ``"staleness"`` (exactly so many folds, of equal workers), ``"delay"``
-            (further seconds of the link's latency) or ``"loss"`` (the share of messages lost).
+            (further seconds that every message is under way) or ``"loss"`` (the share of messages
+            that are lost).
         between: the value that quality is compared with, and the largest that is tried; None for
             (1, 64) workers, (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
         workers: how many, where they are not what is turned up.
@@ -216,6 +218,11 @@ def tolerate(
     search = Search(knob.name, knob.axis, knob.whole, between or knob.usual, margin, halvings)
     knob.check(method.algorithm)
     experiment = Experiment(model, loss, data, cluster, settings)
+    ends = [knob.at(experiment.machine, workers, value) for value in search.between]
+    least, most = (experiment.on(machine).first(method, count) for machine, count in ends)
+    knob.check_reach(least, most)
+    for line in idle_lines([least, most], knob.idle):
+        experiment.say(line)
 
     def cell(value: float) -> Cell:
         machine, count = knob.at(experiment.machine, workers, value)

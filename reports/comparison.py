@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from harness.judge.charged import charged_for
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import atomic
@@ -26,7 +27,7 @@ from reports.style import COLOURS, DASHES, MARKERS, MUTED, WIDTH_IN, cycle, rend
 HEAD = (
     *("algorithm", "workers", "rate", "error", "error_low", "error_high"),
     *("test", "test_low", "test_high", "seconds", "target_s", "target_s_low", "target_s_high"),
-    *("reached", "diverged", "seeds", "staleness", "runs"),
+    *("reached", "diverged", "seeds", "staleness", "trained", "runs"),
 )
 HEIGHT_IN = 3.0
 
@@ -67,7 +68,7 @@ def lines(table: Table) -> Iterator[str]:
         padded = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row, widths, strict=True))]
         del padded[1]
         yield "  ".join(padded).rstrip()
-    yield _told(table)
+    yield from _feet(table)
 
 
 def as_markdown(table: Table) -> Iterator[str]:
@@ -77,7 +78,8 @@ def as_markdown(table: Table) -> Iterator[str]:
     yield f"| {' | '.join(rows[0])} |"
     yield "|" + "---|" * len(rows[0])
     yield from (f"| {' | '.join(row)} |" for row in rows[1:])
-    yield from ("", _told(table))
+    for foot in _feet(table):
+        yield from ("", foot)
 
 
 def as_csv(table: Table) -> str:
@@ -94,14 +96,27 @@ def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For programs; what is not finite is null."""
     rows = [{k: _finite(v) for k, v in _record(row).items()} for row in table.rows]
     head = {"schema": 1, "judged": table.judged, "target": _finite(table.target)}
-    return {**head, "target_is": table.reason, "rows": rows, "provenance": dict(provenance)}
+    head |= {"target_is": table.reason, "charged": charged_for([r.cell for r in table.rows])}
+    return {**head, "rows": rows, "provenance": dict(provenance)}
 
 
-def _told(table: Table) -> str:
-    return (
+def _feet(table: Table) -> Iterator[str]:
+    """The lines below the table."""
+    yield (
         f"error: {table.judged}; target {table.target:.4g} ({table.reason});"
         " seconds are simulated; 95% intervals over seeds"
     )
+    if charged := charged_for([row.cell for row in table.rows]):
+        yield charged
+    rows = sorted((row for row in table.rows if row.seconds), key=lambda row: row.trained)
+    if rows and any(round(row.trained, 3) != 1.0 for row in rows):
+        ends = dict.fromkeys(_trained(row) for row in (rows[0], rows[-1]))
+        yield f"examples trained, of those of all passes: {' to '.join(ends)}"
+
+
+def _trained(row: Row) -> str:
+    workers = f"{row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
+    return f"{row.trained:.1%} ({row.cell.method}, {workers})"
 
 
 def _cells(table: Table) -> Iterator[list[str]]:
@@ -145,7 +160,7 @@ def _record(row: Row) -> dict[str, Any]:
     values = (
         *(cell.method, cell.workers, cell.rate, *_three(row.error), *_three(row.test)),
         *((row.seconds.estimate if row.seconds else math.nan), *_three(row.target_s)),
-        *(row.reached, row.diverged, len(cell.runs), row.staleness),
+        *(row.reached, row.diverged, len(cell.runs), row.staleness, row.trained),
         " ".join(run.hash[:12] for run in cell.runs),
     )
     return dict(zip(HEAD, values, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from harness import given
@@ -31,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what the store does not have, print the table, and write it with its picture."""
     from harness.errors import EXIT_DONE
+    from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
     from harness.judge import provenance
     from harness.judge.comparison import tabulated
@@ -42,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     methods = [method_of(word) for word in named] or [own]
     grid = varied.grid_of(arguments, base, methods, varied.numbers(arguments.workers))
     store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
+    seed, rate = base.seed, base.schedule.rate
+    asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
+    for line in idle_lines(asked):
+        print(line, file=sys.stderr, flush=True)
     cells = varied.cells_of(grid, store, arguments.jobs)
     table = tabulated(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}

@@ -87,8 +87,9 @@ def shown(cell: Cell) -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.errors import EXIT_DONE, UserError
-    from harness.execution.fidelity.predict import prediction
+    from harness.execution.fidelity.predict import on_cluster, prediction
     from harness.execution.runs.file import kind_of, load_run
+    from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.sequence import SequenceConfig
     from harness.simulator import load_cluster
 
@@ -103,6 +104,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--kept {arguments.kept}: for sequence training; {arguments.file} is none")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     asked = load_run(arguments.file, kind)
+    config = on_cluster(asked.config, cluster, arguments.workers)
+    for line in idle_lines([config]):
+        print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept
     for line in prediction(asked.config, asked.corpus.split("train"), *options):
         print(line)

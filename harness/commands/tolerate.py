@@ -12,6 +12,7 @@ from harness.bundled import listed, run_file
 from harness.commands import varied
 
 if TYPE_CHECKING:
+    from harness.execution.runs.config import RunConfig
     from harness.judge.tolerance import Point
 
 __all__ = ["configure", "run"]
@@ -23,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--what",
         default="workers",
-        help="workers (default); staleness, in folds; delay, further seconds of the link's latency;"
-        " loss, the share of messages lost",
+        help="workers (default); staleness, in folds; delay, further seconds that every message is"
+        " under way; loss, the share of messages lost",
     )
     parser.add_argument(
         "--from", dest="low", type=float, help="what quality is compared with (1 worker; else 0)"
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from harness.errors import EXIT_DONE
     from harness.execution.jobs.tolerance import knob_of
+    from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
     from harness.judge import provenance
     from harness.judge.break_point import Search, tolerance
@@ -71,9 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
     knob.check(method.algorithm)
     store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
 
-    def cell(value: float) -> Cell:
+    def turned(value: float) -> RunConfig:
         machine, workers = knob.at(base.cluster, base.workers, value)
-        there = replace(base, cluster=machine, workers=workers)
+        return replace(base, cluster=machine, workers=workers)
+
+    parts = {"algorithm": method.algorithm, "protocol": method.protocol}
+    ends = [replace(turned(value), **parts) for value in search.between]
+    knob.check_reach(*ends)
+    for line in idle_lines(ends, knob.idle):
+        print(line, file=sys.stderr, flush=True)
+
+    def cell(value: float) -> Cell:
+        there = turned(value)
         return varied.cells_of(varied.grid_of(arguments, there, [method]), store, arguments.jobs)[0]
 
     found = tolerance(search, cell, lambda point: _say(knob.name, point))

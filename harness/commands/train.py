@@ -52,10 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.execution.jobs.named import execute_named
+    from harness.execution.runs.idle import idle_lines
     from harness.store.atomic import writable_folder
 
     configs = _configs(arguments)
     store = given.stored(writable_folder(arguments.out, "--out"), arguments.gather)
+    for line in idle_lines(configs.values()):
+        _say(line)
     found = execute_named(configs, str, store, jobs=max(1, arguments.jobs))
     for name, each in found.items():
         if len(found) > 1:

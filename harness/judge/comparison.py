@@ -31,6 +31,8 @@ class Row:
         reached: how many seeds did.
         diverged: how many seeds did.
         staleness: mean over contributions, of the first seed's run.
+        trained: mean share of the passes' examples that entered folds; above 1 where the last
+            minibatches are of one more pass.
     """
 
     cell: Cell
@@ -41,6 +43,7 @@ class Row:
     reached: int
     diverged: int
     staleness: float
+    trained: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,19 @@ def _row(cell: Cell, target: float) -> Row:
         reached=len(reached),
         diverged=len(cell.runs) - len(done),
         staleness=_staleness(cell.runs[0]),
+        trained=_trained(done),
     )
 
 
 def _done(cell: Cell) -> list[Run]:
     return [run for run in cell.runs if run.status == "done"]
+
+
+def _trained(runs: Sequence[Run]) -> float:
+    """The mean of what runs say that they trained on; without a word it was everything."""
+    if not runs:
+        return math.nan
+    return float(np.mean([run.summary.get("trained_share", 1.0) for run in runs]))
 
 
 def _staleness(run: Run) -> float:

@@ -162,6 +162,19 @@ class Simulation:
         self._workload = workload
         self._costs = costs_of(self.cluster, workload, self.workers, self.seed)
 
+    def begin_epoch(self, minibatches: int) -> None:
+        """Begin an epoch of so many minibatches a worker, in place of the cluster's own length.
+
+        Its cost is due with the next round, and its last round is as short as they ask for.
+        Protocols whose workers do not count their own minibatches have no epochs.
+
+        Raises:
+            ValueError: a contribution is under way.
+        """
+        if not self.drained:
+            raise ValueError("an epoch begins when nothing is under way")
+        self.protocol.begin_epoch(self._state, minibatches)
+
     def advance(
         self,
         *,

@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.coders import TopK
+from harness.algorithms.compressed import Compressed
 from harness.execution.jobs.rates import TUNING_SEED
 from tests.modules import mlp, points
 
@@ -145,6 +148,124 @@ def test_a_step_costs_what_is_measured_counted_or_said(seconds, usual, cluster):
         assert again.runs[0].hash == run.hash
     else:
         assert each == pytest.approx(0.25)
+
+
+LINKED = (
+    CLUSTER
+    + """achieved_flops_per_s = 1e9
+[link]
+bandwidth_bytes_per_s = 1e6
+[workload]
+minibatch_frames = 3
+flops_per_frame = 1e7
+parameter_bytes = 2e4
+"""
+)
+
+
+def test_time_is_charged_for_what_is_asked_and_the_answer_says_so(usual, cluster, tmp_path, capsys):
+    cluster.write_text(LINKED, encoding="utf-8")
+    big = nn.Sequential(nn.Linear(6, 50), nn.Tanh(), nn.Linear(50, 3))
+
+    def run(model=mlp, **given) -> tuple[float, str]:
+        found = lagbench.train(
+            model, functional.cross_entropy, points(80), rate=0.1, seeds=1, **given, **usual
+        )
+        summary = found.runs[0].summary
+        return summary["virtual_s"] / summary["folds"], str(found)
+
+    numbers, said = run(flops_per_example=1e6, parameter_bytes=1e4)
+    assert numbers == pytest.approx(0.01 + 8e6 / 1e9 + 2 * 1e4 / 1e6)
+    assert "time is charged for minibatches of 8e+06 operations and copies of 10 kB" in said
+    assert "no effect: workload (time is charged for the module" in capsys.readouterr().err
+    for charged in ("cluster", lagbench.Workload(3, 1e7, 2e4)):
+        numbers, said = run(charge_for=charged)
+        assert numbers == pytest.approx(0.01 + 3e7 / 1e9 + 2 * 2e4 / 1e6)
+        assert "operations and copies of 20 kB" in said
+    assert "no effect: workload" not in capsys.readouterr().err
+    timeline = lagbench.simulate(cluster, workers=1, folds=10)
+    assert timeline.folds.time_s[-1] / 10 == pytest.approx(numbers)
+    assert run(charge_for=big, step_seconds="count")[0] == run(big, step_seconds="count")[0]
+    assert "minibatches of 250 ms and copies" in run(step_seconds=0.25)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"charge_for": "mlp"}, "charge_for: 'mlp'; allowed: a torch.nn.Module, a Workload, or"),
+        ({"charge_for": "cluster"}, "cluster 'two' has no .workload."),
+        ({"parameter_bytes": -1}, "parameter_bytes: -1; allowed: a number from 0"),
+        ({"flops_per_example": True}, "flops_per_example: True; allowed"),
+        ({"flops_per_example": 1e6}, "no device of cluster 'two' has achieved_flops_per_s"),
+        ({"flops_per_example": 1e6, "step_seconds": 0.1}, "step_seconds: 0.1; allowed: without f"),
+        (
+            {"charge_for": lagbench.Workload(3, 1e7, 2e4), "parameter_bytes": 1.0},
+            "parameter_bytes: 1.0; allowed: without charge_for",
+        ),
+    ],
+)
+def test_what_cannot_be_charged_is_refused(given, told, usual):
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(mlp, functional.cross_entropy, points(80), rate=0.1, **given, **usual)
+
+
+def test_what_an_algorithm_does_not_send_is_not_charged(usual, cluster):
+    cluster.write_text(LINKED, encoding="utf-8")
+    kept = Compressed(AsyncSgd(), TopK(0.25))
+
+    def travelling(algorithm) -> float:
+        found = lagbench.train(
+            mlp, functional.cross_entropy, points(80), algorithm=algorithm, rate=0.1, seeds=1,
+            step_seconds="count", **usual,
+        )  # fmt: skip
+        return found.runs[0].config["work"]["parameter_bytes"]
+
+    assert travelling(kept) == kept.sent * travelling("async") < travelling("async")
+
+
+def test_a_loader_s_minibatches_are_not_taken_for_the_workers(usual, capsys):
+    x, y = points(80)
+    loader = DataLoader(TensorDataset(x, y), batch_size=10)
+    further = {name: value for name, value in usual.items() if name != "minibatch"}
+    found = [
+        lagbench.train(mlp, functional.cross_entropy, data, rate=0.1, seeds=1, **further).runs[0]
+        for data in (loader, (x, y))
+    ]
+    assert found[0].hash == found[1].hash
+    assert "minibatch is 32, its batch_size 10 (minibatch=10 for" in capsys.readouterr().err
+    lagbench.train(mlp, functional.cross_entropy, loader, rate=0.1, seeds=1, **usual)
+    assert "DataLoader" not in capsys.readouterr().err
+
+
+def test_a_comparison_says_where_rows_trained_another_share(usual, tmp_path):
+    found = lagbench.compare(
+        mlp, functional.cross_entropy, points(90), algorithms=["async", "averaging:4"],
+        workers=[2], rates=0.1, seeds=1, **usual,
+    )  # fmt: skip
+    shares = [row.trained for row in found.rows]
+    assert shares == pytest.approx([80 / 81, 11 * 2 * 8 / (2 * 81)])  # of 81, in two passes
+    told = "examples trained, of those of all passes: 98.8% (async, 2 workers) to 108.6%"
+    assert told in str(found)
+    files = {path.name: path for path in found.report(tmp_path / "out")}
+    assert told in files["report.md"].read_text(encoding="utf-8")
+    rows = list(csv.DictReader(files["table.csv"].open(encoding="utf-8")))
+    assert [float(row["trained"]) for row in rows] == shares
+    assert json.loads(files["results.json"].read_text(encoding="utf-8"))["charged"]
+
+
+def test_keys_of_the_cluster_without_effect_are_named(usual, cluster, capsys):
+    cluster.write_text(f"{CLUSTER}[parallel]\nslowdown = 2.0\n", encoding="utf-8")
+    asked = (mlp, functional.cross_entropy, points(80))
+    idle = "no effect: parallel.slowdown ("
+    common = {"seeds": 1, **usual}
+    lagbench.train(*asked, rate=0.1, **common)
+    assert capsys.readouterr().err.count(idle) == 1
+    lagbench.compare(*asked, algorithms=["async", "sync"], workers=[2], rates=0.1, **common)
+    assert idle not in capsys.readouterr().err
+    lagbench.tolerate(*asked, what="workers", between=(1, 2), rate=0.1, **common)
+    assert capsys.readouterr().err.count(idle) == 1
+    lagbench.tolerate(*asked, what="staleness", between=(0, 1), rate=0.1, **common)
+    assert "no effect: cluster (but for the device" in capsys.readouterr().err
 
 
 def test_metrics_go_by_name_and_the_first_one_judges(usual):

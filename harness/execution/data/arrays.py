@@ -10,16 +10,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from harness.errors import UserError
 from harness.execution.data.minibatches import Key, Minibatches
 from harness.modules.digests import digest_of_tensor
+from harness.modules.draws import generators_kept, seed_generators
 from harness.modules.network import Drawing
 from harness.network import Minibatch
 from harness.seeds import stream, stream_key
 from harness.uploads import uploaded
 
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
+READING_SEED = 0
+"""Of a `DataLoader` while it is read: one that shuffles gives the same examples every time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +87,11 @@ class Arrays:
 def arrays_of(data: object, what: str) -> Arrays:
     """Any kind of data as arrays; a dataset or an iterable is read once, to its end.
 
+    The batches of a `DataLoader` are taken apart, example by example in their order.
+
     Args:
-        data: a pair of arrays, a map-style dataset of pairs, or an iterable of pairs.
+        data: a pair of arrays, a map-style dataset of pairs, an iterable of pairs, or a
+            `DataLoader` of either.
         what: which argument it is, for messages.
 
     Raises:
@@ -93,6 +100,8 @@ def arrays_of(data: object, what: str) -> Arrays:
     if isinstance(data, Arrays):
         return data
     given = cast(Any, data)
+    if is_batched(given):
+        return _read_batches(given, what)
     is_pair = isinstance(data, tuple | list) and len(given) == 2 and hasattr(given[0], "shape")
     x, y = (_tensor(each, what) for each in given) if is_pair else _read(given, what)
     if len(x) != len(y):
@@ -100,6 +109,33 @@ def arrays_of(data: object, what: str) -> Arrays:
     if not len(x):
         raise UserError(f"{what}: empty; {ALLOWED}")
     return Arrays(x, y)
+
+
+def is_batched(data: object) -> bool:
+    """Whether it is a `DataLoader` that makes batches, and not one that gives single examples."""
+    return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
+
+
+def _read_batches(loader: Any, what: str) -> Arrays:
+    """The examples of a loader's batches.
+
+    Raises:
+        UserError: a batch is no pair of as many examples as targets, there is none, or examples
+            are of unequal shape.
+    """
+    with generators_kept():
+        seed_generators(READING_SEED)
+        batches = [_pair(item, what) for item in loader]
+    for x, y in batches:
+        if not (x.dim() and y.dim() and len(x) == len(y)):
+            told = f"a batch of shapes {list(x.shape)} and {list(y.shape)}"
+            raise UserError(f"{what}: {told}; allowed: as many examples as targets in each")
+    if not batches:
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    try:
+        return Arrays(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    except RuntimeError as error:
+        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
 
 
 def _read(data: Any, what: str) -> tuple[Tensor, Tensor]:

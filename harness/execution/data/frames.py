@@ -127,8 +127,18 @@ class Order:
     def folds(self) -> int:
         """Folds in the stage."""
         slots = self.shuffling == "on the fly"  # which leave frames out at the end
-        rows = len(self._shuffled) if slots else int(self.frames[self._subset].sum())
+        rows = len(self._shuffled) if slots else self.size
         return rows // (self.minibatch * self.a_fold)
+
+    @property
+    def size(self) -> int:
+        """Frames of the stage, with those that fill no fold."""
+        return int(self.frames[self._subset].sum())
+
+    def sequence(self, worker: int) -> np.ndarray | InBlocks:
+        """The rows of the stage in the order of training, which all workers share."""
+        del worker
+        return self._shuffled
 
     def rows(self, step: int) -> np.ndarray:
         """The frames (row numbers, ``[B]``) of minibatch ``step``.

@@ -8,8 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harness.execution.data.frames import Order
-from harness.execution.data.partition import Partition
+from harness.execution.data.partition import Laid
 from harness.network import Minibatch
 
 Key = tuple[int, int]
@@ -42,7 +41,7 @@ class Minibatches:
         before: the steps of all stages before it.
     """
 
-    def __init__(self, order_of: Callable[[int], Order | Partition], examples: Examples) -> None:
+    def __init__(self, order_of: Callable[[int], Laid], examples: Examples) -> None:
         self._order_of, self._examples = order_of, examples
         self.begin(0, 0)
 

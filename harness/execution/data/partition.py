@@ -1,22 +1,25 @@
-"""The data of workers that train in rounds: each has its own part of the utterances.
+"""The data of workers that train in rounds: each has its own part of them.
 
 As paper 2's program does it: utterances in order of length go, one by one, to the worker that
 has the fewest frames so far; each worker shuffles its frames anew for every pass; a pass ends
 for all after as many rounds as the worker with the fewest frames can fill, and what is left
 over is dropped.
+
+Examples that are not speech are dealt and shuffled in the same way, and none is dropped: rounds
+run over the end of a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapreplace
 
 import numpy as np
 
 from harness.errors import UserError
-from harness.execution.data.frames import InBlocks, Shuffling, row_numbers
+from harness.execution.data.frames import InBlocks, Order, Shuffling, row_numbers
 from harness.seeds import stream
 
 
@@ -58,6 +61,11 @@ class Partition:
             )
 
     @property
+    def size(self) -> int:
+        """Frames of the pass, with those that fill no round."""
+        return sum(self._sizes)
+
+    @property
     def folds(self) -> int:
         """Rounds in the pass."""
         return min(self._sizes) // (self.every * self.minibatch)
@@ -75,6 +83,10 @@ class Partition:
         size = self.minibatch
         at = [(worker, size * (step % self.steps)) for worker, step in keys]
         return np.stack([self._shuffled[worker][first : first + size] for worker, first in at])
+
+    def sequence(self, worker: int) -> np.ndarray | InBlocks:
+        """A worker's rows of the pass in the order of training."""
+        return self._shuffled[worker]
 
     @property
     def _sizes(self) -> list[int]:
@@ -100,6 +112,99 @@ class Partition:
             return InBlocks(self.start[chosen], self.frames[chosen], named)
         rows = row_numbers(self.start[own], self.frames[own])
         return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Unbroken:
+    """The minibatches of one pass of rounds that run over the ends of passes.
+
+    A worker's examples of all passes are one sequence, shuffled anew for each pass. Pass k
+    (from 1) of P ends for all with round ``ceil(k N / (B m))``: N examples, B in a minibatch and m
+    minibatches in a round of all workers. So every example of every pass is trained on once, but
+    for what the last minibatches take of one more pass.
+
+    Args:
+        pass_of: the examples of a pass by its number, from 0.
+        stage: the number of this pass.
+        passes: P.
+        workers: how many train.
+        own: a worker's minibatches in a round, where it counts them itself; the last round of the
+            last pass is as much shorter as it takes. None where one counter hands out all.
+        a_fold: what that counter hands out for a round.
+    """
+
+    pass_of: Callable[[int], Order | Partition]
+    stage: int
+    passes: int
+    workers: int
+    own: int | None
+    a_fold: int
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return self._pass(self.stage).frames
+
+    @property
+    def minibatch(self) -> int:
+        """Examples in a minibatch."""
+        return self._pass(self.stage).minibatch
+
+    @property
+    def size(self) -> int:
+        """Examples of the pass."""
+        return self._pass(self.stage).size
+
+    @property
+    def folds(self) -> int:
+        """Rounds that end in the pass."""
+        return self._rounds(self.stage + 1) - self._rounds(self.stage)
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each counter in the pass."""
+        if self.own is None or self.stage + 1 != self.passes:
+            return self.folds * self._each
+        whole = -(-self.passes * self.size // (self.workers * self.minibatch))
+        return whole - self._rounds(self.stage) * self.own
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The examples (row numbers, ``[W, B]``) of minibatches named by (worker, step).
+
+        Steps beyond the pass are of the next one: where contributions are lost, more are handed
+        out.
+        """
+        before = self._rounds(self.stage) * self._each
+        return np.stack([self._rows(worker, before + step) for worker, step in keys])
+
+    @property
+    def _each(self) -> int:
+        """Minibatches of each counter in a whole round."""
+        return self.own or self.a_fold
+
+    def _rounds(self, passes: int) -> int:
+        """Rounds that have ended with so many passes."""
+        at_once = self.workers * self.own if self.own else self.a_fold
+        return -(-passes * self.size // (at_once * self.minibatch))
+
+    def _rows(self, worker: int, step: int) -> np.ndarray:
+        """The rows of a minibatch by its number since the run began."""
+        size, length = self.minibatch, len(self._pass(self.stage).sequence(worker))
+        number, first = divmod(step * size, length)
+        rows = self._pass(number).sequence(worker)[first : first + size]
+        if len(rows) == size:
+            return rows
+        more = self._pass(number + 1).sequence(worker)[: size - len(rows)]
+        return np.concatenate([rows, more])
+
+    @cached_property
+    def _pass(self) -> Callable[[int], Order | Partition]:
+        """`pass_of`, which keeps the two or three passes that are being asked about."""
+        return lru_cache(maxsize=3)(self.pass_of)
+
+
+Laid = Order | Partition | Unbroken
+"""The minibatches of one stage, laid out."""
 
 
 def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:

@@ -46,7 +46,7 @@ def prediction(
     Raises:
         UserError: no such run, too many workers for the data, or a run that cannot be predicted.
     """
-    config = _on(config, cluster or config.cluster, workers)
+    config = on_cluster(config, cluster, workers)
     finished = _finished(target, config) if target else None
     share = _share(config, finished, kept)
     # A search is paid once a chunk: a few folds of the first one would say too much of it.
@@ -57,8 +57,9 @@ def prediction(
         yield from _reached(finished, run)
 
 
-def _on(config: Config, cluster: Cluster, workers: int | None) -> Config:
-    """The same on a cluster, with so many workers, or its own."""
+def on_cluster(config: Config, cluster: Cluster | None, workers: int | None) -> Config:
+    """The same on a cluster with so many workers; None leaves the run's own."""
+    cluster = cluster or config.cluster
     if isinstance(config, SequenceConfig):
         return replace(config, cluster=cluster, replicas=workers or config.replicas)
     return replace(config, cluster=cluster, workers=workers or config.workers)
@@ -66,7 +67,7 @@ def _on(config: Config, cluster: Cluster, workers: int | None) -> Config:
 
 def _alone(config: Config) -> Config:
     """The same with one healthy worker, of which a sample says enough."""
-    one = _on(config, replace(config.cluster, faults=()), 1)
+    one = on_cluster(config, replace(config.cluster, faults=()), 1)
     return one if isinstance(one, SequenceConfig) else replace(one, passes=1)
 
 

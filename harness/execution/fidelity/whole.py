@@ -14,8 +14,7 @@ import numpy as np
 
 from data_synth.corpus import Utterances
 from harness.errors import UserError
-from harness.execution.data.frames import Order
-from harness.execution.data.partition import Partition
+from harness.execution.data.partition import Laid
 from harness.execution.runs.boundaries import SEARCH, Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
@@ -112,10 +111,10 @@ def _of_frames(config: RunConfig, train: Utterances, most: int) -> Whole:
 
 
 def _stage(
-    config: RunConfig, simulation: Simulation, order: Order | Partition, stage: int, most: int
+    config: RunConfig, simulation: Simulation, order: Laid, stage: int, most: int
 ) -> Iterator[Timeline]:
     """The segments of one stage, cut as training cuts them, until there are ``most`` folds."""
-    simulation.change(config.workload(stage))
+    config.begin_stage(simulation, stage, order)
     boundaries = Boundaries(config, order, stage)
     for asked in boundaries.segments():
         left = order.folds - asked.begins

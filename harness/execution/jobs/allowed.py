@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from torch import nn
+
 from harness.algorithms.local_descent import Descent
 from harness.errors import UserError
 from harness.execution.jobs.rates import TUNING_SEED
+from harness.simulator import Cluster, Workload
 
 
 def check_settings(model: object, loss: object, asked: Any) -> None:
@@ -38,6 +41,41 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         raise UserError(f"target: {asked.target!r}; allowed: a number")
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
+
+
+def check_charged(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
+    """Refuse to charge a cluster for what is not there, or for two things at once.
+
+    Args:
+        asked: see `check_settings`.
+        given: those of them that the user gave.
+        machine: the cluster.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    charged = asked.charge_for
+    if charged == "cluster" and machine.workload is None:
+        told = f"cluster {machine.name!r} has no [workload]"
+        raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
+    if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
+        told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
+        raise UserError(f"charge_for: {charged!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example", "step_seconds"):
+        if given.get(name) is not None and isinstance(charged, Workload | str):
+            told = "allowed: without charge_for, which says it already"
+            raise UserError(f"{name}: {given[name]!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example"):
+        value = getattr(asked, name)
+        if value is not None and not (_finite(value) and value >= 0.0):
+            raise UserError(f"{name}: {value!r}; allowed: a number from 0")
+    if asked.flops_per_example is None:
+        return
+    if "step_seconds" in given:
+        raise UserError(f"step_seconds: {asked.step_seconds!r}; allowed: without flops_per_example")
+    if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
+        told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
+        raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
 
 
 def check_lists(methods: Any, workers: Any) -> None:

@@ -18,15 +18,16 @@ from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.bundled import cluster_file
 from harness.errors import UserError, unknown
-from harness.execution.data.arrays import Arrays, arrays_of
+from harness.execution.data.arrays import Arrays, arrays_of, is_batched
 from harness.execution.evaluation.modules import metrics_of
-from harness.execution.jobs.allowed import check_lists, check_rates, check_settings
+from harness.execution.jobs.allowed import check_charged, check_lists, check_rates, check_settings
 from harness.execution.jobs.comparison import Grid, Rates
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
 from harness.execution.jobs.step_time import StepConfig, counted_flops
 from harness.execution.runs.device import resolve
 from harness.execution.runs.executed import Progress, executed
+from harness.execution.runs.idle import idle_lines
 from harness.execution.runs.methods import Asked, Method, method_of, optimised
 from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
@@ -41,6 +42,10 @@ from harness.store.atomic import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or what makes one, for each seed."""
+Turned = Sequence[tuple[Cluster, int]]
+"""Clusters, each with a number of workers."""
+Charged = nn.Module | Workload | Literal["cluster"] | None
+"""Whose time and messages the cluster is charged for; None for the trained module's."""
 
 
 class Settings(TypedDict, total=False):
@@ -63,6 +68,11 @@ class Settings(TypedDict, total=False):
             `LocalOptimizer` or a `NaturalGradient`; its state is the worker's. None for plain
             gradients.
         schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
+        charge_for: whose minibatches and copies the cluster is charged for in place of the trained
+            module's: another module, which takes the same examples; a `Workload`; or ``"cluster"``,
+            the ``[workload]`` of its file.
+        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
         step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
             to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
             is for every device.
@@ -81,6 +91,9 @@ class Settings(TypedDict, total=False):
     guess: float
     optimizer: str | Descent | None
     schedule: Callable[[float], Schedule]
+    charge_for: Charged
+    parameter_bytes: float | None
+    flops_per_example: float | None
     step_seconds: float | Literal["measure", "count"]
     target: float | None
     device: str
@@ -98,6 +111,9 @@ USUAL: Settings = {
     "guess": 0.1,
     "optimizer": None,
     "schedule": Constant,
+    "charge_for": None,
+    "parameter_bytes": None,
+    "flops_per_example": None,
     "step_seconds": "measure",
     "target": None,
     "device": "cpu",
@@ -128,6 +144,8 @@ class Experiment:
     given: Settings
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
     _trained: int = field(default=0, init=False)
+    _turned: bool = field(default=False, init=False)
+    _said: set[str] = field(default_factory=set[str], init=False)
 
     def __post_init__(self) -> None:
         for name in self.given:
@@ -137,6 +155,8 @@ class Experiment:
         check_settings(self.model, self.loss, self.settings)
         self.device = resolve(self.settings.device)
         self.machine = cluster_of(self.cluster)
+        check_charged(self.settings, self.given, self.machine)
+        self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
         self._folder = writable_folder(Path(self.settings.store), "store")
 
     @property
@@ -159,26 +179,56 @@ class Experiment:
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         for line in remarks(network, grid.methods):
-            print(line, file=sys.stderr, flush=True)
+            self.say(line)
+        if not self._turned:
+            self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
         return grid.run(self.obtained)
 
+    def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
+        """Name the keys of the cluster without effect on any of the runs, a line each.
+
+        Args:
+            methods: each is run on every cluster.
+            counts: clusters, each with so many workers.
+        """
+        configs = [self.on(other).first(m, count) for m in methods for other, count in counts]
+        for line in idle_lines(configs):
+            self.say(line)
+
+    def first(self, method: Asked, workers: int) -> ModuleConfig:
+        """The run of the first seed, at the guessed rate."""
+        (named,) = self._named([method])
+        return self.configured(named, workers, self.settings.guess, self.seeds[0])
+
+    def say(self, line: str) -> None:
+        """A line on standard error, once for the experiment."""
+        if line not in self._said:
+            self._said.add(line)
+            print(line, file=sys.stderr, flush=True)
+
     def on(self, cluster: Cluster) -> Experiment:
-        """The same on another cluster; module, data and what was found of them are shared."""
+        """The same on another cluster; module, data and what was found of them are shared.
+
+        Its runs say nothing of idle keys, which are the user's if they are idle on each.
+        """
         other = copy.copy(self)
-        other.machine = cluster
+        other.machine, other._turned = cluster, True
         other.__dict__.pop("_timed", None)
         return other
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """What is compared."""
         check_lists(methods, workers)
-        optimizer = self.settings.optimizer
-        named = [optimised(method_of(each), optimizer) for each in methods]
+        named = self._named(methods)
         if not (named and workers and self.seeds):
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
         check_rates(rates, [method.label for method in named], self.seeds)
         guess = self.settings.guess
         return Grid(self.configured, named, workers, self.seeds, guess, rates)
+
+    def _named(self, methods: Sequence[Asked]) -> list[Method]:
+        optimizer = self.settings.optimizer
+        return [optimised(method_of(each), optimizer) for each in methods]
 
     def configured(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
         """The configuration of one run."""
@@ -192,7 +242,7 @@ class Experiment:
             chunk=1.0,
             evaluations=settings.evaluations,
             cluster=self._timed[0],
-            work=self._timed[1],
+            work=_sent(self._timed[1], method),
             workers=workers,
             seed=seed,
             device=self.device,
@@ -204,7 +254,9 @@ class Experiment:
         """Module, loss and data of a seed's runs; data that no function makes are all seeds'."""
         key = seed if callable(self.data) else 0
         if key not in self._problems:
-            train = arrays_of(self.data(seed) if callable(self.data) else self.data, "data")
+            given = self.data(seed) if callable(self.data) else self.data
+            self._note_batches(given)
+            train = arrays_of(given, "data")
             train, dev = self._held_out(train)
             asked = self.settings.test
             test = None if asked is None else arrays_of(asked, "test")
@@ -234,12 +286,31 @@ class Experiment:
             raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
         return train.split(dev)
 
+    def _note_batches(self, data: Any) -> None:
+        """Say where a worker's minibatches are not those of the user's loader."""
+        size, theirs = self.settings.minibatch, getattr(data, "batch_size", None)
+        if is_batched(data) and theirs != size and "minibatch" not in self.given:
+            told = f"data: a DataLoader is read example by example; minibatch is {size},"
+            self.say(f"{told} its batch_size {theirs} (minibatch={theirs} for the same)")
+
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster and what it is charged for a minibatch."""
         asked, size = self.settings.step_seconds, self.settings.minibatch
+        charged = self.settings.charge_for
+        if charged == "cluster":
+            charged = self._work
+        if isinstance(charged, Workload):
+            return self.machine, charged
         problem = self.problem(self.seeds[0])
-        travels = 4.0 * problem.parameters().count
+        if charged is not None:
+            data = problem.train, problem.dev, None
+            problem = Problem(charged, self.loss, *data, {})
+        travels = self.settings.parameter_bytes
+        if travels is None:
+            travels = 4.0 * problem.parameters().count
+        if (flops := self.settings.flops_per_example) is not None:
+            return self.machine, Workload(size, float(flops), float(travels))
         if isinstance(asked, int | float):
             if not (asked >= 0.0 and math.isfinite(asked)):
                 raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
@@ -249,7 +320,7 @@ class Experiment:
             raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
         if all(d.achieved_flops_per_s is None for d in self.machine.devices.values()):
             told = f"cluster {self.machine.name!r}: devices without a rate; a step takes launch_s"
-            print(told, file=sys.stderr, flush=True)
+            self.say(told)
             return self.machine, Workload(size, 0.0, travels)
         if asked == "count":
             flops = counted_flops(problem, size)
@@ -257,6 +328,11 @@ class Experiment:
             config = StepConfig(problem, size, self.device)
             flops = executed(config, Store(self._folder), _unseen).summary["worth_flops"]
         return self.machine, Workload(size, flops / size, travels)
+
+
+def _sent(work: Workload, method: Method) -> Workload:
+    """The same where a method's contributions are smaller than the parameters."""
+    return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
 
 
 def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from harness.execution.data.frames import Order
-from harness.execution.data.partition import Partition
+from harness.execution.data.partition import Laid
 from harness.execution.runs.training import TrainingConfig
 
 SEARCH = "search"
@@ -50,7 +49,7 @@ class Boundaries:
     """
 
     config: TrainingConfig[Any]
-    order: Order | Partition
+    order: Laid
     stage: int
 
     @property

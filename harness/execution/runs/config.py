@@ -11,7 +11,6 @@ from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout
-from harness.errors import UserError
 from harness.execution.data.made import Blocks
 from harness.execution.runs.training import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
@@ -64,10 +63,6 @@ class RunConfig(TrainingConfig[Corpus]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.precision, self.device)
-        coder = self.cluster.compression
-        if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
-            told = f"its bytes are those that the coder of {type(self.algorithm).__name__} sends"
-            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {told}; allowed: 1")
 
     def network(self, data: Corpus) -> Dnn:
         """What is trained."""

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from harness.errors import UserError
 from harness.execution.data.arrays import Arrays, DrawingMinibatches
 from harness.execution.data.minibatches import Examples, Minibatches
+from harness.execution.data.partition import Laid, Unbroken
 from harness.execution.runs.problem import Problem
-from harness.execution.runs.training import TrainingConfig
+from harness.execution.runs.training import Pieces, TrainingConfig
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import ModuleNetwork
 from harness.simulator import Workload
@@ -18,6 +19,8 @@ FORMAT = 1
 """Grows when the same configuration would no longer give the same bytes."""
 SUMMED = "summed over examples"
 """Said in an identity of a loss that is no mean: what is measured of it is one."""
+UNBROKEN = "over the end of a pass"
+"""Said in an identity of rounds, which once ended with each pass and left examples out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     unit: ClassVar[str] = "examples"
     cut_by: ClassVar[str] = "minibatch"
+    counted: ClassVar[bool] = True
 
     problem: Problem
     work: Workload
@@ -54,7 +58,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         summed = self.problem.inspected(self._size, self.device).reduction == "sum"
         code = {name: digest_of_code(part) for name, part in parts.items() if from_outside(part)}
         further = {"code": code} if code else {}
-        return super().to_dict() | further | ({"loss": SUMMED} if summed else {})
+        further |= {"loss": SUMMED} if summed else {}
+        return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
 
     def network(self, data: Problem) -> ModuleNetwork:
         """What is trained."""
@@ -63,6 +68,15 @@ class ModuleConfig(TrainingConfig[Problem]):
     def pieces(self, data: Problem) -> Arrays:
         """The training examples."""
         return data.train
+
+    def order(self, stage: int, train: Pieces) -> Laid:
+        """See `TrainingConfig`; rounds leave nothing out."""
+        found = self.laid_out(stage, train)
+        if not self.rounds:
+            return found
+        _, own, a_fold, *_ = self.handing
+        cut = stage, self.passes, self.workers, own, a_fold
+        return Unbroken(lambda number: self.laid_out(number, train), *cut)
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
         """See `TrainingConfig`; a module that draws is told what from."""

@@ -15,7 +15,7 @@ from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
 from harness.execution.data.frames import Order, Shuffling
 from harness.execution.data.minibatches import Examples, Minibatches
-from harness.execution.data.partition import Partition
+from harness.execution.data.partition import Laid, Partition
 from harness.network import Network
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.contract import Handing, TimingProtocol
@@ -130,6 +130,8 @@ class TrainingConfig(ABC, Generic[Data]):
     """What a user trains on, in messages."""
     cut_by: ClassVar[str] = "stages"
     """The setting that cuts them into minibatches."""
+    counted: ClassVar[bool] = False
+    """Whether a run's epochs count what was trained on, or name the parts of a pass."""
 
     @abstractmethod
     def network(self, data: Data) -> Network:
@@ -164,6 +166,10 @@ class TrainingConfig(ABC, Generic[Data]):
         if self.rounds and (untrained := kinds & {"server", "message"}):
             told = f"{min(untrained)!r} does not happen to rounds"
             raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
+        coder = self.cluster.compression
+        if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
+            told = f"its bytes are those that the coder of {type(self.algorithm).__name__} sends"
+            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {told}; allowed: 1")
         if self.shards > 1 and not self.algorithm.in_shards:
             name = type(self.algorithm).__name__
             raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
@@ -231,11 +237,19 @@ class TrainingConfig(ABC, Generic[Data]):
         due = {"every pass": True, "first pass": number == 0, "at the end": last, "never": False}
         return due[self.tested]
 
-    def order(self, stage: int, train: Pieces) -> Order | Partition:
+    def order(self, stage: int, train: Pieces) -> Laid:
         """Who trains on which frames in a stage.
 
         Raises:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
+        """
+        return self.laid_out(stage, train)
+
+    def laid_out(self, stage: int, train: Pieces) -> Order | Partition:
+        """The frames of a stage, of which whatever fills no fold is left out.
+
+        Raises:
+            UserError: see `order`.
         """
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         _, own, a_fold, *_ = self.handing
@@ -263,18 +277,28 @@ class TrainingConfig(ABC, Generic[Data]):
     def simulation(self, train: Pieces, cluster: Cluster | None = None) -> Simulation:
         """Its workers at time 0, in the run's first stage.
 
-        A cluster's epochs are as long as this run's passes: what they cost is due once a pass.
-
         Args:
             train: the training data.
             cluster: in place of the run's own.
         """
         machine = cluster or self.cluster
-        if self.handing.own is not None and machine.parallel.epoch_minibatches:
-            epoch = self.order(0, train).steps * self.workers
-            parallel = replace(machine.parallel, epoch_minibatches=epoch)
-            machine = replace(machine, parallel=parallel)
-        return Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+        found = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+        self.begin_stage(found, 0, self.order(0, train))
+        return found
+
+    def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
+        """Begin a stage in a simulation in which nothing is under way.
+
+        A cluster's epochs are as long as the run's passes: what they cost is due once a pass.
+
+        Args:
+            simulation: of this run.
+            stage: its number.
+            order: its minibatches.
+        """
+        simulation.change(self.workload(stage))
+        if self.handing.own is not None:
+            simulation.begin_epoch(order.steps)
 
     def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
         """Seconds that the search for a chunk's rate takes the cluster; 0 where none is made.

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from harness.algorithms.rate_search import trial_losses
 from harness.algorithms.schedules import Pace
-from harness.execution.data.frames import Order
 from harness.execution.data.minibatches import Minibatches
-from harness.execution.data.partition import Partition
+from harness.execution.data.partition import Laid
 from harness.execution.replay.state import Facts
 from harness.execution.runs.boundaries import SEARCH, Boundaries, Segment
 from harness.execution.runs.executed import Progress, Watch
@@ -40,6 +39,8 @@ class Position:
     step: int = 0
     steps_before: int = 0
     epoch_before: float = 0.0
+    trained: int = 0
+    offered: int = 0
     losses: float = 0.0
     loss_frames: int = 0
 
@@ -99,9 +100,9 @@ class FrameTraining(Training[FrameExecutor]):
             asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
         )
         self.segments.append(happened)
-        position.loss_frames += int(happened.folded().steps.sum()) * self.task.losses_in(
-            self.order.minibatch
-        )
+        minibatches = int(happened.folded().steps.sum())
+        position.loss_frames += minibatches * self.task.losses_in(self.order.minibatch)
+        position.trained += minibatches * self.order.minibatch
         position.step = asked.ends
 
     def _end_stage(self) -> None:
@@ -114,6 +115,7 @@ class FrameTraining(Training[FrameExecutor]):
         if self.config.tests(position.stage, last):
             self._test()
         position.epoch_before += self.config.stage(position.stage).share
+        position.offered += self.order.size
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
         self.minibatches.begin(position.stage, position.steps_before)
@@ -178,7 +180,8 @@ class FrameTraining(Training[FrameExecutor]):
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
         error = scores[self._deployed].error
-        self.watch(Progress(self.writer.hash, self.epoch, passes, error))
+        done = min(self.epoch, passes)  # the last minibatches may be of one more pass
+        self.watch(Progress(self.writer.hash, done, passes, error))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; the errors of each utterance are kept."""
@@ -201,12 +204,14 @@ class FrameTraining(Training[FrameExecutor]):
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
+        if self.config.counted:
+            return self.position.trained / self.order.size
         step, share = self.position.step, self.config.stage(self.position.stage).share
         named = self._boundaries.considerations | self._boundaries.evaluations
         return self.position.epoch_before + share * named.get(step, step / self.order.folds)
 
     @property
-    def order(self) -> Order | Partition:
+    def order(self) -> Laid:
         """The minibatches of the present stage."""
         return self.minibatches.order
 
@@ -226,11 +231,24 @@ class FrameTraining(Training[FrameExecutor]):
         now = self.moment()
         times = {"virtual_s": now.time_s, "folds": now.fold}
         if status == "done":
-            passed = {"epochs": self.position.epoch_before, "passes": self.position.stage}
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
-            return {**self.last_measured(), **times, **passed, **ended}, ""
+            return {**self.last_measured(), **times, **self._passed(), **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
         return times, where(stage, now, rows, "dev_loss", self.pace.rate, self.task.unit)
+
+    def _passed(self) -> dict[str, float]:
+        """Epochs and passes, and the share trained on of what the passes had.
+
+        Where epochs are not counted, the share is given only where each pass left out more than a
+        minibatch, as rounds do.
+        """
+        position, counted = self.position, self.config.counted
+        epochs = self.epoch if counted else position.epoch_before
+        found = {"epochs": epochs, "passes": position.stage}
+        left_out = position.offered - position.trained
+        if counted or left_out > position.stage * self.order.minibatch:
+            found["trained_share"] = position.trained / position.offered
+        return found
 
     def decided(self) -> Facts:
         """See `Training`."""

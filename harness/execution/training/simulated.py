@@ -81,7 +81,8 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
     def begin_stage(self) -> None:
         """See `FrameExecutor`."""
         self.replay.begin_pass()
-        self.simulation.change(workload=self._config.workload(self._minibatches.stage))
+        data = self._minibatches
+        self._config.begin_stage(self.simulation, data.stage, data.order)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""

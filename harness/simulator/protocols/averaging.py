@@ -11,7 +11,8 @@ All-reduces do not overlap each other: one starts after the fold of the one befo
 contribution is one fold stale. Of events at one instant a fold comes before reads.
 
 Each worker counts its own minibatches, which come from its own partition. An epoch ends with a
-shorter round if ``every`` does not divide a worker's minibatches.
+shorter round if ``every`` does not divide a worker's minibatches. A training says how long each of
+its epochs is; without one they are all as long as the cluster's.
 With buckets, the gradients of a round's last minibatch travel while the rest of them is computed
 (see `harness.simulator.protocols.buckets`).
 What a contribution's computation costs is settled when it is read; what the all-reduce costs,
@@ -80,11 +81,13 @@ CLOCK = np.dtype(
         *CLOCK_FIELDS,
         *(("standing", np.int64), ("begun", np.int64), ("later_begun", np.int64)),
         *(("step", np.int64), ("fold_s", np.float64)),
+        *(("epoch_step", np.int64), ("epoch_steps", np.int64)),
     ]
 )
 """Besides the contract's fields (``dispatched`` counts rounds): events in a row at one instant,
 whether the present and the next round have begun, the minibatches each worker has been handed,
-and when the present round's fold will be complete."""
+when the present round's fold will be complete, and of the epoch that a training has begun its
+first minibatch and how many it has (0: epochs are the cluster's)."""
 
 MOST_ROWS = 1 << 18
 """Contributions recorded at a time, so that many workers do not fill the memory."""
@@ -126,6 +129,11 @@ class Averaging(Spec, TimingProtocol):
         """Every worker has a part of the data of its own."""
         under_way = workers * (2 if self.overlap else 1)
         return Handing(rounds=True, own=self.every, a_fold=1, under_way=under_way)
+
+    def begin_epoch(self, state: State, minibatches: int) -> None:
+        """See `TimingProtocol`; the round in which they end is shorter."""
+        clock = state.clock[0]
+        clock["epoch_step"], clock["epoch_steps"] = clock["step"], minibatches
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
         """Rounds in one epoch of a cluster's data; 0 if there are no epochs."""
@@ -241,12 +249,10 @@ class Averaging(Spec, TimingProtocol):
 
     def _hand_out(self, state: State, tasks: Any) -> None:
         """A new round for everyone: the next minibatches of each."""
-        clock, workers = state.clock[0], len(tasks)
-        steps = self.every
-        whole = state.machine.parallel.epoch_minibatches
-        if whole:
-            each = math.ceil(whole / workers)
-            steps = min(steps, each - int(clock["step"]) % each)
+        clock, steps = state.clock[0], self.every
+        first, each = _epoch(state)
+        if each:
+            steps = min(steps, each - (int(clock["step"]) - first) % each)
         tasks["is_read"] = 0
         tasks["first_step"] = clock["step"]
         tasks["steps"] = steps
@@ -282,6 +288,14 @@ def _check(cluster: Cluster, rules: Averaging) -> None:
     if cluster.jobs and not plain:
         allowed = "a ring without overlap, buckets and faults"
         raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
+
+
+def _epoch(state: State) -> tuple[int, int]:
+    """A worker's first minibatch of the present epochs, and how many one has; 0 without any."""
+    clock = state.clock[0]
+    if clock["epoch_steps"]:
+        return int(clock["epoch_step"]), int(clock["epoch_steps"])
+    return 0, math.ceil(state.machine.parallel.epoch_minibatches / len(state.tasks))
 
 
 def _may_begin(state: State, restarts: list[Restarts]) -> bool:
@@ -374,18 +388,19 @@ def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
     tasks["read_version"][due] = state.clock[0]["version"]
     tasks["is_read"][due] = 1
     slowdown = parallel.slowdown if workers > 1 else 1.0
-    each = math.ceil(parallel.epoch_minibatches / workers)
-    compute(costs, tasks, due, parallel.epoch_s, each, slowdown)
+    compute(costs, tasks, due, parallel.epoch_s, *_epoch(state), slowdown)
 
 
 @kernel
-def compute(costs: Costs, tasks: Any, due: Any, epoch_s: float, each: int, slowdown: float) -> None:
+def compute(
+    costs: Costs, tasks: Any, due: Any, epoch_s: float, first: int, each: int, slowdown: float
+) -> None:
     """When the workers that are ``due`` will have computed their minibatches."""
     for who in range(len(tasks)):
         if due[who]:
             task = tasks[who]
             time_s = task.read_at_s
-            if each > 0 and task.first_step % each == 0:
+            if each > 0 and (task.first_step - first) % each == 0:
                 time_s += epoch_s
             task.start_s = time_s
             for step in range(task.first_step, task.first_step + task.steps):

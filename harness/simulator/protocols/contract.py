@@ -122,6 +122,15 @@ class TimingProtocol(ABC):
     def in_flight(self, state: Any) -> Contributions:
         """What has been read and not yet folded."""
 
+    def begin_epoch(self, state: Any, minibatches: int) -> None:
+        """Begin an epoch of so many minibatches a worker, where workers count their own.
+
+        Args:
+            state: as `start` made it, with nothing under way; moved in place.
+            minibatches: of each worker until the next epoch begins.
+        """
+        del state, minibatches
+
     def handing(self, workers: int) -> Handing | None:
         """How it hands out data; None if frames cannot be trained on in its order."""
         del workers

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from harness.errors import UserError
 from harness.execution.data.arrays import Arrays, arrays_of
@@ -19,6 +19,49 @@ class Mapped:
 
     def __getitem__(self, i: int):
         return X[i].numpy(), int(Y[i])
+
+
+PAIRS = TensorDataset(X, Y)
+LOADERS = {
+    "equal batches": DataLoader(PAIRS, batch_size=2),
+    "one batch": DataLoader(PAIRS, batch_size=6),
+    "a smaller last batch": DataLoader(PAIRS, batch_size=4),
+    "a batch sampler": DataLoader(PAIRS, batch_sampler=BatchSampler(range(6), 3, False)),
+    "single examples": DataLoader(PAIRS, batch_size=None, sampler=SequentialSampler(PAIRS)),
+    "of a mapped data set": DataLoader(Mapped(), batch_size=3),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_batches_of_a_loader_are_taken_apart(kind):
+    found = arrays_of(LOADERS[kind], "data")
+    assert torch.equal(found.x, X)
+    assert torch.equal(found.y, Y)
+
+
+def test_a_loader_that_shuffles_gives_the_same_examples_every_time():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True)
+    before = torch.get_rng_state()
+    one, two = arrays_of(loader, "data"), arrays_of(loader, "data")
+    assert one.sha256 == two.sha256
+    assert sorted(one.y.tolist()) == list(range(6))
+    assert torch.equal(one.x, X[one.y])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("collate", "told"),
+    [
+        (lambda batch: [x for x, _ in batch], "no pair"),
+        (lambda batch: (X[: len(batch), len(batch) // 4 :], Y[: len(batch)]), "unequal shape"),
+        (lambda batch: (X, Y[: len(batch)]), r"a batch of shapes \[6, 2\] and \[4\]; allowed: as"),
+        (lambda batch: (X[0].sum(), Y[0]), r"a batch of shapes \[\] and \[\]"),
+    ],
+)
+def test_batches_that_cannot_be_taken_apart_are_refused_in_words(collate, told):
+    loader = DataLoader(TensorDataset(X, Y), batch_size=4, collate_fn=collate)
+    with pytest.raises(UserError, match=f"test: .*{told}"):
+        arrays_of(loader, "test")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""For what work the time of runs is charged, read from their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.simulator import Workload
+from harness.store import Cell, Run
+from harness.units import format_quantity, format_seconds
+
+
+def charged_for(cells: Sequence[Cell]) -> str:
+    """A line about a minibatch and a copy of the parameters; empty where runs do not say it."""
+    found = dict.fromkeys(_charged(run) for cell in cells for run in cell.runs[:1])
+    said = " or ".join(each for each in found if each)
+    return f"time is charged for {said}" if said else ""
+
+
+def _charged(run: Run) -> str:
+    config, work = run.config, _work(run.config)
+    if work is None:
+        return ""
+    copies = f"copies of {format_quantity(work.parameter_bytes, 'B')}"
+    if work.minibatch_flops:
+        return f"minibatches of {work.minibatch_flops:.4g} operations and {copies}"
+    devices = config["cluster"]["devices"].values()
+    launches = {float(device.get("launch_s", 0.0)) for device in devices}
+    steps = " or ".join(map(format_seconds, sorted(launches)))
+    return f"minibatches of {steps} and {copies}"
+
+
+def _work(config: dict[str, Any]) -> Workload | None:
+    """What a run of modules or of frames of speech is charged for."""
+    if "work" in config:
+        names = ("minibatch_frames", "flops_per_frame", "parameter_bytes")
+        return Workload(*(config["work"][name] for name in names))
+    if "timed_layers" in config and "stages" in config:
+        return Workload.of_network(config["timed_layers"], config["stages"][0]["timed_minibatch"])
+    return None
