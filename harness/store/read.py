@@ -28,7 +28,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_named(folder: Path, config: object) -> bool:
-    """Whether a folder's name is the hash of a configuration, whatever a damaged file made of it."""
+    """Whether a folder's name is the hash of a configuration, which may be a damaged file's."""
     with suppress(TypeError, ValueError):
         return identity(cast(dict[str, Any], config)) == folder.name
     return False
@@ -167,7 +167,12 @@ class Run:
 
     def _moment(self) -> dict[str, Any]:
         path = self.dir / schema.PROVENANCE
-        return read_record(path) if self.digests or path.exists() else {}
+        if not (self.digests or path.exists()):
+            return {}
+        moment = read_record(path, needs_seal=bool(self.digests))
+        if moment.get("hash", self.hash) != self.hash:  # older ones do not say whose they are
+            raise UserError(f"{path}: damaged, it is another run's")
+        return moment
 
     def _read_config(self) -> dict[str, Any]:
         return read_config(self.dir)
@@ -197,7 +202,9 @@ def verified(run: Run) -> Run:
 def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
     try:
         if not (record["hash"] == folder.name and is_named(folder, record["config"])):
-            told = f"of another run, {str(record['hash'])[:SHORT]}; the folder's name is not its hash"
+            told = (
+                f"of another run, {str(record['hash'])[:SHORT]}; the folder's name is not its hash"
+            )
             raise UserError(f"{folder / schema.RUN}: {told}")
         files = record["files"]
         return Run(
@@ -225,14 +232,18 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
     """Read one JSON object that was written with its digest, and compare them.
+
+    Args:
+        path: of the file.
+        needs_seal: see `integrity.opened`.
 
     Raises:
         UserError: the file cannot be read, or is not as it was written.
     """
     try:
-        return integrity.opened(read_json(path))
+        return integrity.opened(read_json(path), needs_seal)
     except ValueError as error:
         raise UserError(f"{path}: damaged, {error}") from None
 

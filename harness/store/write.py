@@ -213,6 +213,7 @@ class RunWriter:
     def _provenance(self) -> dict[str, object]:
         return {
             "schema": schema.SCHEMA,
+            "hash": self.hash,
             "started": self._started.isoformat(timespec="seconds"),
             "wall_s": round(time.monotonic() - self._clock_s, 3),  # since begun or last resumed
             "processor_s": round(time.process_time() - self._processor_s, 3),  # of this process
