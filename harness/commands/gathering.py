@@ -15,7 +15,9 @@ __all__ = ["pull", "push"]
 
 
 def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: bool = False) -> int:
-    """Send every finished run that is not there; exit code 3 if one is damaged, or others' there.
+    """Send every finished run that is not there as a whole.
+
+    Exit code 3 if one is damaged here, or has other results there.
 
     Args:
         stores: where runs lie.
@@ -63,7 +65,8 @@ def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     if verified(run).status == "damaged":
         return "damaged"
     try:
-        ended = bucket.compared(run) if there else bucket.push(run, light)
+        ended = bucket.compared(run) if there else "damaged there"
+        ended = bucket.push(run, light) if ended == "damaged there" else ended
     except UserError:  # of a version without digests
         return "too old"
     return "there" if light and ended == "there, light" else ended

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.commands import gathering
 from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.identity import SHORT
-from harness.store import Run, Store, schema, verified
+from harness.store import Run, Store, is_run, schema, verified
 from reports import differences
 
 __all__ = ["configure", "run"]
@@ -155,7 +155,7 @@ def find_stores(folder: Path) -> list[Store]:
     Raises:
         UserError: there is none.
     """
-    found = [folder] if next(folder.glob("*/config.json"), None) else []
+    found = [folder] if any(map(is_run, folder.glob("*"))) else []
     found = found or sorted(path for path in folder.rglob("runs") if path.is_dir())
     if not found:
         raise UserError(

@@ -27,7 +27,7 @@ Example:
 from harness.store.bucket import Bucket
 from harness.store.cell import Cell
 from harness.store.gathered import Gathered
-from harness.store.read import Run, folder_of_run, verified
+from harness.store.read import Run, folder_of_run, is_run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
@@ -40,5 +40,6 @@ __all__ = [
     "RunWriter",
     "Store",
     "folder_of_run",
+    "is_run",
     "verified",
 ]

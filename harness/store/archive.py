@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
+from typing import Any
 
 from harness.errors import UserError
 from harness.identity import SHORT, identity
@@ -30,12 +32,10 @@ def packed(run: Run, light: bool = False) -> bytes:
         why = f"is {run.status}" if run.status not in KEPT else "has no digests"
         told = "allowed: runs that are done or diverged, made by version 0.2.0 or later"
         raise UserError(f"run {run.hash[:SHORT]} {why}; {told}")
-    absent = schema.LARGE if light else run.without(schema.LARGE)
-    digests = {name: known for name, known in run.digests.items() if name not in absent}
-    names = (schema.CONFIG, *sorted(digests), schema.PROVENANCE, schema.RUN)
-    files = {name: (run.dir / name).read_bytes() for name in names}
-    if lost := [name for name, known in digests.items() if integrity.of(files[name]) != known]:
-        raise UserError(f"{run.dir}: damaged, not as written: {', '.join(lost)}")
+    names = {schema.CONFIG, schema.PROVENANCE, schema.RUN, *run.digests}
+    names -= schema.LARGE if light else set()
+    files = {name: path.read_bytes() for name in names if (path := run.dir / name).is_file()}
+    files = _checked(files, run.hash)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, data in files.items():
@@ -57,20 +57,46 @@ def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
     """
     try:
         files = _members(data)
-        record = integrity.opened(json.loads(files[schema.RUN]))
-        moment = files[schema.PROVENANCE]
-        absent = schema.LARGE.difference(files)
-        digests = {name: known for name, known in record["files"].items() if name not in absent}
-        results = {name: files[name] for name in (schema.CONFIG, *digests)}
-        whole = all(integrity.of(results[name]) == known for name, known in digests.items())
-        asked = identity(json.loads(files[schema.CONFIG])) == hash_ == record["hash"]
-        kept = record["status"] in KEPT
-        integrity.opened(json.loads(moment))
-    except (tarfile.TarError, KeyError, TypeError, AttributeError, ValueError, EOFError) as error:
+    except (tarfile.TarError, ValueError, EOFError) as error:
         raise UserError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
-    if not (whole and asked and kept and _is_plain(results)):
-        raise UserError(f"run {hash_[:SHORT]}: its archive is damaged, not as it was packed")
-    return {**results, schema.PROVENANCE: moment, schema.RUN: files[schema.RUN]}
+    return _checked(files, hash_)
+
+
+def _checked(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
+    """The files of a run by name, its record last, of those that are there.
+
+    Raises:
+        UserError: one is missing, or not as it was written, or they are another run's.
+    """
+    lost: list[str] = []
+
+    def read(name: str, is_right: Callable[[Any], object]) -> Any:
+        """What a file says; None, and the file is lost, where it is not right."""
+        try:
+            value = json.loads(files[name])
+            if is_right(value):
+                return value
+        except (KeyError, TypeError, AttributeError, ValueError):
+            pass
+        lost.append(name)
+        return None
+
+    record = read(schema.RUN, lambda said: _is_result(integrity.opened(said), hash_))
+    read(schema.CONFIG, lambda said: identity(said) == hash_)
+    read(schema.PROVENANCE, lambda said: _is_moment(integrity.opened(said, True), hash_))
+    digests: dict[str, str] = {} if record is None else record["files"]
+    results = sorted(digests.keys() - schema.LARGE.difference(files))
+    whole = {name for name in files if integrity.of(files[name]) == digests.get(name)}
+    if lost := [*lost, *(name for name in results if name not in whole)]:
+        raise UserError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
+    names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)
+    return {name: files[name] for name in names}
+
+
+def _is_result(record: Mapping[str, Any], hash_: str) -> bool:
+    """Whether a record is of a finished run, and of this one."""
+    of_it = record["hash"] == identity(record["config"]) == hash_
+    return of_it and record["status"] in KEPT and all(map(_is_plain, record["files"].keys()))
 
 
 def _members(data: bytes) -> dict[str, bytes]:
@@ -80,5 +106,10 @@ def _members(data: bytes) -> dict[str, bytes]:
         return {each.name: file.read() for each in plain if (file := tar.extractfile(each))}
 
 
-def _is_plain(names: dict[str, bytes]) -> bool:
-    return all(PurePath(name).name == name and not name.startswith(".") for name in names)
+def _is_moment(record: Mapping[str, Any], hash_: str) -> bool:
+    """Whether it may be this run's: older ones do not say whose they are."""
+    return record.get("hash", hash_) == hash_
+
+
+def _is_plain(name: str) -> bool:
+    return PurePath(name).name == name and not name.startswith(".")

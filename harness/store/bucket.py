@@ -1,7 +1,8 @@
 """Finished runs in an object store, and leases of those that are being made.
 
 A run is one object, ``runs/HASH.tar`` (`archive`), made where there is none: so it is there as a
-whole or not at all, and is never replaced. Leases are ``leases/HASH/N`` (`lease`).
+whole or not at all, and is replaced only where it is damaged. Leases are ``leases/HASH/N``
+(`lease`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RUNS = "runs/"
 RUN = re.compile(RUNS + r"([0-9a-f]{64})\.tar")
 """Where a run lies; whatever else is there is not ours, and its name is nobody's path."""
 
-Sent = Literal["pushed", "there", "there, light", "different"]
+Sent = Literal["pushed", "replaced", "there", "there, light", "different", "damaged there"]
 
 
 class Bucket:
@@ -50,28 +51,33 @@ class Bucket:
         return self.objects.has(_path(hash_))
 
     def push(self, run: Run, light: bool = False) -> Sent:
-        """Send a finished run, unless it is there; what is there is never replaced.
+        """Send a finished run, unless it is there; what is there as a whole is never replaced.
 
         Args:
             run: finished.
             light: without its large files.
 
         Returns:
-            ``"different"`` if a run with other results is there, and stays, as does a light one
-            of a run that is not.
+            ``"replaced"`` if what was there was damaged; ``"different"`` if a run with other
+            results is there, and stays, as does a light one of a run that is not.
 
         Raises:
             UserError: the run is no result, or damaged.
         """
-        made = self._archives.create(_path(run.hash), packed(run, light))
-        return "pushed" if made else self.compared(run)
+        path, data = _path(run.hash), packed(run, light)
+        if self._archives.create(path, data):
+            return "pushed"
+        if (found := self.compared(run)) != "damaged there":
+            return found
+        self._archives.replace(path, data)  # by two at once: whole either way
+        return "replaced"
 
     def compared(self, run: Run) -> Sent:
-        """Whether what is there of a finished run has the same results, or is different."""
+        """Whether what is there of a finished run has the same results, or others, or none."""
         try:
             there = self.pull(run.hash)
-        except UserError:  # it is damaged
-            return "different"
+        except UserError:
+            return "damaged there"
         del there[schema.PROVENANCE]  # when and where it was made is its own
         both = there.keys() - run.without(there)
         same = all((run.dir / name).read_bytes() == there[name] for name in both)

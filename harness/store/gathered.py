@@ -77,7 +77,7 @@ class Gathered(Store):
         try:
             files = self.bucket.pull(folder.name)
         except UserError as error:
-            self._say(f"{self.bucket.url}: {error}; it stays as it is")
+            self._say(f"{self.bucket.url}: {error}; it stays until a whole one is sent")
             return False
         here = folder / schema.RUN
         if self.needing().has(folder.name) and here.read_bytes() != files[schema.RUN]:

@@ -26,15 +26,19 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, SEAL: identity(record)}
 
 
-def opened(record: Mapping[str, Any]) -> dict[str, Any]:
+def opened(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any]:
     """A record without its digest; one of schema 1, before there were digests, is believed.
+
+    Args:
+        record: as it was read.
+        needs_seal: it lies beside others that have digests, so one without is not believed.
 
     Raises:
         ValueError: it is not what was sealed.
     """
     said = {key: value for key, value in record.items() if key != SEAL}
-    unsealed = SEAL not in record and record.get("schema", 1) == 1
-    if not unsealed and record.get(SEAL) != identity(said):
+    is_older = SEAL not in record and record.get("schema", 1) == 1
+    if (needs_seal or not is_older) and record.get(SEAL) != identity(said):
         raise ValueError("it does not match its digest")
     return said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +22,25 @@ from harness.store.schema import Status
 Floats = npt.NDArray[np.float64]
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not, damaged or whole."""
+    return any((folder / name).exists() for name in (schema.CONFIG, schema.RUN))
+
+
+def is_named(folder: Path, config: object) -> bool:
+    """Whether a folder's name is the hash of a configuration, which may be a damaged file's."""
+    with suppress(TypeError, ValueError):
+        return identity(cast(dict[str, Any], config)) == folder.name
+    return False
+
+
 def folder_of_run(folder: Path) -> Path:
     """A folder of a store that holds a run.
 
     Raises:
         UserError: it holds none.
     """
-    if not (folder / schema.CONFIG).exists():
+    if not is_run(folder):
         raise UserError(f"{folder}: no run; allowed: a folder of a store (lagbench runs)")
     return folder
 
@@ -40,7 +53,7 @@ class Run:
         hash: identity of the configuration.
         config: the full configuration.
         status: ``done``, ``diverged``, ``failed`` or ``unfinished``; ``damaged`` when its record
-            is not as it was written.
+            is not as it was written, or is that of another run.
         summary: name to value; NaN where the value was not finite.
         note: one sentence, often empty.
         dir: the run's folder.
@@ -58,7 +71,7 @@ class Run:
     @cached_property
     def metrics(self) -> Columns:
         """Columns ``name``, ``value``, ``fold``, ``time_s``, ``epoch`` and any further ones."""
-        if self.status == "unfinished" or not (self.dir / schema.METRICS).exists():
+        if schema.METRICS not in self.digests and not (self.dir / schema.METRICS).exists():
             return columns_of([])
         return read_columns(self.path(schema.METRICS))
 
@@ -93,7 +106,7 @@ class Run:
         path = self.dir / name
         if self.without([name]):
             raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
-        if not path.is_file():
+        if not path.is_file() or (self.digests and name not in self.digests):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
@@ -101,11 +114,20 @@ class Run:
         return path
 
     def damaged(self) -> list[str]:
-        """The names of files of results that are missing or not as they were written.
+        """The names of a finished run's files that are missing or not as they were written.
 
-        A light run is whole without its large files (`schema.LARGE`).
+        A light run is whole without its large files (`schema.LARGE`), and one of before there were
+        digests without its moment.
         """
-        return integrity.damaged(self.dir, self.digests, schema.LARGE)
+        if self.status in ("unfinished", "damaged"):
+            return []
+        lost = integrity.damaged(self.dir, self.digests, schema.LARGE)
+        for name, read in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
+            try:
+                read()
+            except UserError:
+                lost.append(name)
+        return lost
 
     def without(self, names: Iterable[str]) -> list[str]:
         """Those of large files that the run was made with, and that are not here."""
@@ -141,12 +163,27 @@ class Run:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """When, where and for how long; empty for an unfinished run."""
+        return self._moment()
+
+    def _moment(self) -> dict[str, Any]:
         path = self.dir / schema.PROVENANCE
-        return read_record(path) if path.exists() else {}
+        if not (self.digests or path.exists()):
+            return {}
+        moment = read_record(path, needs_seal=bool(self.digests))
+        if moment.get("hash", self.hash) != self.hash:  # older ones do not say whose they are
+            raise UserError(f"{path}: damaged, it is another run's")
+        return moment
+
+    def _read_config(self) -> dict[str, Any]:
+        return read_config(self.dir)
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in ``folder``; ``damaged`` where its record cannot be believed."""
+    """Read the run in ``folder``; ``damaged`` where its record cannot be believed.
+
+    A record is believed if it is as it was written, and of the configuration whose hash is the
+    folder's name: a folder that was swapped or copied is not the run that it is named by.
+    """
     try:
         if not (folder / schema.RUN).exists():
             return Run(folder.name, read_config(folder), "unfinished", {}, "", folder)
@@ -164,6 +201,11 @@ def verified(run: Run) -> Run:
 
 def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
     try:
+        if not (record["hash"] == folder.name and is_named(folder, record["config"])):
+            told = (
+                f"of another run, {str(record['hash'])[:SHORT]}; the folder's name is not its hash"
+            )
+            raise UserError(f"{folder / schema.RUN}: {told}")
         files = record["files"]
         return Run(
             hash=record["hash"],
@@ -185,19 +227,23 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: it is not the one that the folder is named by.
     """
     config = read_json(folder / schema.CONFIG)
-    if identity(config) != folder.name:
+    if not is_named(folder, config):
         raise UserError(f"{folder / schema.CONFIG}: damaged, the folder's name is not its hash")
     return config
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
     """Read one JSON object that was written with its digest, and compare them.
+
+    Args:
+        path: of the file.
+        needs_seal: see `integrity.opened`.
 
     Raises:
         UserError: the file cannot be read, or is not as it was written.
     """
     try:
-        return integrity.opened(read_json(path))
+        return integrity.opened(read_json(path), needs_seal)
     except ValueError as error:
         raise UserError(f"{path}: damaged, {error}") from None
 

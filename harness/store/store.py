@@ -16,7 +16,7 @@ from harness.identity import SHORT, identity, plain
 from harness.store import atomic, schema
 from harness.store.lease import Lease, Leases
 from harness.store.place import Place
-from harness.store.read import Run, read_config, read_run, verified
+from harness.store.read import Run, is_run, read_config, read_run, verified
 from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
 
@@ -151,7 +151,7 @@ class Store:
             UserError: no such run, or several.
         """
         folders = [self.path / hash_] if len(hash_) == 64 else sorted(self.path.glob(f"{hash_}*"))
-        found = [folder for folder in folders if (folder / schema.CONFIG).exists()]
+        found = [folder for folder in folders if is_run(folder)]
         if len(found) != 1:
             count = "no run" if not found else f"{len(found)} runs"
             raise UserError(f"{self.path}: {count} with hash {hash_!r}")
@@ -159,4 +159,4 @@ class Store:
 
     def runs(self) -> list[Run]:
         """Every run, finished or not, by hash; `verified` looks into their files."""
-        return [read_run(entry.parent) for entry in sorted(self.path.glob(f"*/{schema.CONFIG}"))]
+        return [read_run(folder) for folder in sorted(filter(is_run, self.path.glob("*")))]

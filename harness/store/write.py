@@ -192,7 +192,7 @@ class RunWriter:
             "note": note,
             "rows": len(self._rows),
             "files": {
-                name: self._digest(name) for name in sorted({*_results(self.dir), *self._digests})
+                name: self._digest(name) for name in sorted({schema.METRICS, *self._digests})
             },
             "config": self.config,
         }
@@ -213,6 +213,7 @@ class RunWriter:
     def _provenance(self) -> dict[str, object]:
         return {
             "schema": schema.SCHEMA,
+            "hash": self.hash,
             "started": self._started.isoformat(timespec="seconds"),
             "wall_s": round(time.monotonic() - self._clock_s, 3),  # since begun or last resumed
             "processor_s": round(time.process_time() - self._processor_s, 3),  # of this process
@@ -220,10 +221,3 @@ class RunWriter:
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
         }
-
-
-def _results(folder: Path) -> set[str]:
-    """The metrics and whatever is attached, by name."""
-    unlisted = schema.RESERVED - {schema.METRICS}
-    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-    return names - unlisted

@@ -160,6 +160,7 @@ class Training(ABC, Generic[Executing]):
         }
         facts = {
             "layout": LAYOUT,
+            "run": self.writer.hash,
             "decided": self.decided(),
             "executor": executor_facts,
             "timeline": history_facts,
@@ -174,11 +175,13 @@ class Training(ABC, Generic[Executing]):
         found = checkpoint.load(self.writer.checkpoint)
         if found is None:
             return
-        if found[1].get("layout") != LAYOUT:
-            folder = self.writer.checkpoint
-            print(f"{folder}: another version's checkpoint; the run begins again", file=sys.stderr)
-            return
         arrays, facts = found
+        run = self.writer.hash  # an older checkpoint does not say whose it is
+        if facts.get("layout") != LAYOUT or facts.get("run", run) != run:
+            whose = "version" if facts.get("layout") != LAYOUT else "run"
+            told = f"another {whose}'s checkpoint; the run begins again"
+            print(f"{self.writer.checkpoint}: {told}", file=sys.stderr)
+            return
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
         self.word_errors = resume.part(arrays, "word_errors/")

@@ -10,9 +10,9 @@ from harness.cli import main
 from harness.store import Store, objects, schema
 
 
-def execute(writer):
-    writer.log("loss", 0.5, fold=1, time_s=0.0, epoch=0.0)
-    writer.finish(summary={"loss": 0.5})
+def execute(writer, loss=0.5):
+    writer.log("loss", loss, fold=1, time_s=0.0, epoch=0.0)
+    writer.finish(summary={"loss": loss})
 
 
 @pytest.fixture
@@ -68,20 +68,26 @@ def test_light_runs_are_whole_without_models_and_timelines(tmp_path, address, ca
     assert "\tdone, light\t" in capsys.readouterr().out
 
 
-def test_what_is_damaged_or_different_is_told_and_left(tmp_path, address, capsys):
+def test_what_is_damaged_or_different_is_told_and_what_is_damaged_there_is_replaced(
+    tmp_path, address, capsys
+):
     runs = [Store(tmp_path / "here").obtain({"seed": seed}, execute) for seed in (1, 2)]
     assert main(["runs", str(tmp_path / "here"), "--push", address]) == 0
     (runs[0].dir / "metrics.parquet").write_bytes(b"")
     object_ = tmp_path / "bucket" / "runs" / f"{runs[1].hash}.tar"
-    object_.write_bytes(damaged := object_.read_bytes()[:-11_000])
-    capsys.readouterr()
+    object_.write_bytes((whole := object_.read_bytes())[:-11_000])
+    assert main(["runs", str(tmp_path / "there"), "--pull", address]) == 3
+    assert "1 damaged" in capsys.readouterr().err
     assert main(["runs", str(tmp_path / "here"), "--push", address]) == 3
     told = capsys.readouterr().err
     assert f"run {runs[0].hash[:12]} is damaged; left as it is" in told
+    assert "1 replaced, 1 damaged" in told
+    assert object_.read_bytes() == whole
+    other = Store(tmp_path / "other").obtain({"seed": 2}, lambda writer: execute(writer, 7))
+    assert main(["runs", str(other.dir.parent), "--push", address]) == 3
+    told = capsys.readouterr().err
     assert f"run {runs[1].hash[:12]} differs from the one in {address}; left as it is" in told
-    assert object_.read_bytes() == damaged
-    assert main(["runs", str(tmp_path / "there"), "--pull", address]) == 3
-    assert "1 damaged" in capsys.readouterr().err
+    assert object_.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

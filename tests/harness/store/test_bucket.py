@@ -127,19 +127,52 @@ def test_a_run_that_was_damaged_here_is_fetched_and_one_damaged_there_is_made(
     whole = files(run)
     (run.dir / "model.bin").write_bytes(b"")
     assert files(Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, never)) == whole
-    bucket.objects.replace(f"runs/{run.hash}.tar", packed(run).replace(bytes(9), b"123456789", 1))
-    assert Gathered(tmp_path / "b", bucket).obtain({"seed": 1}, execute).status == "done"
-    told = capsys.readouterr().err
-    assert "damaged" in told
-    assert "other results" in told
+    path, data = f"runs/{run.hash}.tar", packed(run)
+    for damaged in (
+        data.replace(bytes(9), b"123456789", 1),
+        data.replace(b'"seed"', b'"need"'),
+        b"",
+    ):
+        bucket.objects.replace(path, damaged)
+        (tmp_path / "b" / run.hash / "run.json").unlink(missing_ok=True)
+        assert Gathered(tmp_path / "b", bucket).obtain({"seed": 1}, execute).status == "done"
+        told = capsys.readouterr().err
+        assert "it stays until a whole one is sent" in told
+        assert told.count("\n") == 1
+        assert unpacked(bucket.objects.read(path), run.hash)["model.bin"] == whole["model.bin"]
 
 
-def test_a_damaged_run_is_not_sent(bucket, tmp_path):
+def test_a_damaged_run_is_replaced_by_a_whole_one_and_a_whole_one_by_nothing(bucket, tmp_path):
+    run = Store(tmp_path / "a").obtain({"seed": 1}, execute)
+    other = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: execute(writer, 0.25))
+    alien = Store(tmp_path / "c").obtain({"seed": 2}, execute)
+    path = f"runs/{run.hash}.tar"
+    for damaged in (packed(run)[:1000], packed(alien)):
+        bucket.objects.replace(path, damaged)
+        assert bucket.compared(run) == "damaged there"
+        assert bucket.push(run) == "replaced"
+        assert (bucket.push(run), bucket.push(other)) == ("there", "different")
+        assert bucket.objects.read(path) == packed(run)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_damaged_run_is_not_sent(tmp_path, name):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    (run.dir / "model.bin").write_bytes(bytes(50_001))
-    with pytest.raises(UserError, match=r"damaged, not as written: model\.bin"):
-        bucket.push(run)
-    assert bucket.hashes() == set()
+    for damage in (
+        lambda path: path.write_bytes(path.read_bytes()[:9]),
+        lambda path: path.unlink(),
+    ):
+        damage(run.dir / name)
+        with pytest.raises(UserError, match=f"damaged, not as written: {name}"):
+            packed(run)
+
+
+def test_a_run_in_anothers_folder_is_not_sent(tmp_path):
+    one, other = (Store(tmp_path).obtain({"seed": seed}, execute) for seed in (1, 2))
+    for name in RESULTS:
+        (one.dir / name).write_bytes((other.dir / name).read_bytes())
+    with pytest.raises(UserError, match=r"not as written: run\.json, config\.json"):
+        packed(one)
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
@@ -264,7 +297,7 @@ def test_members_that_are_no_files_of_a_run_are_not_unpacked(tmp_path):
             member.type, member.linkname = kind, "/etc"
             tar.addfile(member)
     assert set(unpacked(data.getvalue(), run.hash)) == set(RESULTS)
-    with pytest.raises(UserError, match="not as it was packed"):
+    with pytest.raises(UserError, match=r"not as written: run\.json, config\.json"):
         unpacked(packed(run), "0" * 64)
 
 

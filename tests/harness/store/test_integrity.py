@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from harness.errors import UserError
 from harness.identity import identity
 from harness.store import AlreadyFinished, Store, schema, verified
+from harness.store.read import read_run
 
 CONFIG = {"seed": 0, "rate": 0.1}
 
@@ -85,6 +87,68 @@ def test_a_damaged_moment_is_named(tmp_path):
     path.write_text(path.read_text().replace('"cores": ', '"cores": 9'))
     with pytest.raises(UserError, match=r"provenance\.json: damaged"):
         _ = run.provenance
+
+
+def kept(name, content):
+    """Trains: logs nothing, keeps a file of some name."""
+
+    def execute(writer):
+        writer.attach(name, content)
+        writer.finish(summary={"kept": name})
+
+    return execute
+
+
+def swap(one, other):
+    aside = one.parent / "aside"
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def test_runs_in_each_others_folders_are_damaged_and_made_again(tmp_path, capsys):
+    store = Store(tmp_path)
+    made = [store.obtain({"seed": seed}, kept(f"{seed}.bin", bytes(9))) for seed in (1, 2)]
+    swap(made[0].dir, made[1].dir)
+    assert store.missing(run.hash for run in made) == {run.hash for run in made}
+    assert {run.status for run in store.runs()} == {"damaged"}
+    assert store.load(made[0].hash).note.endswith(
+        f"of another run, {made[1].hash[:12]}; the folder's name is not its hash"
+    )
+    again = store.obtain({"seed": 1}, kept("1.bin", bytes(9)))
+    said = capsys.readouterr().err
+    assert (said.count("\n"), said.count("the run is made again")) == (1, 1)
+    assert (again, again.damaged()) == (made[0], [])
+    with pytest.raises(UserError, match=r"no file '2\.bin'"):  # the other run's, left there
+        again.path("2.bin")
+    shutil.copytree(again.dir, tmp_path / "copy")
+    assert read_run(tmp_path / "copy").status == "damaged"
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.json", "provenance.json"])
+def test_a_file_of_another_run_or_none_makes_a_run_damaged(tmp_path, name):
+    store = Store(tmp_path)
+    run, other = (store.obtain({"seed": seed}, execute) for seed in (1, 2))
+    path = run.dir / name
+    whole = path.read_text()
+    others = (other.dir / name).read_text()
+    half = whole[: len(whole) // 2]
+    for text in (half, "", "[]", '{"seed": NaN}', whole.replace("1", "7"), others):
+        path.write_text(text)
+        assert not store.has(run.hash), text
+        assert verified(store.load(run.hash)).status == "damaged", text
+    path.unlink()
+    assert store.has(run.hash) is False
+    assert len(store.runs()) == 2
+    assert store.obtain({"seed": 1}, execute).damaged() == []
+    assert store.has(run.hash)
+
+
+def test_lost_metrics_are_not_read_as_none(tmp_path):
+    run = Store(tmp_path).obtain(CONFIG, execute)
+    (run.dir / "metrics.parquet").unlink()
+    with pytest.raises(UserError, match=r"no file 'metrics\.parquet'"):
+        _ = Store(tmp_path).load(run.hash).metrics
 
 
 def test_a_damaged_run_is_listed_among_the_others(tmp_path):

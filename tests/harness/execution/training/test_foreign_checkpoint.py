@@ -1,8 +1,9 @@
-"""A checkpoint whose layout is another version's, or unknown, is not taken up."""
+"""A checkpoint of another run, or whose layout is another version's or unknown, is not taken up."""
 
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import pytest
 
@@ -12,6 +13,8 @@ from harness.store import Store
 from tests.silence import silent
 
 LAYOUTS = {"its own": lambda own: own, "another": lambda own: own + 1, "none": lambda own: None}
+RUNS = {"of another run": "0" * 64, "of a run that it does not say": None}
+TAKEN_UP = ("its own", "of a run that it does not say")
 
 
 class Killed(BaseException):
@@ -23,22 +26,23 @@ def die_later(progress):
         raise Killed
 
 
-def change(path, layout):
-    """Let every parameter vanish, and the layout be another."""
+def change(path, how):
+    """Let every parameter vanish, and the layout or the run be another."""
     arrays, facts = checkpoint.load(path.parent)
     for array in arrays.values():
         if array.dtype == "float32":
             array[...] = 0.0
-    own = facts.pop("layout")
-    if (changed := layout(own)) is not None:
-        facts["layout"] = changed
+    changed = {"run": RUNS[how]} if how in RUNS else {"layout": LAYOUTS[how](facts["layout"])}
+    facts = {key: value for key, value in (facts | changed).items() if value is not None}
     checkpoint.save(path.parent, arrays, facts)
 
 
-@pytest.mark.parametrize("way", ["frames", "sequence", "full"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known(
-    way, layout, configure, sequence, corpus, finished, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)],
+)
+def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_own(
+    way, how, configure, sequence, corpus, finished, tmp_path, monkeypatch
 ):
     kinds = {
         "frames": (train, configure()),
@@ -56,7 +60,7 @@ def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known(
         with pytest.raises(Killed):
             trained(config, corpus, store, die_later)
     (path,) = store.path.glob(f"{whole.hash}/checkpoint/*")
-    change(path, LAYOUTS[layout])
+    change(path, how)
     resumed = trained(config, corpus, store, silent)
     same = whole.path("metrics.parquet").read_bytes()
-    assert (resumed.path("metrics.parquet").read_bytes() == same) == (layout != "its own")
+    assert (resumed.path("metrics.parquet").read_bytes() == same) == (how not in TAKEN_UP)
