@@ -210,15 +210,18 @@ def test_a_server_that_is_stopped_ends_the_run(
     group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forked, "LOOK_EVERY_S", 0.01)
-    group_of(STOPS, "")
+    server, _ = group_of(STOPS, "")
+    late = threading.Timer(60.0, lambda: os.kill(server.pid, signal.SIGCONT))  # rather than hang
+    late.start()
     with pytest.raises(ProcessDied, match="the server was stopped"):
         _start(2, 0, [])
+    late.cancel()
 
 
 def test_a_group_whose_fork_server_has_died_ends(
-    group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch
+    group_of: Callable[..., list[BaseProcess]],
 ) -> None:
-    group_of("import time; time.sleep(600)", f"import os; os._exit({forked.UNKNOWN})")
+    group_of("import time; time.sleep(60)", f"import os; os._exit({forked.UNKNOWN})")
     with pytest.raises(ProcessDied, match=forked.KILLED):
         _start(2, 0, [])
 
