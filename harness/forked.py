@@ -13,17 +13,30 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+import warnings
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from threading import Thread
+from pathlib import Path
+from threading import Event, Thread
 
 from harness import signals
+from harness.errors import ProcessDied
 
 SERVER = "harness.fork_server"
 """What the fork server imports before all others."""
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+ENDING_S = 10.0
+"""How long a process that is told to end may take."""
+LOOKS, LOOK_EVERY_S = 20, 1.0
+"""A process that is found stopped so many times in a row is killed: after 20 s, when its peers take
+it for dead (`SILENT_AFTER_S`). A count and no clock: Ctrl-Z stops the one that looks, too."""
+UNKNOWN = 255
+"""The exit code of a process whose fork server died before it, in `multiprocessing`."""
+KILLED = "a process was killed from outside, e.g. for want of memory"
+STOPPED = f"was stopped, and killed after {LOOKS * LOOK_EVERY_S:.0f} s"
 _imported: list[str] = []
 
 
@@ -37,6 +50,8 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # A process that is killed cannot give semaphores back; who does it afterwards need not warn.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+    # Nor need we where it is killed itself and started again: our pipes have no names.
+    warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
@@ -58,6 +73,103 @@ def interrupts_held() -> Generator[None]:
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def starting() -> Generator[None]:
+    """Within, processes are started: they never see Ctrl-C (`interrupts_held`).
+
+    Raises:
+        ProcessDied: the fork server was killed meanwhile, or the process itself.
+    """
+    try:
+        with interrupts_held():
+            yield
+    except (EOFError, ConnectionError) as error:
+        raise ProcessDied(KILLED) from error
+
+
+def end(processes: Collection[BaseProcess]) -> None:
+    """End processes, those that are stopped too: SIGKILL is the only signal they get."""
+    for process in processes:
+        process.terminate()
+    join(processes, ENDING_S)
+    for process in processes:
+        process.kill()
+    join(processes, ENDING_S)
+
+
+def join(processes: Iterable[BaseProcess], within_s: float) -> None:
+    """Wait for the end of all, so long."""
+    end_s = time.monotonic() + within_s
+    for process in processes:
+        process.join(max(0.0, end_s - time.monotonic()))
+
+
+class Stopped:
+    """The processes below this one that do nothing since they got SIGSTOP (on Linux).
+
+    One that a debugger traces is none of them: somebody is at work on it.
+
+    Attributes:
+        killed: those that were killed for it.
+    """
+
+    def __init__(self) -> None:
+        self.killed: set[int] = set()
+        self._looks: dict[int, int] = {}
+
+    def look(self) -> None:
+        """Look once more; kill those that were found stopped in each of the last `LOOKS`."""
+        found = [pid for pid in _below(os.getpid()) if _is_stopped(pid)]
+        self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in found}
+        for pid, looks in self._looks.items():
+            if looks >= LOOKS:
+                self.killed.add(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def kill_stopped() -> Generator[Stopped]:
+    """Within, kill processes that are stopped for long, so that all others need not wait for them.
+
+    The fork server is one of them, and takes its forks with it.
+
+    Raises:
+        ProcessDied: instead of one that does not say that a process was stopped.
+    """
+    stopped, done = Stopped(), Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_EVERY_S):
+            stopped.look()
+
+    Thread(target=watch, daemon=True, name="stopped processes").start()
+    try:
+        yield stopped
+    except ProcessDied as error:
+        if stopped.killed:
+            raise ProcessDied(f"a process {STOPPED}") from error
+        raise
+    finally:
+        done.set()
+
+
+def _below(pid: int) -> Iterator[int]:
+    """The children of a process, and theirs; `proc_tid_children(5)`."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended meanwhile
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _below(child)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; `proc_pid_stat(5)`."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def killed_with_starter() -> None:

@@ -12,7 +12,6 @@ import os
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,13 +20,14 @@ from typing import NoReturn
 from harness import given
 from harness.bundled import listed, run_file
 from harness.cli import Parser, exit_code
-from harness.errors import EXIT_RUN_FAILED, UserError
+from harness.errors import EXIT_RUN_FAILED, ProcessDied, UserError
 from harness.execution.processes.telling import GOES_ON, SECRET, say
 from harness.kernels import notice
 from harness.signals import ended_by_signals
 
 NEEDED = "harness.execution.processes.command"
 """What any process of a group imports."""
+POLL_S = 0.2
 
 
 def parser() -> Parser:
@@ -125,6 +125,9 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
         processes: how many.
         restarts: so many times in all one that has died is started again while the server lives.
         words: the command line.
+
+    Raises:
+        ProcessDied: the server was stopped, or the processes' fork server died.
     """
     from harness import forked
 
@@ -145,19 +148,19 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
             )
-            process.start()
-            group_of.append(process)
+            with forked.starting():
+                process.start()
+                group_of.append(process)
             return process
 
-        try:
-            with forked.interrupts_held():
+        with forked.kill_stopped() as stopped:
+            try:
                 server, *workers = [started(rank) for rank in range(processes)]
-            code = _kept_up(server, workers, started, restarts)
-        finally:
-            for process in group_of:
-                process.terminate()
-            for process in group_of:
-                process.join()
+                code = _kept_up(server, workers, started, restarts)
+            finally:
+                forked.end(group_of)
+    if server.pid in stopped.killed:
+        raise ProcessDied(f"the server {forked.STOPPED}")
     if code < 0:
         say(f"error: the server was killed (signal {-code}); {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -191,15 +194,20 @@ def _kept_up(
         workers: the others, by rank; renewed in place.
         started: starts the process of a rank.
         restarts: so many times in all a worker that has died is started again.
+
+    Raises:
+        ProcessDied: what all of them are forks of has died.
     """
+    from harness import forked
+
     while server.is_alive():
-        server.join(0.2 if restarts else None)
+        server.join(POLL_S)
+        if forked.UNKNOWN in (server.exitcode, *(worker.exitcode for worker in workers)):
+            raise ProcessDied(forked.KILLED)  # the fork server, and so all of them
         for place, worker in enumerate(workers):
             if restarts and server.is_alive() and worker.exitcode:
                 workers[place], restarts = started(place + 1), restarts - 1
-    end = time.monotonic() + 10.0
-    for worker in workers:
-        worker.join(max(0.0, end - time.monotonic()))
+    forked.join(workers, forked.ENDING_S)
     assert server.exitcode is not None
     return server.exitcode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from harness import forked
 
@@ -12,7 +12,8 @@ from harness import forked
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
-settings.register_profile("untimed", deadline=None)  # a first call may compile; machines are shared
+# A first call may compile, and machines are shared: examples may take their time to be drawn, too.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 # No machine loses power while tests run, and a sync takes 10 ms: two thirds of the time of some.

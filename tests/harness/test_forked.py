@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from harness import forked
+from harness.errors import ProcessDied
 from tests.processes import Started, run
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
@@ -99,3 +105,78 @@ def test_a_process_hears_that_the_one_that_asked_for_it_was_killed(tmp_path: Pat
         assert time.monotonic() < end, "never told"
         time.sleep(0.01)
     assert not forked.orphaned()
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[BaseProcess]]:
+    """Two processes that do nothing, of which the first is stopped."""
+    both = [forked.context().Process(target=time.sleep, args=(600.0,)) for _ in range(2)]
+    for each in both:
+        each.start()
+    send(both[0], signal.SIGSTOP)
+    yield both
+    for each in both:
+        each.kill()
+
+
+def send(process: BaseProcess, number: signal.Signals) -> None:
+    """Stop a process, or have it go on; returns once it has."""
+    os.kill(process.pid, number)
+    while forked._is_stopped(process.pid) != (number == signal.SIGSTOP):
+        time.sleep(0.001)
+
+
+@LINUX
+def test_a_process_that_is_found_stopped_again_and_again_is_killed(
+    sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "LOOKS", 3)
+    (first, second), stopped = sleepers, forked.Stopped()
+    stopped.look()
+    stopped.look()
+    send(first, signal.SIGCONT)
+    stopped.look()  # forgets what was counted before
+    send(first, signal.SIGSTOP)
+    stopped.look()
+    stopped.look()
+    assert stopped.killed == set()
+    stopped.look()
+    first.join(60.0)
+    assert stopped.killed == {first.pid}
+    assert (first.exitcode, second.exitcode) == (-signal.SIGKILL, None)
+
+
+@LINUX
+def test_processes_end_when_they_have_to_also_one_that_is_stopped(
+    sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "ENDING_S", 0.1)
+    forked.end(sleepers)
+    forked.join(sleepers, 60.0)
+    assert sleepers[0].exitcode == -signal.SIGKILL
+    assert sleepers[1].exitcode in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+@LINUX
+def test_a_fork_server_that_is_killed_before_it_answers_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = multiprocessing.forkserver.ForkServer()  # of this test alone
+    server.set_forkserver_preload([])
+    read = multiprocessing.forkserver.read_signed
+
+    def kill_and_read(descriptor: int) -> int:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        return read(descriptor)
+
+    server.ensure_running()
+    os.kill(server._forkserver_pid, signal.SIGSTOP)  # so it does not answer
+    monkeypatch.setattr("multiprocessing.forkserver.read_signed", kill_and_read)
+    monkeypatch.setattr(
+        "multiprocessing.forkserver.connect_to_new_process", server.connect_to_new_process
+    )
+    with pytest.raises(ProcessDied, match=forked.KILLED), forked.starting():
+        forked.context().Process(target=os.getpid).start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import hear_signals
+from tests.processes import PATIENCE_S, hear_signals
 
 COMMAND = textwrap.dedent(
     """
@@ -21,10 +21,10 @@ COMMAND = textwrap.dedent(
     def run():
         try:
             print("ready", flush=True)
-            time.sleep(60)
+            time.sleep(600)
         finally:
             print("mending", flush=True)
-            time.sleep(float(sys.argv[1]))
+            sys.stdin.readline()  # until the test has said all it has to say
             print("mended", flush=True)
 
     sys.exit(exit_code(run))
@@ -39,21 +39,22 @@ PARENT = textwrap.dedent(
     def work(told):
         forked.die_with_parent()
         told.put(os.getpid())
-        time.sleep(60)
+        time.sleep(600)
 
     if __name__ == "__main__":
         context = forked.context()
         told = context.Queue()
         context.Process(target=work, args=(told,)).start()
         print(told.get(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """
 )
 
 
-def begun(program, *arguments, preexec_fn=hear_signals):
+def begun(program, preexec_fn=hear_signals):
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -63,7 +64,7 @@ def begun(program, *arguments, preexec_fn=hear_signals):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_told_to_end_mends_and_says_one_line(number):
-    with begun(COMMAND, "0") as process:
+    with begun(COMMAND) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         out, err = process.communicate()
@@ -71,7 +72,7 @@ def test_a_command_that_is_told_to_end_mends_and_says_one_line(number):
 
 
 def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
-    with begun(COMMAND, "0.5") as process:
+    with begun(COMMAND) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "mending\n"
@@ -84,20 +85,20 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
 SLOW = """
 import time
 print("importing", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 NESTED = """
-import time
+import sys, time
 from harness.signals import ended_by_signals
 
 def main():
     try:
         with ended_by_signals():
             print("ready", flush=True)
-            time.sleep(60)
+            time.sleep(600)
     except KeyboardInterrupt:
         print("over", flush=True)
-        time.sleep(0.5)
+        sys.stdin.readline()  # until the test has said all it has to say
     return 130
 """
 
@@ -164,7 +165,7 @@ def main():
         with forked.interrupts_held():
             os.kill(os.getpid(), signal.NUMBER)
             worker = pool.submit(os.getpid)
-            waits = pool.submit(time.sleep, 20)
+            waits = pool.submit(time.sleep, 600)
     except KeyboardInterrupt:
         with open(f"/proc/{worker.result()}/status") as file:
             ignored = next(line for line in file if line.startswith("SigIgn")).split()[1]
@@ -181,7 +182,7 @@ ENDS_ONE = """
 import time
 from harness import forked
 
-process = forked.context().Process(target=time.sleep, args=(20.0,))
+process = forked.context().Process(target=time.sleep, args=(600.0,))
 process.start()
 process.terminate()
 process.join()
@@ -213,7 +214,7 @@ def test_a_signal_that_is_ignored_from_outside_stays_so():
         hear_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    with begun(COMMAND, "0", preexec_fn=without_hangups) as process:
+    with begun(COMMAND, preexec_fn=without_hangups) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
@@ -230,7 +231,7 @@ def test_no_process_outlives_a_killed_parent(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         worker = int(process.stdout.readline())
         process.kill()
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + PATIENCE_S
     while _lives(worker):
         assert time.monotonic() < end, "the worker lives on"
         time.sleep(0.01)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing import current_process
 from pathlib import Path
 from typing import NoReturn
 
@@ -115,6 +116,7 @@ def _be_pytest(words: Sequence[str], tree: Path, told: Path, own: Mapping[str, s
     code = NEVER_RAN
     try:
         os.setsid()
+        current_process().daemon = False  # as what forked it is: tests start processes
         for stream in (1, 2):
             os.dup2(os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream)
         os.chdir(tree)

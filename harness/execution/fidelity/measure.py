@@ -115,8 +115,8 @@ def _among(ranks: int, work: Work) -> list[Measured]:
         try:
             return _as_rank(work, meeting, 0, ranks)
         finally:
-            for other in others:
-                other.join(timeout=30.0)
+            forked.join(others, 30.0)
+            forked.end(others)
 
 
 def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import torch
 
 from harness import forked
-from harness.errors import ProcessDied, UserError, lacks_memory, refused_by_machine
+from harness.errors import UserError, lacks_memory, refused_by_machine
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import carrier
 from harness.execution.jobs.left import Estimate, Left, kind_of
 from harness.execution.jobs.order import longest_first
+from harness.execution.jobs.pool import Ended, Pool
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import checkpoint
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -36,12 +33,10 @@ from harness.store.schema import CHECKPOINT
 
 POLL_S = 0.2
 
-KILLED = "a process was killed from outside, e.g. for want of memory"
-
 News = Progress | str
 """Where a run is, or which kernel is compiled now: none has no name."""
 
-_channel: Any = None  # a queue of news, once a worker process has been given it
+_channel: Any = None  # the pipe by which news go, once a worker process has been given it
 
 
 @dataclass(frozen=True)
@@ -108,26 +103,17 @@ def execute(
             partial(_reached, there),
         )
     elif missing:
-        context = forked.context(__name__)
-        channel = context.Queue()
-        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _enter, (channel,))
-        try:
-            with forked.interrupts_held():
-                futures = [pool.submit(_execute_free, c, there) for c in missing.values()]
+        with (
+            forked.kill_stopped(),
+            Pool(min(jobs, len(missing)), _enter, __name__) as pool,
+        ):
+            for config in missing.values():
+                pool.submit(partial(_execute_free, config, there))
 
-            def again(name: str) -> Future[str]:
-                return pool.submit(_execute_one, missing[name], there)
+            def again(name: str) -> None:
+                pool.submit(partial(_execute_one, missing[name], there))
 
-            _watch(futures, again, channel, board, end_s)
-        except BrokenProcessPool:
-            raise ProcessDied(KILLED) from None
-        except BaseException:
-            # A worker may be hours from its end; its last checkpoint is on disk.
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            _watch(pool, again, board, end_s)
     return {name: there.load(name) for name in wanted}
 
 
@@ -186,43 +172,31 @@ class _Board:
         self.show(Report(finished, len(self.wanted), running, self.compiling, left))
 
 
-def _watch(
-    futures: Sequence[Future[Any]],
-    again: Callable[[str], Future[Any]],
-    channel: Queue[News],
-    board: _Board,
-    end_s: float,
-) -> None:
+def _watch(pool: Pool, again: Callable[[str], None], board: _Board, end_s: float) -> None:
     """Pass progress on until every run is finished; the first error stops the grid.
 
     Args:
-        futures: each ends with the name of a run, finished or made by somebody else.
+        pool: each of its tasks ends with the name of a run, finished or made by somebody else.
         again: has the latter waited for, and made if it comes to that.
-        channel: of news.
-        board: where they go.
+        board: where news go.
         end_s: `time.monotonic` at which to stop.
     """
-    pending = set(futures)
-    while pending:
+    while pool.is_busy:
         if time.monotonic() > end_s:
             raise KeyboardInterrupt("the budget is spent")
-        done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
-        while True:
-            try:
-                board.hear(channel.get_nowait())
-            except Empty:
-                break
-        for future in done:
-            ended = future.result()
-            if isinstance(ended, Elsewhere):
-                pending.add(again(ended.name))
+        for news in pool.hear(POLL_S):
+            if not isinstance(news, Ended):
+                board.hear(news)
+            elif news.error is not None:
+                raise news.error
+            elif isinstance(news.result, Elsewhere):
+                again(news.result.name)
             else:
-                board.finish(ended)
+                board.finish(news.result)
 
 
-def _enter(channel: Queue[News]) -> None:
-    """Set up a worker process; it does not outlive the one that wants its runs."""
-    forked.die_with_parent()
+def _enter(channel: Connection) -> None:
+    """Set up a worker process."""
     global _channel  # what a worker process is given once, at its start
     _channel = channel
     torch.set_num_threads(1)
@@ -230,14 +204,14 @@ def _enter(channel: Queue[News]) -> None:
 
 
 def _compiles(kernel: str, seconds: float | None) -> None:
-    _channel.put(kernel if seconds is None else "")
+    _channel.send(kernel if seconds is None else "")
 
 
 def _tell(progress: Progress) -> None:
     if forked.orphaned():
         # Nobody waits for this run any more; its last checkpoint is on disk.
         os._exit(1)
-    _channel.put(progress)
+    _channel.send(progress)
 
 
 def _reached(store: Store, name: str) -> float:

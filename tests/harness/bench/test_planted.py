@@ -1,45 +1,16 @@
-"""Regressions planted in the harness, found by the benchmarks as they are run for a verdict."""
+"""Regressions planted where no clock is read: benchmarks run for a verdict find them by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from harness.bench.baseline import load
-from harness.bench.comparison import compare, flagged
-from harness.bench.measuring import measure
+from harness.bench.comparison import Bound, Expected, Measured, compare, flagged
+from harness.bench.measuring import BENCHMARKS, measure
 
 ROOT = Path(__file__).parents[3]
-FOLDS = "tests/benchmarks/test_overhead.py::test_folds_and_reads_over_bare_passes"
 COUNTS = "tests/benchmarks/test_counts.py::test_what_a_replay_executes[one by one]"
 EVENTS = "tests/benchmarks/test_counts.py::test_a_simulated_segment[server]"
-
-SLEEP_IN_THE_FOLD = """
-import time
-from harness.algorithms.averaged_sgd import AveragedSgd
-
-fold_turns = AveragedSgd.fold_turns
-
-def slower(self, *arguments):
-    time.sleep(0.1)
-    fold_turns(self, *arguments)
-
-AveragedSgd.fold_turns = slower
-"""
-
-SLEEP_IN_ONE_FOLD = """
-import time
-from harness.algorithms.averaged_sgd import AveragedSgd
-
-fold = AveragedSgd.fold
-
-def slower(self, *arguments):
-    time.sleep(0.01)
-    fold(self, *arguments)
-
-AveragedSgd.fold = slower
-"""
 
 COPY_IN_THE_READ = """
 from harness.execution.replay.stale import StaleReplay
@@ -56,15 +27,44 @@ StaleReplay._admit = copying
 """
 
 
-@pytest.mark.parametrize(
-    ("planted", "found"),
-    [(SLEEP_IN_THE_FOLD, FOLDS), (SLEEP_IN_ONE_FOLD, FOLDS), (COPY_IN_THE_READ, COUNTS)],
-    ids=["folds in a row", "one fold", "read"],
-)
-def test_a_planted_regression_is_flagged_by_name(tmp_path, monkeypatch, planted, found):
-    (tmp_path / "planted_regression.py").write_text(planted)
+NOTED = """
+import pytest
+
+@pytest.mark.parametrize(("ratio", "folds"), [(1.5, 7), (2.5, 7), (1.0, 8)])
+def test_it(benchmark, ratio, folds):
+    benchmark.pedantic(int, rounds=1)
+    benchmark.extra_info.update(ratio=ratio, counts={"folds": folds}, seconds=60.0)
+
+def test_other(benchmark):
+    pytest.skip("not here")
+"""
+"""Benchmarks whose figures are known: within the tolerance, slower, and different."""
+
+
+def test_figures_that_benchmarks_note_are_read_and_compared(tmp_path):
+    (tmp_path / BENCHMARKS).mkdir(parents=True)
+    (tmp_path / BENCHMARKS / "test_noted.py").write_text(NOTED)
+    run = measure(tmp_path)
+    within, slower, different = (
+        f"tests/benchmarks/test_noted.py::test_it[{case}]" for case in ("1.5-7", "2.5-7", "1.0-8")
+    )
+    assert run.measured == {
+        within: Measured({"ratio": 1.5}, {"folds": 7}),
+        slower: Measured({"ratio": 2.5}, {"folds": 7}),
+        different: Measured({"ratio": 1.0}, {"folds": 8}),
+    }
+    skipped = "tests/benchmarks/test_noted.py::test_other"
+    assert run.skipped == (skipped,)
+    expected = Expected({"ratio": Bound(1.0, 0.3)}, {"folds": 7})
+    baseline = dict.fromkeys((*run.measured, skipped), expected)
+    rows = compare(run.measured, baseline, run.skipped, least=1.0)
+    assert flagged(rows) == [different, slower]
+
+
+def test_a_copy_too_many_is_flagged_by_name(tmp_path, monkeypatch):
+    (tmp_path / "planted_regression.py").write_text(COPY_IN_THE_READ)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     baseline, _ = load(ROOT / "tests" / "benchmarks" / "baseline.json")
-    run = measure(ROOT, [found, EVENTS], ["-p", "planted_regression"])
-    expected = {name: baseline[name] for name in (found, EVENTS)}
-    assert flagged(compare(run.measured, expected, least=1.0)) == [found]
+    run = measure(ROOT, [COUNTS, EVENTS], ["-p", "planted_regression"])
+    expected = {name: baseline[name] for name in (COUNTS, EVENTS)}
+    assert flagged(compare(run.measured, expected)) == [COUNTS]

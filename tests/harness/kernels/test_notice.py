@@ -6,8 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
-from queue import SimpleQueue
 
 import numba
 import pytest
@@ -71,16 +71,16 @@ def compiled():
 def test_a_display_says_what_the_processes_of_its_grid_compile(
     monkeypatch, capsys, compiled, tmp_path
 ):
-    heard, display = SimpleQueue(), Display({})
-    grid._enter(heard)
+    (heard, channel), display = Pipe(), Display({})
+    grid._enter(channel)
     compiled[0]()
     left = Left(dict.fromkeys("ab", ("", "")), processes=2)
     board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
     board.show = display.show
-    board.hear(heard.get_nowait())
+    board.hear(heard.recv())
     monkeypatch.setattr(display, "_last", 0.0)  # lines that are not live come seldom
-    board.hear(heard.get_nowait())
-    assert heard.empty()
+    board.hear(heard.recv())
+    assert not heard.poll()
     assert capsys.readouterr().err.splitlines() == [
         f"[0 of 2 runs finished; compiling, once on this machine: {compiled[1]}]",
         "[0 of 2 runs finished]",

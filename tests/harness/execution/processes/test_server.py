@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from harness.execution.fidelity.replay import Replayed, replayed, stored_run
 from harness.execution.training.run import TIMELINE
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
+from tests.processes import PATIENCE_S
 from tests.run_files import ASYNCHRONOUS, OUTER_LOOP, ROUNDS, STREAMING, written
 from tests.silence import silent
 
@@ -56,7 +56,7 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
     store = run_file.parent / "s"
     options = ["-m", "harness.train", str(run_file), "--out", str(store)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     (folder,) = [config.parent for config in store.glob("*/config.json")]
     timeline = load_timeline(stored_run(folder).dir / TIMELINE)
@@ -74,7 +74,6 @@ def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
 ) -> None:
     running = launch(written(tmp_path, ASYNCHRONOUS, 0.02))
     running.wait_until_told("passes")
-    time.sleep(0.5)
     running.kill(2)
     codes, told = running.ended()
     assert codes == [0, 0, -9]

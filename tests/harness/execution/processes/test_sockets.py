@@ -8,6 +8,9 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 
 import pytest
 import torch
@@ -42,6 +45,13 @@ def knock(
         told = said + hmac.digest(secret, b"connects" + theirs + said, "sha256")
         knocks.sendall(told)
         return knocks.recv(32), told
+
+
+def comes_in(where: tuple[str, int]) -> bool:
+    """Whether an acceptor without a secret answers, as it does to who is quick enough."""
+    with suppress(ConnectionError):
+        return len(knock(where, b"")[0]) == 32
+    return False
 
 
 def test_who_knows_the_secret_comes_in(door: Door) -> None:
@@ -125,22 +135,63 @@ def pair(patience_s: float = 20.0) -> tuple[Line, Line]:
     return Line(Socket(ours, patience_s)), Line(Socket(theirs, patience_s))
 
 
+Beat = Callable[[], None]
+"""Has a peer beat for half as long again as it may be silent."""
+PATIENCE_S, BEATS = 1.0, 15
+
+
+def until_undisturbed(attempt: Callable[[Line, Line, Beat], None]) -> None:
+    """Try anew where a busy machine kept a peer from beating for as long as it may be silent."""
+    for _ in range(20):
+        ours, theirs = pair(PATIENCE_S)
+        moments = [time.monotonic()]
+
+        def beat(theirs: Line = theirs, moments: list[float] = moments) -> None:
+            for _ in range(BEATS):
+                time.sleep(1.5 * PATIENCE_S / BEATS)
+                theirs.beat()
+                moments.append(time.monotonic())
+
+        try:
+            return attempt(ours, theirs, beat)
+        except PeerGone:
+            moments.append(time.monotonic())
+            pauses = [later - earlier for earlier, later in pairwise(moments)]
+            assert max(pauses) > 0.8 * PATIENCE_S
+    pytest.fail("the machine is too busy for beats")
+
+
+@contextmanager
+def on_a_thread(does: Callable[[], None]) -> Generator[None]:
+    """Do something meanwhile; to its end, or to that of its line."""
+
+    def run() -> None:
+        with suppress(PeerGone):
+            does()
+
+    (thread := threading.Thread(target=run, daemon=True)).start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() -> None:
-    ours, theirs = pair(0.3)
+    ours, _ = kept = pair(0.3)
     with pytest.raises(PeerGone, match=SILENT):
         ours.header()
-    ours, theirs = pair(1.0)
-    ended = threading.Event()
+    del kept
 
-    def beats() -> None:
-        for _ in range(15):
-            ended.wait(0.1)
-            theirs.beat()
-        send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
+    def hear(ours: Line, theirs: Line, beat: Beat) -> None:
+        def say() -> None:
+            beat()
+            send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
 
-    threading.Thread(target=beats, daemon=True).start()
-    header, body = receive(ours, FrameHeader, into(torch.zeros(3)))
-    assert (header.step, body.tolist()) == (7, [1.0] * 3)
+        with on_a_thread(say):
+            header, body = receive(ours, FrameHeader, into(torch.zeros(3)))
+        assert (header.step, body.tolist()) == (7, [1.0] * 3)
+
+    until_undisturbed(hear)
 
 
 def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
@@ -152,17 +203,15 @@ def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
 
 
 def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
-    ours, theirs = pair(1.0)
+    def tell(ours: Line, theirs: Line, beat: Beat) -> None:
+        def busy() -> None:
+            beat()
+            receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
 
-    def busy() -> None:
-        for _ in range(15):  # half as long again as anybody may be silent
-            time.sleep(0.1)
-            theirs.beat()
-        receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
+        with on_a_thread(busy):
+            send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
 
-    (peer := threading.Thread(target=busy, daemon=True)).start()
-    send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
-    peer.join()
+    until_undisturbed(tell)
 
 
 def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
@@ -175,7 +224,7 @@ def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
     silent = [socket.create_connection(where, 20.0) for _ in range(5)]
     time.sleep(0.1)
     assert [thread.name for thread in threading.enumerate()].count("who is it") <= 2
-    assert len(knock(where, b"")[0]) == 32
+    assert any(comes_in(where) for _ in range(100))  # on a busy machine 0.3 s may be too short
     assert came.get(timeout=20.0) == WHO
     for each in silent:
         each.close()
