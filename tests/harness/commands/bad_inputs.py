@@ -218,7 +218,7 @@ def extremes() -> Iterator[Case]:
     many = PLAIN.replace("count = 3", "count = 10000000").encode()
     for protocol in ("parameter_server", "averaging", "backup_workers", "sequence"):
         for workers in ("1", "3", "100", "5000"):
-            few = ("--folds=50", f"--protocol={protocol}", f"--workers={workers}")
+            few = ("--folds=5", f"--protocol={protocol}", f"--workers={workers}")
             yield Case(f"extreme: {protocol} {workers}", PLAIN.encode(), few, None)
     yield Case("extreme: 10,000,001", many.replace(b"10000000", b"10000001"), (), True)
     yield Case("extreme: folds", PLAIN.encode(), ("--folds=10000001",), True)
