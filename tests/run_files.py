@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from data_synth.parametric import Maker, Recipe, chunks
+from data_synth.storage import write_chunks
 
 SLOW = """
 name = "slow"
@@ -97,6 +102,24 @@ share = 0.1
 """
 
 
+@cache
+def _corpus(train: int) -> TemporaryDirectory[str]:
+    recipe = Recipe(train=train, dev=15, test=15)
+    made = TemporaryDirectory(prefix="words-")
+    write_chunks(Path(made.name), Maker(recipe).card(), chunks(recipe))
+    return made
+
+
+def on_few_words(run: str, train: int = 1200) -> str:
+    """A run file whose ``parametric`` corpus is the same speech with hardly any to test on.
+
+    Args:
+        run: what the run file says.
+        train: utterances that are trained on; ``parametric`` has 1,200 at smoke scale.
+    """
+    return run.replace('"parametric"', f'"{_corpus(train).name}"')
+
+
 def written(folder: Path, run: str, launch_s: float = 0.0) -> Path:
     """Write ``run.toml``, which is returned, and ``cluster.toml``.
 
@@ -107,5 +130,5 @@ def written(folder: Path, run: str, launch_s: float = 0.0) -> Path:
     """
     (folder / "cluster.toml").write_text(SLOW.format(launch_s=launch_s), encoding="utf-8")
     path = folder / "run.toml"
-    path.write_text(run, encoding="utf-8")
+    path.write_text(on_few_words(run), encoding="utf-8")
     return path

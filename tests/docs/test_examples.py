@@ -12,7 +12,13 @@ from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-RUN = "runpy.run_path"
+RUN = """
+import runpy, sys
+from harness.execution.jobs import step_time
+step_time.LONGEST_S = 0.0  # how exactly a step is timed is not what an example is about
+sys.path.insert(0, ".")
+runpy.run_path({!r}, {{}}, "__main__")
+"""
 SHOWN = {
     "own_model.py": ("averaging:10", "out/comparison.svg"),
     "own_algorithm.py": ("Fading", None),
@@ -32,9 +38,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def executed(name: str) -> str:
     """What a script prints that is run in this folder."""
-    done = run(
-        ["-c", f"import sys, runpy; sys.path.insert(0, '.'); {RUN}({name!r}, {{}}, '__main__')"]
-    )
+    done = run(["-c", RUN.format(name)])
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

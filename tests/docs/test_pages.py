@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.execution.jobs import step_time
 from tests.docs.pages import ROOT, blocks, printed, words
 
 PAGES = ["README.md", "docs/index.md", "docs/tutorial.md", "docs/results.md", "docs/gallery.md"]
@@ -29,6 +30,7 @@ def test_every_block_says_whether_it_is_run_and_if_not_why(page):
 def test_what_is_run_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(step_time, "LONGEST_S", 0.0)  # its seconds are figures, which are not read
     for block, out in printed(text(page)):
         if block.told == "output":
             assert block.text.strip() == out.strip(), f"python -m tests.docs.pages {page}"

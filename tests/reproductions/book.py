@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +12,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from harness.identity import identity
 from harness.judge.claims import Verdict, all_of
 from harness.judge.makers import Maker, made_claim, made_exhibit
 from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
-from harness.store import Run, RunWriter, Store
+from harness.store import Run
+from harness.store.columns import MetricRow, columns_of
 from harness.store.schema import TIMELINE, WORD_ERRORS
 from reproductions.command import PAPERS
 from reproductions.paper import Paper
@@ -77,12 +78,16 @@ SIZES = {"changed": 0.1, "changed-again": 10.0}
 
 
 class Book:
-    """Runs that never trained, with whatever any exhibit or claim reads."""
+    """Runs that never trained, with whatever any exhibit or claim reads.
+
+    A store has to keep only what is read as a file: there are hundreds of settings.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.store = folder, Store(folder / "runs")
-        save_timeline(Timeline(), path := folder / "timeline")
-        self._timeline = path.read_bytes()
+        self.folder = folder
+        self._timeline = folder / TIMELINE
+        save_timeline(Timeline(), self._timeline)
+        self._made: dict[tuple[str, int, str], Run] = {}
 
     def group(self, setting: str) -> list[Run]:
         """A run of each seed."""
@@ -91,10 +96,11 @@ class Book:
     def others(self, setting: str, maker: Maker[Any, Any], how: str) -> list[Run]:
         """Runs of other readings, and of another outcome where a maker asks about that.
 
-        Each ``how`` gives others.
+        Each ``how`` gives others; the worst and the best are those of any setting.
         """
         status: Any = "diverged" if maker.divergence else "done"
-        return [self.run(f"{how} {setting}", seed, status) for seed in range(SEEDS)]
+        name = how if how in ERRORS else f"{how} {setting}"
+        return [self.run(name, seed, status) for seed in range(SEEDS)]
 
     def lost(self, setting: str, maker: Maker[Any, Any]) -> list[Run]:
         """A run of each seed, one of which did not end in a way that the maker asks about.
@@ -107,6 +113,13 @@ class Book:
         return lost if len(maker.needs) == 1 else [*sound[:-1], lost[-1]]
 
     def run(self, setting: str, seed: int, status: Any = "done") -> Run:
+        """A run, always the same one, as a store gives it back once its files were compared."""
+        asked = (setting, seed, status)
+        if asked not in self._made:
+            self._made[asked] = self._run(*asked)
+        return self._made[asked]
+
+    def _run(self, setting: str, seed: int, status: Any) -> Run:
         config = {
             "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
             "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed, "slots": 8},
@@ -114,36 +127,45 @@ class Book:
             "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
             "schedule": {"rate": len(setting)}, "rate": len(setting),
         }  # fmt: skip
-        return self.store.obtain(config, partial(self._write, setting, seed, status))
-
-    def _write(self, setting: str, seed: int, status: Any, writer: RunWriter) -> None:
-        other = setting.startswith("changed")
         rng = np.random.default_rng([seed, *setting.encode()])
+        rows = list(self._rows(rng, setting in ERRORS))
+        (folder := self.folder / identity(config)).mkdir()
+        (folder / TIMELINE).hardlink_to(self._timeline)
+        save_file(dict(self._errors(rng, setting)), folder / WORD_ERRORS)
+        summary = self._summary(rng, setting)
+        run = Run(folder.name, config, status, summary, "", folder)
+        vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, WORD_ERRORS})
+        return run
+
+    def _rows(self, rng: np.random.Generator, other: bool) -> Iterator[MetricRow]:
+        """What was logged."""
+
+        def logged(name: str, value: float, fold: int, epoch: float, **more: float) -> MetricRow:
+            usual = {"name": name, "value": value, "fold": fold, "time_s": epoch, "epoch": epoch}
+            return {**usual, **more}
+
         for name in FALLING:
             size = (0.01 if other else 1.0) * rng.uniform(0.5, 0.6)
             for epoch in EPOCHS:
                 value = 1.0 + size * (0.2 ** (1 + epoch))
                 value = -value if name == "held_out_criterion" else value
-                writer.log(name, value, fold=1, time_s=epoch * rng.uniform(9, 10), epoch=epoch)
+                yield logged(name, value, 1, epoch, time_s=epoch * rng.uniform(9, 10))
         for epoch in EPOCHS:
-            writer.log("rate", 0.008 / (1 + 9 * epoch), fold=1, time_s=epoch, epoch=epoch)
-        writer.log("switch", 1.0, fold=9, time_s=1.0, epoch=1.5 if other else 0.5)
+            yield logged("rate", 0.008 / (1 + 9 * epoch), 1, epoch)
+        yield logged("switch", 1.0, 9, 1.5 if other else 0.5, time_s=1.0)
         sent = {"source": 0, "target": 1, "arrived_s": 2.0, "adds": 1}
-        writer.log("message", 1.0, fold=0, time_s=1.0, epoch=0.0, **sent)
+        yield logged("message", 1.0, 0, 0.0, time_s=1.0, **sent)
         for name in ("criterion", "auxiliary"):
-            writer.log(name, -1.0, fold=0, time_s=0.0, epoch=0.0)
-        (path := self.folder / "timeline").write_bytes(self._timeline)
-        writer.attach(TIMELINE, path)
-        arrays = dict(self._errors(rng, setting.partition(" ")[0]))
-        save_file(arrays, path := self.folder / "errors")
-        writer.attach(WORD_ERRORS, path)
-        size = SIZES.get(setting.partition(" ")[0], 1.0)
+            yield logged(name, -1.0, 0, 0.0)
+
+    def _summary(self, rng: np.random.Generator, setting: str) -> dict[str, Any]:
+        size = SIZES.get(setting, 1.0)
         numbers = {name: size * rng.uniform(1, 1.1) for name in SUMMARY}
         numbers["diverged"] = 2.0 * numbers["stable"]
         numbers["first_loss"] = 3.0 + numbers["loss"] / 2.0
-        passes = PASSES - 1 if other else PASSES
+        passes = PASSES - 1 if setting in ERRORS else PASSES
         troubles = {"trouble/nothing kept": 1}
-        writer.finish(status, {**numbers, **troubles, "passes": passes, "stopped": 1})
+        return {**numbers, **troubles, "passes": passes, "stopped": 1}
 
     def _errors(self, rng: np.random.Generator, how: str) -> Iterator[tuple[str, np.ndarray]]:
         for test in sorted({name for each in SUBJECTS.values() for name in each.corpus.tests}):

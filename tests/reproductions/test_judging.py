@@ -18,11 +18,6 @@ WORK = ((Store, "begin"), (Simulation, "advance"), (AllReduce, "messages"), (Dnn
 """What no run can do without: a place in the store, simulated time, messages, a network."""
 
 
-@pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
-    return Book(tmp_path_factory.mktemp("book"))
-
-
 def refused(*arguments: object, **choices: object) -> None:
     raise AssertionError("a run was executed while judging")
 

@@ -16,11 +16,6 @@ from reproductions.paper import Paper
 from tests.reproductions.book import SEEDS, Book, made, makers
 
 
-@pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
-    return Book(tmp_path_factory.mktemp("book"))
-
-
 def of_runs() -> list[Any]:
     """Every exhibit and claim that runs stand behind."""
     return [pytest.param(*each, id=each[1].id) for each in makers() if each[1].needs]

@@ -218,7 +218,7 @@ def extremes() -> Iterator[Case]:
     many = PLAIN.replace("count = 3", "count = 10000000").encode()
     for protocol in ("parameter_server", "averaging", "backup_workers", "sequence"):
         for workers in ("1", "3", "100", "5000"):
-            few = ("--folds=50", f"--protocol={protocol}", f"--workers={workers}")
+            few = ("--folds=5", f"--protocol={protocol}", f"--workers={workers}")
             yield Case(f"extreme: {protocol} {workers}", PLAIN.encode(), few, None)
     yield Case("extreme: 10,000,001", many.replace(b"10000000", b"10000001"), (), True)
     yield Case("extreme: folds", PLAIN.encode(), ("--folds=10000001",), True)
@@ -246,8 +246,8 @@ def prepared(case: Case, folder: Path) -> list[str]:
         (folder / "c.toml").write_bytes(case.cluster)
         named.insert(0, str(folder / "c.toml"))
     told = any(word.startswith(("--folds", "--epochs")) for word in named)
-    if not told and not case.name.startswith("number"):  # those are asked for their long run
-        named.append("--folds=50")
+    if not told:  # of numbers the long run is asked for, of few workers as it takes a while
+        named.append("--workers=1,3" if case.name.startswith("number") else "--folds=50")
     return ["simulate", *(word.replace("DIR", str(folder)) for word in named)]
 
 

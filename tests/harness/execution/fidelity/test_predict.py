@@ -16,6 +16,7 @@ from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import train, train_sequence
 from harness.store import Store
+from tests.run_files import on_few_words
 
 RUNS = Path(__file__).parents[4] / "reproductions" / "runs"
 FRAMES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is RunConfig)
@@ -24,6 +25,9 @@ SEQUENCES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is Sequ
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
 def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Path, capsys) -> None:
+    text = path.read_text(encoding="utf-8").replace('"clusters/', f'"{RUNS}/clusters/')
+    path = tmp_path / path.name
+    path.write_text(on_few_words(text, train=200), encoding="utf-8")
     asked = load_run(path)
     run = train(asked.config, asked.corpus, Store(tmp_path), lambda progress: None)
     predicted = whole(asked.config, asked.corpus.split("train"))
