@@ -110,13 +110,14 @@ def _feet(table: Table) -> Iterator[str]:
         yield charged
     rows = sorted((row for row in table.rows if row.seconds), key=lambda row: row.trained)
     if rows and any(round(row.trained, 3) != 1.0 for row in rows):
-        ends = dict.fromkeys(_trained(row) for row in (rows[0], rows[-1]))
-        yield f"examples trained, of those of all passes: {' to '.join(ends)}"
+        least, most = f"{rows[0].trained:.1%}", f"{rows[-1].trained:.1%}"
+        if least != most:
+            least += f" ({_named(rows[0])}) to {most} ({_named(rows[-1])})"
+        yield f"examples trained, of those of all passes: {least}"
 
 
-def _trained(row: Row) -> str:
-    workers = f"{row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
-    return f"{row.trained:.1%} ({row.cell.method}, {workers})"
+def _named(row: Row) -> str:
+    return f"{row.cell.method}, {row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
 
 
 def _cells(table: Table) -> Iterator[list[str]]:
