@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from harness.judge.charged import charged_for
+from harness.judge.charge import charge_line
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import atomic
@@ -96,7 +96,7 @@ def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For programs; what is not finite is null."""
     rows = [{k: _finite(v) for k, v in _record(row).items()} for row in table.rows]
     head = {"schema": 1, "judged": table.judged, "target": _finite(table.target)}
-    head |= {"target_is": table.reason, "charged": charged_for([r.cell for r in table.rows])}
+    head |= {"target_is": table.reason, "charged": charge_line([r.cell for r in table.rows])}
     return {**head, "rows": rows, "provenance": dict(provenance)}
 
 
@@ -106,17 +106,18 @@ def _feet(table: Table) -> Iterator[str]:
         f"error: {table.judged}; target {table.target:.4g} ({table.reason});"
         " seconds are simulated; 95% intervals over seeds"
     )
-    if charged := charged_for([row.cell for row in table.rows]):
+    if charged := charge_line([row.cell for row in table.rows]):
         yield charged
     rows = sorted((row for row in table.rows if row.seconds), key=lambda row: row.trained)
     if rows and any(round(row.trained, 3) != 1.0 for row in rows):
-        ends = dict.fromkeys(_trained(row) for row in (rows[0], rows[-1]))
-        yield f"examples trained, of those of all passes: {' to '.join(ends)}"
+        least, most = f"{rows[0].trained:.1%}", f"{rows[-1].trained:.1%}"
+        if least != most:
+            least += f" ({_label(rows[0])}) to {most} ({_label(rows[-1])})"
+        yield f"examples trained, of those of all passes: {least}"
 
 
-def _trained(row: Row) -> str:
-    workers = f"{row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
-    return f"{row.trained:.1%} ({row.cell.method}, {workers})"
+def _label(row: Row) -> str:
+    return f"{row.cell.method}, {row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
 
 
 def _cells(table: Table) -> Iterator[list[str]]:

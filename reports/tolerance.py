@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.judge.charged import charged_for
+from harness.judge.charge import charge_line
 from harness.judge.tolerance import Point, Tolerance
 from harness.store import atomic
 from reports.style import COLOURS, INK, MUTED, WIDTH_IN, rendered, styled
@@ -74,7 +74,7 @@ def lines(found: Tolerance) -> Iterator[str]:
         yield "  ".join(
             cell.rjust(width) for cell, width in zip(row, (12, 9, 24, 20, 9), strict=True)
         )
-    if charged := _charged(found):
+    if charged := _charge(found):
         yield charged
 
 
@@ -85,7 +85,7 @@ def as_markdown(found: Tolerance) -> Iterator[str]:
     yield f"| {' | '.join(rows[0])} |"
     yield "|" + "---|" * len(rows[0])
     yield from (f"| {' | '.join(row)} |" for row in rows[1:])
-    if charged := _charged(found):
+    if charged := _charge(found):
         yield from ("", charged)
 
 
@@ -103,12 +103,12 @@ def as_json(found: Tolerance, provenance: Mapping[str, Any]) -> dict[str, Any]:
     points = [{k: _finite(v) for k, v in _record(found, p).items()} for p in found.points]
     head = {"schema": 1, "what": found.what, "margin": found.margin, "target": found.target}
     edges = {"tolerated": found.tolerated, "broken": _finite(found.broken)}
-    edges |= {"charged": _charged(found)}
+    edges |= {"charged": _charge(found)}
     return {**head, **edges, "points": points, "provenance": dict(provenance)}
 
 
-def _charged(found: Tolerance) -> str:
-    return charged_for([point.cell for point in found.points])
+def _charge(found: Tolerance) -> str:
+    return charge_line([point.cell for point in found.points])
 
 
 def _cells(found: Tolerance) -> Iterator[list[str]]:

@@ -118,7 +118,7 @@ def _row(cell: Cell, target: float) -> Row:
         reached=len(reached),
         diverged=len(cell.runs) - len(done),
         staleness=_staleness(cell.runs[0]),
-        trained=_trained(done),
+        trained=_trained_share(done),
     )
 
 
@@ -126,7 +126,7 @@ def _done(cell: Cell) -> list[Run]:
     return [run for run in cell.runs if run.status == "done"]
 
 
-def _trained(runs: Sequence[Run]) -> float:
+def _trained_share(runs: Sequence[Run]) -> float:
     """The mean of what runs say that they trained on; without a word it was everything."""
     if not runs:
         return math.nan

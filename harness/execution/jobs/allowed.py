@@ -43,7 +43,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     _check_seeds(asked.seeds)
 
 
-def check_charged(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
+def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
     """Refuse to charge a cluster for what is not there, or for two things at once.
 
     Args:

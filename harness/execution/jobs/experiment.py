@@ -20,7 +20,7 @@ from harness.bundled import cluster_file
 from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of, is_batched
 from harness.execution.evaluation.modules import metrics_of
-from harness.execution.jobs.allowed import check_charged, check_lists, check_rates, check_settings
+from harness.execution.jobs.allowed import check_charge, check_lists, check_rates, check_settings
 from harness.execution.jobs.comparison import Grid, Rates
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
@@ -155,7 +155,7 @@ class Experiment:
         check_settings(self.model, self.loss, self.settings)
         self.device = resolve(self.settings.device)
         self.machine = cluster_of(self.cluster)
-        check_charged(self.settings, self.given, self.machine)
+        check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
         self._folder = writable_folder(Path(self.settings.store), "store")
 
@@ -197,7 +197,7 @@ class Experiment:
 
     def first(self, method: Asked, workers: int) -> ModuleConfig:
         """The run of the first seed, at the guessed rate."""
-        (named,) = self._named([method])
+        (named,) = self._methods([method])
         return self.configured(named, workers, self.settings.guess, self.seeds[0])
 
     def say(self, line: str) -> None:
@@ -219,14 +219,14 @@ class Experiment:
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """What is compared."""
         check_lists(methods, workers)
-        named = self._named(methods)
+        named = self._methods(methods)
         if not (named and workers and self.seeds):
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
         check_rates(rates, [method.label for method in named], self.seeds)
         guess = self.settings.guess
         return Grid(self.configured, named, workers, self.seeds, guess, rates)
 
-    def _named(self, methods: Sequence[Asked]) -> list[Method]:
+    def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer = self.settings.optimizer
         return [optimised(method_of(each), optimizer) for each in methods]
 
@@ -242,7 +242,7 @@ class Experiment:
             chunk=1.0,
             evaluations=settings.evaluations,
             cluster=self._timed[0],
-            work=_sent(self._timed[1], method),
+            work=_work_of(method, self._timed[1]),
             workers=workers,
             seed=seed,
             device=self.device,
@@ -330,7 +330,7 @@ class Experiment:
         return self.machine, Workload(size, flops / size, travels)
 
 
-def _sent(work: Workload, method: Method) -> Workload:
+def _work_of(method: Method, work: Workload) -> Workload:
     """The same where a method's contributions are smaller than the parameters."""
     return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
 

@@ -41,11 +41,11 @@ def _idle(config: Config) -> Idle:
     work = config.workload if sequence else config.workload(0)
     yield from without_effect(config.cluster, config.timed, work, workers)
     if config.cluster.workload not in (None, work):
-        yield "workload", _charged(config)
+        yield "workload", _charge(config)
     yield from _of_sequence(config) if sequence else _of_passes(config)
 
 
-def _charged(config: Config) -> str:
+def _charge(config: Config) -> str:
     if isinstance(config, RunConfig | SequenceConfig):
         return "time is charged for timed_layers"
     return "time is charged for the module; charge_for='cluster' takes the file's"

@@ -37,7 +37,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     unit: ClassVar[str] = "examples"
     cut_by: ClassVar[str] = "minibatch"
-    counted: ClassVar[bool] = True
+    counts_examples: ClassVar[bool] = True
 
     problem: Problem
     work: Workload
@@ -71,12 +71,12 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def order(self, stage: int, train: Pieces) -> Laid:
         """See `TrainingConfig`; rounds leave nothing out."""
-        found = self.laid_out(stage, train)
+        found = self.lay_out(stage, train)
         if not self.rounds:
             return found
         _, own, a_fold, *_ = self.handing
         cut = stage, self.passes, self.workers, own, a_fold
-        return Unbroken(lambda number: self.laid_out(number, train), *cut)
+        return Unbroken(lambda number: self.lay_out(number, train), *cut)
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
         """See `TrainingConfig`; a module that draws is told what from."""

@@ -130,7 +130,7 @@ class TrainingConfig(ABC, Generic[Data]):
     """What a user trains on, in messages."""
     cut_by: ClassVar[str] = "stages"
     """The setting that cuts them into minibatches."""
-    counted: ClassVar[bool] = False
+    counts_examples: ClassVar[bool] = False
     """Whether a run's epochs count what was trained on, or name the parts of a pass."""
 
     @abstractmethod
@@ -243,9 +243,9 @@ class TrainingConfig(ABC, Generic[Data]):
         Raises:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
-        return self.laid_out(stage, train)
+        return self.lay_out(stage, train)
 
-    def laid_out(self, stage: int, train: Pieces) -> Order | Partition:
+    def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
         """The frames of a stage, of which whatever fills no fold is left out.
 
         Raises:

@@ -204,7 +204,7 @@ class FrameTraining(Training[FrameExecutor]):
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
-        if self.config.counted:
+        if self.config.counts_examples:
             return self.position.trained / self.order.size
         step, share = self.position.step, self.config.stage(self.position.stage).share
         named = self._boundaries.considerations | self._boundaries.evaluations
@@ -232,17 +232,17 @@ class FrameTraining(Training[FrameExecutor]):
         times = {"virtual_s": now.time_s, "folds": now.fold}
         if status == "done":
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
-            return {**self.last_measured(), **times, **self._passed(), **ended}, ""
+            return {**self.last_measured(), **times, **self._progress(), **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
         return times, where(stage, now, rows, "dev_loss", self.pace.rate, self.task.unit)
 
-    def _passed(self) -> dict[str, float]:
+    def _progress(self) -> dict[str, float]:
         """Epochs and passes, and the share trained on of what the passes had.
 
         Where epochs are not counted, the share is given only where each pass left out more than a
         minibatch, as rounds do.
         """
-        position, counted = self.position, self.config.counted
+        position, counted = self.position, self.config.counts_examples
         epochs = self.epoch if counted else position.epoch_before
         found = {"epochs": epochs, "passes": position.stage}
         left_out = position.offered - position.trained

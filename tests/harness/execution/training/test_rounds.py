@@ -224,6 +224,16 @@ def test_what_an_epoch_costs_is_due_once_a_pass(averaged, corpus, finished):
     assert two.summary["virtual_s"] == pytest.approx(one.summary["virtual_s"] + 3.0, rel=1e-9)
 
 
+def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged, corpus, finished):
+    config = averaged()
+    run = train(config, corpus, finished, silent)
+    trained = run.summary["folds"] * config.workers * 3 * 8  # rounds of three minibatches of 8
+    offered = config.passes * corpus.frames_of("train")
+    assert run.summary["trained_share"] == pytest.approx(trained / offered)
+    assert run.summary["trained_share"] < 1.0
+    assert run.summary["epochs"] == config.passes
+
+
 def test_a_random_start_can_be_chosen_and_is_another_run(averaged, corpus, finished):
     narrow, wide = averaged(), averaged(initial=WideRandom())
     runs = [train(config, corpus, finished, silent) for config in (narrow, wide)]

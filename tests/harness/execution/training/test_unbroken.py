@@ -23,7 +23,16 @@ from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage
 from harness.execution.training.modules import train_module
-from harness.simulator import Averaging, Cluster, Device, Fault, Parallel, WorkerGroup, Workload
+from harness.simulator import (
+    Averaging,
+    Cluster,
+    Device,
+    Fault,
+    Parallel,
+    Simulation,
+    WorkerGroup,
+    Workload,
+)
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -175,6 +184,17 @@ def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
     config = configured(97, 4, 8, 9, ModelAveraging(), Averaging(4))
     with pytest.raises(UserError, match="workers: 4 leave one of them 24 examples; allowed"):
         train_module(config, Store(tmp_path), silent)
+
+
+def test_an_epoch_begins_when_nothing_is_under_way():
+    simulation = Simulation(CLUSTER, Averaging(3), Workload(8, 0.0, 0.0), 4)
+    simulation.begin_epoch(5)
+    assert simulation.advance(folds=3).folded().steps.tolist() == [3] * 4 + [2] * 4 + [3] * 4
+    with pytest.raises(ValueError, match="nothing is under way"):
+        simulation.begin_epoch(5)
+    simulation.advance(folds=1, drain=True)
+    simulation.begin_epoch(1)
+    assert simulation.advance(folds=2).folded().steps.tolist() == [1] * 8
 
 
 def test_only_rounds_have_another_identity_for_it():

@@ -10,14 +10,14 @@ from harness.store import Cell, Run
 from harness.units import format_quantity, format_seconds
 
 
-def charged_for(cells: Sequence[Cell]) -> str:
+def charge_line(cells: Sequence[Cell]) -> str:
     """A line about a minibatch and a copy of the parameters; empty where runs do not say it."""
-    found = dict.fromkeys(_charged(run) for cell in cells for run in cell.runs[:1])
+    found = dict.fromkeys(_charge(run) for cell in cells for run in cell.runs[:1])
     said = " or ".join(each for each in found if each)
     return f"time is charged for {said}" if said else ""
 
 
-def _charged(run: Run) -> str:
+def _charge(run: Run) -> str:
     config, work = run.config, _work(run.config)
     if work is None:
         return ""
