@@ -64,7 +64,7 @@ def digest_of_code(value: object) -> str:
 
 
 def _unknown(value: object, why: str) -> UserError:
-    named = getattr(value, "__qualname__", type(value).__qualname__)
+    named = (value if isinstance(value, types.FunctionType) else type(value)).__qualname__
     told = "allowed: functions, classes and objects of Python, and what numba compiles of them"
     return UserError(f"{named}: {why}, so no run can be known by it; {told}")
 
