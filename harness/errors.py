@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+from harness.printable import printable
+
 EXIT_DONE = 0
 EXIT_BAD_INPUT = 2
 EXIT_RUN_FAILED = 3
@@ -17,13 +19,13 @@ LONGEST = 2000
 
 
 class UserError(Exception):
-    """Bad usage or bad input: printed as one line, exit code 2, never a traceback.
+    """Bad usage or bad input: one printable line, exit code 2, never a traceback.
 
     The message names the file or option, the key, the value and what is allowed.
     """
 
     def __str__(self) -> str:
-        told = super().__str__()
+        told = " ".join(printable(super().__str__()).splitlines())
         return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
 
 

@@ -19,6 +19,7 @@ from typing import Any, Unpack
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.errors import UserError
+from harness.execution.jobs.allowed import check_kind, check_whole
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
 from harness.execution.jobs.tolerance import knob_of
@@ -100,6 +101,11 @@ def simulate(
         (100, 3.0)
     """
     machine = cluster_of(cluster)
+    check_whole("folds", folds)
+    check_whole("seed", seed, least=0)
+    check_whole("workers", machine.size if workers is None else workers)
+    check_kind("workload", workload, (Workload, type(None)), "a lagbench.Workload or None")
+    check_kind("protocol", protocol, (TimingProtocol, str), "a protocol or the name of one")
     work = workload or machine.workload
     if work is None:
         raise UserError(f"workload: none given, and cluster {machine.name!r} has none")

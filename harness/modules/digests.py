@@ -45,8 +45,12 @@ Seen = dict[int, tuple[int, object]]
 """What has been told, by its id, which is nobody else's as long as the object is held here."""
 
 
-def digest_of_code(value: object) -> str:
+def digest_of_code(value: object, called: str = "code") -> str:
     """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal.
+
+    Args:
+        value: what is asked about.
+        called: the name that it is refused by.
 
     Raises:
         UserError: something in it cannot be told from another of its kind by its source and values.
@@ -55,18 +59,21 @@ def digest_of_code(value: object) -> str:
     try:
         for line in _told(value, {}):
             sha.update(line.encode() + b"\n")
-    except UserError:
-        raise
-    except Exception as error:  # of a property or a `repr` of the user's, or of some library's
+    except Exception as error:  # ours, or of a `repr` of the user's, or of some library's
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise _unknown(value, f"what it refers to cannot be read ({why})") from error
+        known = isinstance(error, _UnknownError)
+        raise UserError(
+            f"{called}: {error if known else f'what it refers to cannot be read ({why})'}; "
+            "allowed: functions, classes and objects of Python, and what numba compiles of them"
+        ) from error
     return sha.hexdigest()
 
 
-def _unknown(value: object, why: str) -> UserError:
-    named = (value if isinstance(value, types.FunctionType) else type(value)).__qualname__
-    told = "allowed: functions, classes and objects of Python, and what numba compiles of them"
-    return UserError(f"{named}: {why}, so no run can be known by it; {told}")
+class _UnknownError(Exception):
+    """A value that is not told from another of its kind by anything that can be read."""
+
+    def __init__(self, value: object, why: str) -> None:
+        super().__init__(f"{type(value).__qualname__} in it: {why}, so no run can be known by it")
 
 
 def from_outside(value: object) -> bool:
@@ -84,9 +91,9 @@ def digest_of_state(module: nn.Module) -> str:
     return sha.hexdigest()
 
 
-def digest_of_part(value: object) -> str:
+def digest_of_part(value: object, called: str = "code") -> str:
     """`digest_of_code`, and with it the state of a module that has one: of a loss with weights."""
-    code = digest_of_code(value)
+    code = digest_of_code(value, called)
     if not isinstance(value, nn.Module) or not value.state_dict():
         return code
     return hashlib.sha256(f"{code} {digest_of_state(value)}".encode()).hexdigest()
@@ -115,6 +122,8 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
     if isinstance(value, types.ModuleType):
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
+        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise _UnknownError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}"
     elif isinstance(value, np.ndarray):
         yield from _array(cast(Array, value), seen)
@@ -179,7 +188,7 @@ def _compiled(value: Any, seen: Seen) -> Iterator[str]:
     """A compiled function by the Python function that it was made of, and how it is compiled."""
     function = getattr(value, "__wrapped__", None)
     if not isinstance(function, types.FunctionType):
-        raise _unknown(value, "numba keeps no Python function of it")
+        raise _UnknownError(value, "numba keeps no Python function of it")
     yield f"compiled {type(value).__name__} {_version('numba')}"
     dispatcher = getattr(value, "_dispatcher", value)
     yield from _told(getattr(dispatcher, "targetoptions", {}), seen)
@@ -196,7 +205,7 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
     where = getattr(value, "__module__", "") or ""
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
-        raise _unknown(value, "it has no name of its own")
+        raise _UnknownError(value, "it has no name of its own")
     yield f"builtin {where} {name} {_version(where)}"
     bound: object = getattr(value, "__self__", None)
     if isinstance(bound, Tensor | np.ndarray):
@@ -206,7 +215,7 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
 def _object(value: object, seen: Seen) -> Iterator[str]:
     """An object by its class and its attributes."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
-        raise _unknown(value, "numpy.frompyfunc keeps no Python function of it")
+        raise _UnknownError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
     yield from _told(type(value), seen)
     held: dict[str, Any] = {**getattr(value, "__dict__", {}), **_slots(value)}
@@ -214,7 +223,7 @@ def _object(value: object, seen: Seen) -> Iterator[str]:
         held = {"compiled": held["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
         if "_modules" not in held:
-            raise _unknown(value, "a traced module has no source")
+            raise _UnknownError(value, "a traced module has no source")
         yield from _module(held, seen)
         held = {name: each for name, each in held.items() if not _of_pytorch(name)}
     yield from _told(held, seen)

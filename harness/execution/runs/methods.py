@@ -21,6 +21,7 @@ from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError, unknown
 from harness.natural_gradient import NaturalGradient
 from harness.plugins import discovered
+from harness.printable import printable
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.spec import build, dataclasses_below
@@ -56,6 +57,10 @@ class Method:
     label: str
     algorithm: Algorithm
     protocol: TimingProtocol
+
+    def __post_init__(self) -> None:
+        if not self.label or "\n" in self.label or printable(self.label) != self.label:
+            raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
