@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def printable(value: T) -> T:
-    """Text, or data with texts in it, in which control characters are written as escapes.
+    r"""Text, or data with texts in it, in which control characters are written as escapes.
 
     XML has no way to write them, and a terminal obeys them; a line's end and a tab stay.
 
@@ -19,8 +19,8 @@ def printable(value: T) -> T:
         value: text, or a mapping, list, tuple or dataclass of such and of anything else.
 
     Example:
-        >>> print(printable("one\\a two"), printable({"labels": ["\\x1b[31m"]}))
-        one\\x07 two {'labels': ['\\\\x1b[31m']}
+        >>> print(printable("one\a two"), printable({"labels": ["\x1b[31m"]}))
+        one\x07 two {'labels': ['\\x1b[31m']}
     """
     return cast(T, _printable(value))
 
@@ -32,7 +32,8 @@ def _printable(value: Any) -> Any:
         table = cast(Mapping[Any, Any], value)
         return {_printable(key): _printable(each) for key, each in table.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_printable, cast(list[Any], value)))
+        each = map(_printable, cast(list[Any], value))
+        return list(each) if isinstance(value, list) else tuple(each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **_printable(named))

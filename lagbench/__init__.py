@@ -19,7 +19,7 @@ from typing import Any, Unpack
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.errors import UserError
-from harness.execution.jobs.allowed import check_kind, check_whole
+from harness.execution.jobs.allowed import check_kind, check_number, check_whole, pair_of
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
 from harness.execution.jobs.tolerance import knob_of
@@ -40,6 +40,7 @@ from harness.simulator import (
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Cell, Run, Store
 from lagbench.result import Result, Tolerated
+from lagbench.stopping import resumable
 
 __all__ = [
     "Algorithm",
@@ -112,6 +113,7 @@ def simulate(
     return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
 
 
+@resumable
 def train(
     model: Model,
     loss: Loss,
@@ -144,6 +146,7 @@ def train(
     return Result(tabulated(found, experiment.settings.target))
 
 
+@resumable
 def compare(
     model: Model,
     loss: Loss,
@@ -181,6 +184,7 @@ def compare(
     return Result(tabulated(found, experiment.settings.target))
 
 
+@resumable
 def tolerate(
     model: Model,
     loss: Loss,
@@ -218,8 +222,13 @@ def tolerate(
         UserError: a mistake, in one line that says what is allowed; or training diverged at the
             first value.
     """
+    check_kind("what", what, str, "'workers', 'staleness', 'delay' or 'loss'")
+    check_whole("workers", workers)
+    check_whole("halvings", halvings, least=0)
+    check_number("margin", margin)
     knob, method = knob_of(what), method_of(algorithm)
-    search = Search(knob.name, knob.axis, knob.whole, between or knob.usual, margin, halvings)
+    ends = pair_of("between", between or knob.usual)
+    search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
     experiment = Experiment(model, loss, data, cluster, settings)
 
@@ -239,5 +248,6 @@ def load(run: str | Path) -> Run:
     Raises:
         UserError: there is none.
     """
+    check_kind("run", run, (str, Path), "the folder of a run in a store")
     folder = Path(run).resolve()
     return Store(folder.parent).load(folder.name)

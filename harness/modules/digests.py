@@ -107,6 +107,12 @@ def digest_of_tensor(tensor: Tensor) -> str:
     return sha.hexdigest()
 
 
+_is_wrapped = cast(
+    Callable[[Tensor], bool],  # by `torch.func`, for one call
+    cast(Any, torch._C)._functorch.is_functorch_wrapped_tensor,  # pyright: ignore[reportPrivateUsage]
+)
+
+
 # -- code ------------------------------------------------------------------------------------
 
 
@@ -122,7 +128,7 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
     if isinstance(value, types.ModuleType):
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
-        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        if _is_wrapped(value):
             raise _UnknownError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}"
     elif isinstance(value, np.ndarray):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from harness.algorithms.local_descent import Descent
 from harness.algorithms.schedules import Schedule
@@ -36,11 +36,11 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     for name in ("minibatch", "passes", "evaluations"):
         check_whole(name, getattr(asked, name))
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
-    check_kind("optimizer", asked.optimizer, (str, Descent, type(None)), told)
+    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
     check_kind("store", asked.store, (str, Path), "a folder")
     check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
-    if asked.target is not None and not _finite(asked.target):
-        raise UserError(f"target: {asked.target!r}; allowed: a number")
+    if asked.target is not None:
+        check_number("target", asked.target)
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
     _check_schedule(asked.schedule, asked.guess)
@@ -64,6 +64,29 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
     """
     if not _whole(value) or value < least:
         raise UserError(f"{name}: {_shown(value)}; allowed: a whole number from {least}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no finite number.
+
+    Raises:
+        UserError: it is.
+    """
+    if not _finite(value):
+        raise UserError(f"{name}: {_shown(value)}; allowed: a number")
+
+
+def pair_of(name: str, value: Any) -> tuple[float, float]:
+    """Two numbers.
+
+    Raises:
+        UserError: it is anything else.
+    """
+    match _listed(value):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+        case _:
+            raise UserError(f"{name}: {_shown(value)}; allowed: two numbers")
 
 
 def _check_schedule(make: Any, rate: float) -> None:

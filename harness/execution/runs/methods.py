@@ -84,11 +84,16 @@ def method_of(asked: Asked) -> Method:
     """
     if isinstance(asked, Method):
         return asked
-    if isinstance(asked, tuple):
-        algorithm, protocol = asked
-        return Method(type(algorithm).__name__, algorithm, protocol)
     if isinstance(asked, Algorithm):
         return Method(type(asked).__name__, asked, _protocol(asked, 1))
+    match asked:
+        case (Algorithm() as algorithm, TimingProtocol() as protocol):
+            return Method(type(algorithm).__name__, algorithm, protocol)
+        case str():
+            pass
+        case _:
+            told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
+            raise UserError(f"algorithm: {asked!r}; allowed: {told}")
     name, _, number = asked.partition(":")
     algorithm = _named(name)
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
