@@ -40,9 +40,9 @@ def refused_by_machine(error: OSError, path: Path | None = None) -> UserError:
 
     Args:
         error: says what.
-        path: which file was to be written, if the error does not say.
+        path: which file was to be written; if not given, the error says.
     """
-    named = path if error.filename is None else error.filename
+    named = error.filename if path is None else path
     where = "" if named is None else f"{named}: "
     what = error.strerror or str(error)
     return UserError(f"{where}{what}; once that is mended the same command goes on")

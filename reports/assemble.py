@@ -24,7 +24,7 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
-    found = _stored(path) if results is None else printable(results)
+    found = printable(_stored(path) if results is None else results)
     if results is not None:
         _keep_timelines(results, out)
         bench.keep(out)

@@ -20,17 +20,16 @@ from harness.judge.results import (
     Results,
     Row,
 )
-from harness.printable import printable
 from harness.store.read import read_json
 
 
 def read_results(path: Path) -> Results:
-    """Read and check a results file; control characters in its texts are shown as escapes.
+    """Read and check a results file.
 
     Raises:
         UserError: naming the file, the key, its value and what is allowed.
     """
-    data = printable(read_json(path))
+    data = read_json(path)
     if data.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: {SCHEMA}")
     top = _Reader(str(path), data)
