@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+from harness.printable import printable
+
 EXIT_DONE = 0
 EXIT_BAD_INPUT = 2
 EXIT_RUN_FAILED = 3
@@ -17,13 +19,13 @@ LONGEST = 2000
 
 
 class UserError(Exception):
-    """Bad usage or bad input: printed as one line, exit code 2, never a traceback.
+    """Bad usage or bad input: one printable line, exit code 2, never a traceback.
 
     The message names the file or option, the key, the value and what is allowed.
     """
 
     def __str__(self) -> str:
-        told = super().__str__()
+        told = " ".join(printable(super().__str__()).splitlines())
         return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
 
 
@@ -38,9 +40,9 @@ def refused_by_machine(error: OSError, path: Path | None = None) -> UserError:
 
     Args:
         error: says what.
-        path: which file was to be written, if the error does not say.
+        path: which file was to be written; if not given, the error says.
     """
-    named = path if error.filename is None else error.filename
+    named = error.filename if path is None else path
     where = "" if named is None else f"{named}: "
     what = error.strerror or str(error)
     return UserError(f"{where}{what}; once that is mended the same command goes on")

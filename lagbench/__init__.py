@@ -19,6 +19,7 @@ from typing import Any, Unpack
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.errors import UserError
+from harness.execution.jobs.allowed import check_kind, check_number, check_whole, pair_of
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
 from harness.execution.jobs.tolerance import knob_of
@@ -40,6 +41,7 @@ from harness.simulator import (
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Cell, Run, Store
 from lagbench.result import Result, Tolerated
+from lagbench.stopping import resumable
 
 __all__ = [
     "Algorithm",
@@ -101,12 +103,18 @@ def simulate(
         (100, 3.0)
     """
     machine = cluster_of(cluster)
+    check_whole("folds", folds)
+    check_whole("seed", seed, least=0)
+    check_whole("workers", machine.size if workers is None else workers)
+    check_kind("workload", workload, (Workload, type(None)), "a lagbench.Workload or None")
+    check_kind("protocol", protocol, (TimingProtocol, str), "a protocol or the name of one")
     work = workload or machine.workload
     if work is None:
         raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
     return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
 
 
+@resumable
 def train(
     model: Model,
     loss: Loss,
@@ -139,6 +147,7 @@ def train(
     return Result(tabulated(found, experiment.settings.target))
 
 
+@resumable
 def compare(
     model: Model,
     loss: Loss,
@@ -176,6 +185,7 @@ def compare(
     return Result(tabulated(found, experiment.settings.target))
 
 
+@resumable
 def tolerate(
     model: Model,
     loss: Loss,
@@ -214,8 +224,13 @@ def tolerate(
         UserError: a mistake, in one line that says what is allowed; or training diverged at the
             first value.
     """
+    check_kind("what", what, str, "'workers', 'staleness', 'delay' or 'loss'")
+    check_whole("workers", workers)
+    check_whole("halvings", halvings, least=0)
+    check_number("margin", margin)
     knob, method = knob_of(what), method_of(algorithm)
-    search = Search(knob.name, knob.axis, knob.whole, between or knob.usual, margin, halvings)
+    ends = pair_of("between", between or knob.usual)
+    search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
     experiment = Experiment(model, loss, data, cluster, settings)
     ends = [knob.at(experiment.machine, workers, value) for value in search.between]
@@ -240,5 +255,6 @@ def load(run: str | Path) -> Run:
     Raises:
         UserError: there is none.
     """
+    check_kind("run", run, (str, Path), "the folder of a run in a store")
     folder = Path(run).resolve()
     return Store(folder.parent).load(folder.name)

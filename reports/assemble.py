@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Exhibit, Results, read_results, write_results
+from harness.printable import printable
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
@@ -23,7 +24,7 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
-    found = _stored(path) if results is None else results
+    found = printable(_stored(path) if results is None else results)
     if results is not None:
         _keep_timelines(results, out)
         bench.keep(out)

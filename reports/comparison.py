@@ -77,7 +77,8 @@ def as_markdown(table: Table) -> Iterator[str]:
     yield from ("# Comparison", "", "![error and time by workers](comparison.svg)", "")
     yield f"| {' | '.join(rows[0])} |"
     yield "|" + "---|" * len(rows[0])
-    yield from (f"| {' | '.join(row)} |" for row in rows[1:])
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows[1:])
+    yield from (f"| {' | '.join(row)} |" for row in escaped)
     for foot in _feet(table):
         yield from ("", foot)
 

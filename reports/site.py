@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Results, read_results
+from harness.printable import printable
 from harness.judge.claims import VERDICTS
 from harness.store.atomic import writable_folder, write_bytes
 from reports import abstract, build, judged
@@ -39,7 +40,9 @@ def site(source: Path, target: Path) -> Path:
         raise UserError(f"report: {str(source)!r} holds no PAPER/SCALE/results.json")
     writable_folder(target, "report")
     places = [_made(folder, source, target) for folder in found]
-    entries = [(place, read_results(target / place / "results.json")) for place in places]
+    entries = [
+        (place, printable(read_results(target / place / "results.json"))) for place in places
+    ]
     front = target / "index.html"
     write_bytes(front, _front(entries).encode())
     return front

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Results, read_results
+from harness.printable import printable
 from harness.judge.claims import VERDICTS
 from harness.store.atomic import write_bytes
 from reports import markdown
@@ -111,7 +112,7 @@ def main(root: Path) -> int:
 
 
 def _read(folder: Path) -> Published:
-    results = read_results(folder / "results.json")
+    results = printable(read_results(folder / "results.json"))
     reasons = given(folder, results)
     if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
         needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"

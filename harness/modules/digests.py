@@ -2,7 +2,8 @@
 
 Code is known by its source, without comments and layout, and so is all it refers to: base
 classes, the functions and classes it names (in modules of the user's too), what a closure holds,
-plain values among its globals, hooks of a module. What is installed as a package counts by its name
+plain values among its globals, hooks of a module. What numba compiles is known by the function that
+it was made of. What is installed as a package counts by its name
 and version instead. Not seen is what code finds only as it runs: files it reads, attributes it
 looks up by name, the environment.
 """
@@ -26,25 +27,53 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from harness.errors import UserError
+
 STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 PACKAGES = {"site-packages", "dist-packages"}
 """Folders of installed packages, whichever environment's: one may lend from another."""
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """What a configuration's ``FORMAT`` speaks for."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
+ADDRESS = " at 0x"
+"""In the text of an object that has no name."""
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 """What changes a module's outputs or gradients without being of its class."""
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Seen = dict[int, tuple[int, object]]
 """What has been told, by its id, which is nobody else's as long as the object is held here."""
 
 
-def digest_of_code(value: object) -> str:
-    """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal."""
+def digest_of_code(value: object, called: str = "code") -> str:
+    """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal.
+
+    Args:
+        value: what is asked about.
+        called: the name that it is refused by.
+
+    Raises:
+        UserError: something in it cannot be told from another of its kind by its source and values.
+    """
     sha = hashlib.sha256()
-    for line in _told(value, {}):
-        sha.update(line.encode() + b"\n")
+    try:
+        for line in _told(value, {}):
+            sha.update(line.encode() + b"\n")
+    except Exception as error:  # ours, or of a `repr` of the user's, or of some library's
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        known = isinstance(error, _UnknownError)
+        raise UserError(
+            f"{called}: {error if known else f'what it refers to cannot be read ({why})'}; "
+            "allowed: functions, classes and objects of Python, and what numba compiles of them"
+        ) from error
     return sha.hexdigest()
+
+
+class _UnknownError(Exception):
+    """A value that is not told from another of its kind by anything that can be read."""
+
+    def __init__(self, value: object, why: str) -> None:
+        super().__init__(f"{type(value).__qualname__} in it: {why}, so no run can be known by it")
 
 
 def from_outside(value: object) -> bool:
@@ -62,9 +91,9 @@ def digest_of_state(module: nn.Module) -> str:
     return sha.hexdigest()
 
 
-def digest_of_part(value: object) -> str:
+def digest_of_part(value: object, called: str = "code") -> str:
     """`digest_of_code`, and with it the state of a module that has one: of a loss with weights."""
-    code = digest_of_code(value)
+    code = digest_of_code(value, called)
     if not isinstance(value, nn.Module) or not value.state_dict():
         return code
     return hashlib.sha256(f"{code} {digest_of_state(value)}".encode()).hexdigest()
@@ -76,6 +105,12 @@ def digest_of_tensor(tensor: Tensor) -> str:
     sha = hashlib.sha256(f"{plain.dtype} {list(plain.shape)}".encode())
     sha.update(np.asarray(plain.reshape(-1).view(torch.uint8)).data if plain.numel() else b"")
     return sha.hexdigest()
+
+
+_is_wrapped = cast(
+    Callable[[Tensor], bool],  # by `torch.func`, for one call
+    cast(Any, torch._C)._functorch.is_functorch_wrapped_tensor,  # pyright: ignore[reportPrivateUsage]
+)
 
 
 # -- code ------------------------------------------------------------------------------------
@@ -93,9 +128,11 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
     if isinstance(value, types.ModuleType):
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
+        if _is_wrapped(value):
+            raise _UnknownError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}"
     elif isinstance(value, np.ndarray):
-        yield f"array {digest_of_tensor(torch.as_tensor(value))}"
+        yield from _array(cast(Array, value), seen)
     elif isinstance(value, functools.partial):
         made = cast("functools.partial[Any]", value)
         yield from _several("partial", (made.func, made.args, made.keywords), seen)
@@ -107,16 +144,16 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
         yield from _function(value, seen)
     elif isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
-        pairs = sorted(table.items(), key=lambda pair: repr(pair[0]))
+        pairs = sorted(table.items(), key=lambda pair: _order(pair[0]))
         yield from _several("table", [part for pair in pairs for part in pair], seen)
     elif isinstance(value, set | frozenset):
-        yield from _several("set", sorted(cast(set[object], value), key=repr), seen)
+        yield from _several("set", sorted(cast(set[object], value), key=_order), seen)
     elif isinstance(value, Sequence):
         yield from _several("row", cast(Sequence[object], value), seen)
-    elif callable(value) and not hasattr(value, "__dict__"):
-        named = cast(Any, value)
-        where = getattr(named, "__module__", "") or ""
-        yield f"builtin {where} {getattr(named, '__qualname__', named)} {_version(where)}"
+    elif _is_compiled(value):
+        yield from _compiled(value, seen)
+    elif _is_builtin(value):
+        yield from _builtin(value, seen)
     else:
         yield from _object(value, seen)
 
@@ -127,15 +164,86 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
         yield from _told(value, seen)
 
 
+def _order(value: object) -> str:
+    """What sets and tables are sorted by: the same in every process."""
+    said = repr(value)
+    return digest_of_code(value) if ADDRESS in said else said
+
+
+def _array(value: Array, seen: Seen) -> Iterator[str]:
+    """An array by its bytes; of objects, by each of them."""
+    if value.dtype.hasobject:
+        yield from _several("array", [value.shape, *value.ravel().tolist()], seen)
+        return
+    there = np.ascontiguousarray(value).reshape(value.shape)
+    try:
+        yield f"array {digest_of_tensor(torch.as_tensor(there))}"
+    except TypeError:
+        text = f"{value.dtype.descr} {list(value.shape)}".encode()
+        yield f"array {hashlib.sha256(text + there.tobytes()).hexdigest()}"
+
+
+def _is_compiled(value: object) -> bool:
+    """Whether numba made it: a compiled function, or one over arrays; but not one of its types."""
+    kinds = [kind.__module__ for kind in type(value).__mro__]
+    by_numba = any(name.partition(".")[0] == "numba" for name in kinds)
+    return by_numba and not any(name.startswith("numba.core.types") for name in kinds)
+
+
+def _compiled(value: Any, seen: Seen) -> Iterator[str]:
+    """A compiled function by the Python function that it was made of, and how it is compiled."""
+    function = getattr(value, "__wrapped__", None)
+    if not isinstance(function, types.FunctionType):
+        raise _UnknownError(value, "numba keeps no Python function of it")
+    yield f"compiled {type(value).__name__} {_version('numba')}"
+    dispatcher = getattr(value, "_dispatcher", value)
+    yield from _told(getattr(dispatcher, "targetoptions", {}), seen)
+    yield from _told(function, seen)
+
+
+def _is_builtin(value: object) -> bool:
+    """Whether it is a function of C: it has no attributes, and no class of the user's."""
+    return callable(value) and not hasattr(value, "__dict__") and _installed(type(value).__module__)
+
+
+def _builtin(value: Any, seen: Seen) -> Iterator[str]:
+    """A function of C by its name and version, and the tensor that it is a method of."""
+    where = getattr(value, "__module__", "") or ""
+    name = str(getattr(value, "__qualname__", value))
+    if ADDRESS in name:
+        raise _UnknownError(value, "it has no name of its own")
+    yield f"builtin {where} {name} {_version(where)}"
+    bound: object = getattr(value, "__self__", None)
+    if isinstance(bound, Tensor | np.ndarray):
+        yield from _told(cast(object, bound), seen)
+
+
 def _object(value: object, seen: Seen) -> Iterator[str]:
     """An object by its class and its attributes."""
+    if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
+        raise _UnknownError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
     yield from _told(type(value), seen)
-    held: dict[str, Any] = dict(getattr(value, "__dict__", {}))
-    if isinstance(value, nn.Module):
+    held: dict[str, Any] = {**getattr(value, "__dict__", {}), **_slots(value)}
+    if "_orig_mod" in held.get("_modules", ()):  # what `torch.compile` gives
+        held = {"compiled": held["_modules"]["_orig_mod"]}
+    elif isinstance(value, nn.Module):
+        if "_modules" not in held:
+            raise _UnknownError(value, "a traced module has no source")
         yield from _module(held, seen)
         held = {name: each for name, each in held.items() if not _of_pytorch(name)}
     yield from _told(held, seen)
+
+
+def _slots(value: object) -> dict[str, Any]:
+    """The attributes of an object that classes of the user's keep in slots."""
+    kinds = [kind for kind in type(value).__mro__ if not _installed(kind.__module__)]
+    members = [
+        (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
+    ]
+    unset = object()
+    found = {name: getattr(value, name, unset) for name, _ in members}
+    return {name: each for name, each in found.items() if each is not unset}
 
 
 def _of_pytorch(name: str) -> bool:
@@ -185,6 +293,9 @@ def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
         yield f"function {where}.{function.__qualname__} {_version(where)}"
         return
     yield f"function {function.__qualname__}"
+    kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
+    if isinstance(kinds, types.MappingProxyType):
+        yield from _told(cast(object, kinds), seen)
     source = None if function.__name__ == "<lambda>" else _source(function)
     yield source or _instructions(function.__code__)
     yield from _names(function, seen)

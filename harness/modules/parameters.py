@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from harness.errors import UserError
 
+WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
+"""Precisions of parameters that could not be stored."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -41,6 +44,9 @@ class Parameters:
         if len(kinds) != 1:
             told = f"of {' and '.join(sorted(kinds))}" if kinds else "none that ask for a gradient"
             raise UserError(f"model: parameters {told}; allowed: some, all of one precision")
+        if kinds & WITHOUT_NUMPY:
+            told = "allowed: float32 or float64, e.g. model.float()"
+            raise UserError(f"model: parameters of {kinds.pop()}, which NumPy has not; {told}")
         return cls(tuple(found), tuple(tuple(p.shape) for p in found.values()))
 
     @property

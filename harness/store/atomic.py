@@ -30,7 +30,9 @@ def replacing(path: Path) -> Generator[Path]:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
-        raise refused_by_machine(error, path) from error
+        named = None if error.filename is None else Path(os.fsdecode(error.filename))
+        is_ours = named is None or named.name.startswith(PREFIX)
+        raise refused_by_machine(error, path if is_ours else None) from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 
@@ -110,8 +111,9 @@ class RunWriter:
         if isinstance(content, bytes):
             atomic.write_bytes(target, content)
         else:
-            with atomic.replacing(target) as temporary:
-                shutil.copyfile(content, temporary)
+            # Not shutil.copyfile, whose error of a full disk names the file that is read.
+            with content.open("rb") as file, atomic.replacing(target) as copy:
+                _copy(file, copy)
         return target
 
     def attach_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
@@ -221,3 +223,8 @@ class RunWriter:
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
         }
+
+
+def _copy(file: BinaryIO, path: Path) -> None:
+    with path.open("wb") as there:
+        shutil.copyfileobj(file, there)

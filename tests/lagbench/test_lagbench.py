@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import traceback
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.coders import TopK
 from harness.algorithms.compressed import Compressed
+from harness.execution.jobs.experiment import Experiment
 from harness.execution.jobs.rates import TUNING_SEED
 from tests.modules import mlp, points
 
@@ -415,3 +417,33 @@ def test_a_metric_never_spreads_outputs_and_targets_over_each_other(usual):
     for target, metric in ((y, None), (y.float(), "mse"), (y.float(), "mae")):
         with pytest.raises(lagbench.UserError, match=r"metric: .*outputs .* for targets"):
             lagbench.train(one, loss, (x, target), metric=metric, rate=0.1, seeds=1, **usual)
+
+
+@pytest.mark.parametrize("asked", [lagbench.train, lagbench.compare, lagbench.tolerate])
+def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
+    asked, usual, monkeypatch
+):
+    def interrupted(*_, **__):
+        try:
+            raise ValueError  # whatever was handled just then
+        except ValueError:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(Experiment, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        asked(mlp, functional.cross_entropy, points(), **usual)
+    lines = "".join(traceback.format_exception(stopped.value)).splitlines()
+    assert len(lines) <= 12
+    assert lines[-1].endswith(f"what is done is in {str(usual['store'])!r}, the same call goes on")
+
+
+def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):
+    kept = []
+
+    def loss(outputs, targets):
+        kept.append(targets.clone())
+        return functional.cross_entropy(outputs, targets)
+
+    with pytest.raises(lagbench.UserError, match="loss: Tensor in it: it is of a call"):
+        lagbench.train(mlp, loss, points(), rate=0.1, seeds=1, **usual)
+    assert not list(usual["store"].glob("*"))

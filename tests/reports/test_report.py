@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -195,3 +196,18 @@ def test_nothing_of_a_report_loads_torch():
         "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_control_characters_in_labels_are_shown_as_escapes(out):
+    path = out / "results.json"
+    odd = json.loads(path.read_text(encoding="utf-8"))
+    for exhibit in odd["exhibits"]:
+        for row in exhibit["rows"]:
+            row["label"] += "\x07\x1b[31m"
+    path.write_text(json.dumps(odd), encoding="utf-8")
+    build(out)
+    for file in (out / "figures").glob("*.svg"):
+        ElementTree.parse(file)
+    texts = [p for p in out.rglob("*") if p.suffix in (".csv", ".tex", ".svg", ".html")]
+    assert not [p for p in texts if {7, 27} & set(p.read_bytes())]
+    assert any(r"\x07\x1b[31m" in p.read_text(encoding="utf-8") for p in texts)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, cast, get_args
 
 from torch import nn
 
 from harness.algorithms.local_descent import Descent
+from harness.algorithms.schedules import Schedule
 from harness.errors import UserError
 from harness.execution.jobs.rates import TUNING_SEED
 from harness.simulator import Cluster, Workload
+
+LONGEST, ADDRESS = 80, " at 0x"
+"""Characters of a value that is shown as it is, and what is in the text of one without a name."""
 
 
 def check_settings(model: object, loss: object, asked: Any) -> None:
@@ -32,15 +37,79 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         if not callable(value):
             raise UserError(f"{name}: {value!r}; allowed: a function")
     for name in ("minibatch", "passes", "evaluations"):
-        if not _whole(value := getattr(asked, name)) or value < 1:
-            raise UserError(f"{name}: {value!r}; allowed: a whole number from 1")
-    if not isinstance(asked.optimizer, str | Descent | None):
-        told = "allowed: 'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient"
-        raise UserError(f"optimizer: {asked.optimizer!r}; {told}")
-    if asked.target is not None and not _finite(asked.target):
-        raise UserError(f"target: {asked.target!r}; allowed: a number")
+        check_whole(name, getattr(asked, name))
+    told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
+    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
+    check_kind("store", asked.store, (str, Path), "a folder")
+    check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
+    if asked.target is not None:
+        check_number("target", asked.target)
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
+    _check_schedule(asked.schedule, asked.guess)
+
+
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Refuse a value of a kind that an argument does not take.
+
+    Raises:
+        UserError: it is of none of ``kinds``, which ``allowed`` says in words.
+    """
+    if not isinstance(value, kinds):
+        raise UserError(f"{name}: {_shown(value)}; allowed: {allowed}")
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small.
+
+    Raises:
+        UserError: it is.
+    """
+    if not _whole(value) or value < least:
+        raise UserError(f"{name}: {_shown(value)}; allowed: a whole number from {least}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no finite number.
+
+    Raises:
+        UserError: it is.
+    """
+    if not _finite(value):
+        raise UserError(f"{name}: {_shown(value)}; allowed: a number")
+
+
+def pair_of(name: str, value: Any) -> tuple[float, float]:
+    """Two numbers.
+
+    Raises:
+        UserError: it is anything else.
+    """
+    match _listed(value):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+        case _:
+            raise UserError(f"{name}: {_shown(value)}; allowed: two numbers")
+
+
+def _check_schedule(make: Any, rate: float) -> None:
+    """Refuse what makes no schedule of a rate: the classes of torch's schedulers, for one."""
+    told = "allowed: a function of a rate that gives a lagbench.Schedule, e.g. lagbench.Constant"
+    try:
+        made = make(rate)
+    except TypeError as error:
+        raise UserError(f"schedule: {_shown(make)} ({error}); {told}") from error
+    if not isinstance(made, Schedule):
+        raise UserError(f"schedule: {_shown(make)} gives {_shown(made)}; {told}")
+
+
+def _shown(value: object) -> str:
+    """A value in a few words: a short text as it is, of others the kind."""
+    text = repr(value)
+    if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
+        kind = value if isinstance(value, type) else type(value)
+        return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
+    return text
 
 
 def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
@@ -86,8 +155,8 @@ def check_lists(methods: Any, workers: Any) -> None:
     """
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
-    if not all(map(_whole, _listed(workers))):
-        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers")
+    if not all(_whole(each) and each >= 1 for each in _listed(workers)):
+        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
 
 
 def check_rates(given: Any, methods: Sequence[str], seeds: Sequence[int]) -> None:

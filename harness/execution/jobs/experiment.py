@@ -20,7 +20,13 @@ from harness.bundled import cluster_file
 from harness.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays, arrays_of, is_batched
 from harness.execution.evaluation.modules import metrics_of
-from harness.execution.jobs.allowed import check_charge, check_lists, check_rates, check_settings
+from harness.execution.jobs.allowed import (
+    check_charge,
+    check_kind,
+    check_lists,
+    check_rates,
+    check_settings,
+)
 from harness.execution.jobs.comparison import Grid, Rates
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import Report
@@ -357,6 +363,7 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
     """
     if isinstance(asked, Cluster):
         return asked
+    check_kind("cluster", asked, (str, Path), "a lagbench.Cluster, a TOML file, or a name")
     return load_cluster(cluster_file(asked))
 
 

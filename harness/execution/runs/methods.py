@@ -21,6 +21,7 @@ from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
 from harness.errors import UserError, unknown
 from harness.natural_gradient import NaturalGradient
 from harness.plugins import discovered
+from harness.printable import printable
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.spec import build, dataclasses_below
@@ -57,6 +58,10 @@ class Method:
     algorithm: Algorithm
     protocol: TimingProtocol
 
+    def __post_init__(self) -> None:
+        if not self.label or "\n" in self.label or printable(self.label) != self.label:
+            raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
+
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
 """A name, after a colon how many minibatches make a contribution (``"averaging:10"``; else 1); an
@@ -79,11 +84,16 @@ def method_of(asked: Asked) -> Method:
     """
     if isinstance(asked, Method):
         return asked
-    if isinstance(asked, tuple):
-        algorithm, protocol = asked
-        return Method(type(algorithm).__name__, algorithm, protocol)
     if isinstance(asked, Algorithm):
         return Method(type(asked).__name__, asked, _protocol(asked, 1))
+    match asked:
+        case (Algorithm() as algorithm, TimingProtocol() as protocol):
+            return Method(type(algorithm).__name__, algorithm, protocol)
+        case str():
+            pass
+        case _:
+            told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
+            raise UserError(f"algorithm: {asked!r}; allowed: {told}")
     name, _, number = asked.partition(":")
     algorithm = _named(name)
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))

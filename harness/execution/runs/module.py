@@ -56,7 +56,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
         parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
         summed = self.problem.inspected(self._size, self.device).reduction == "sum"
-        code = {name: digest_of_code(part) for name, part in parts.items() if from_outside(part)}
+        outside = {name: part for name, part in parts.items() if from_outside(part)}
+        code = {name: digest_of_code(part, name) for name, part in outside.items()}
         further = {"code": code} if code else {}
         further |= {"loss": SUMMED} if summed else {}
         return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})

@@ -92,14 +92,16 @@ class Problem(Identified):
 
     @cached_property
     def _plain(self) -> dict[str, Any]:
-        model: dict[str, str] = {"code": digest_of_code(self.model)}
+        model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
         if isinstance(self.model, nn.Module):
             model["state"] = digest_of_state(self.model)
         data = {"train": self.train, "dev": self.dev, "test": self.test}
         return {
             "model": model,
-            "loss": digest_of_part(self.loss),
-            "metrics": [[name, digest_of_part(metric)] for name, metric in self.metrics.items()],
+            "loss": digest_of_part(self.loss, "loss"),
+            "metrics": [
+                [name, digest_of_part(metric, "metric")] for name, metric in self.metrics.items()
+            ],
             "data": {name: part and part.sha256 for name, part in data.items()},
         }
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from harness.errors import UserError
 from harness.modules.digests import (
     digest_of_code,
     digest_of_part,
@@ -46,6 +47,105 @@ def make():
 
 def loss(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+COMPILED = """
+import re
+import numba
+from harness.simulator.events import push as kernel
+
+INNER = 4.0
+
+@numba.njit
+def inner(x):
+    return INNER * x
+
+@numba.njit(fastmath=True)
+def compiled(x):
+    return inner(x)
+
+@numba.vectorize
+def ufunc(x):
+    return compiled(x)
+
+class Slotted:
+    __slots__ = ("scale", "unset")
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def scaled(self, x):
+        return self.scale * x
+
+slotted = Slotted(2.0)
+table = {inner: 1, compiled: {inner, compiled, ufunc}}
+pattern = re.compile("a")
+"""
+KINDS = """
+import dataclasses, functools, operator, weakref
+import numba
+import numpy as np
+import torch
+
+K = {0}
+
+def identity(x):
+    return x
+
+def scripted(x):
+    return x * {0}
+
+@numba.njit
+def scale(x):
+    return K * x
+
+def into(x, out):
+    out[0] = scale(x[0])
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return x * K
+
+    @classmethod
+    def make(cls):
+        return K
+
+class Optimised(torch.nn.Module):  # as torch.compile gives, which takes seconds to import
+    def __init__(self, module):
+        super().__init__()
+        self._orig_mod, self.frame = module, weakref.ref(module)
+
+class Slotted:
+    __slots__ = ("_value",)
+
+    def __init__(self, value):
+        self._value = value
+
+    def __call__(self, x):
+        return x
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    value: int
+
+class Key:
+    def __init__(self, value):
+        self.value = value
+
+class Odd:
+    def __repr__(self):
+        raise RuntimeError("not today")
+
+@functools.singledispatch
+def shown(x):
+    return x
+
+@shown.register
+def _(x: int):
+    return K
+
+made = {1}
 """
 
 
@@ -112,9 +212,11 @@ def test_closures_defaults_partials_and_settings_count():
 
 
 def test_another_process_finds_the_same(user, tmp_path):
-    code = SOURCE + "\nfrom harness.modules.digests import digest_of_code\n"
+    names = "make, loss, compiled, ufunc, slotted, slotted.scaled, table, pattern, kernel"
+    told = f"print(*map(digest_of_code, ({names})))"
+    code = f"{SOURCE}{COMPILED}\nfrom harness.modules.digests import digest_of_code\n"
     path = tmp_path / "script.py"
-    path.write_text(code + "print(digest_of_code(make), digest_of_code(loss))", encoding="utf-8")
+    path.write_text(code + told, encoding="utf-8")
     elsewhere = subprocess.run(
         [sys.executable, str(path)],
         check=True,
@@ -122,8 +224,89 @@ def test_another_process_finds_the_same(user, tmp_path):
         text=True,
         env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
     ).stdout.split()
-    here = user(SOURCE)
-    assert [digest_of_code(here.make), digest_of_code(here.loss)] == elsewhere
+    here = user(SOURCE + COMPILED)
+    assert [digest_of_code(eval(name, vars(here))) for name in names.split(", ")] == elsewhere
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "numba.njit(fastmath=bool(K - 2))(identity)",
+        "numba.njit(lambda x: scale(x))",
+        "numba.vectorize(lambda x: scale(x))",
+        "numba.vectorize(['f8(f8)'])(lambda x: K * x)",
+        "numba.guvectorize(['(f8[:], f8[:])'], '(n)->(n)')(into)",
+        "numba.cfunc('f8(f8)')(lambda x: x + K)",
+        "lambda x: scale(x)",
+        "functools.partial(scale, K)",
+        "functools.lru_cache(lambda x: x * K)",
+        "torch.jit.script(scripted)",
+        "Optimised(Layer())",
+        "torch.func.vmap(lambda x: x * K)",
+        "Slotted(K)",
+        "Slotted(K).__call__",
+        "Frozen(K)",
+        "(torch.ones(2) * K).mul",
+        "shown",
+        "np.arange(6)[::-K]",
+        "np.array(['a', 'b' * K])",
+        "np.array(['a', K], object)",
+        "np.vectorize(lambda x: x * K)",
+        "{Key(1), Key(K)}",
+        "operator.itemgetter(K)",
+        "Layer().forward",
+        "Layer.make",
+    ],
+)
+def test_callables_and_values_of_every_kind_count(user, made):
+    """In the same way after they were called, which compiles them."""
+
+    def digest(value, source=KINDS):
+        return digest_of_code(user(source.format(value, made)).made)
+
+    assert digest(2) == digest(2)
+    assert digest(2) != digest(3)
+
+
+def test_where_members_of_a_set_lie_does_not_count():
+    class Key:
+        value = 0
+
+    keys = Key(), Key()
+
+    def digest(*values):
+        for key, value in zip(keys, values, strict=True):
+            key.value = value
+        return digest_of_code(set(keys)), digest_of_code(dict.fromkeys(keys, 1))
+
+    assert digest(1, 2) == digest(2, 1)
+    assert not set(digest(1, 2)).intersection(digest(1, 3))
+
+
+def test_a_compiled_function_is_known_as_the_same_after_it_was_called(user):
+    here = user(COMPILED)
+    before = digest_of_code(here.compiled)
+    assert here.compiled(1.0) == 4.0
+    assert digest_of_code(here.compiled) == before
+    changed = user(COMPILED.replace("INNER = 4.0", "INNER = 5.0"))
+    assert digest_of_code(changed.compiled) != before
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("np.frompyfunc(lambda x: x * K, 1, 1)", "numpy.frompyfunc keeps no Python function of it"),
+        ("torch.jit.trace(Layer(), torch.ones(2))", "a traced module has no source"),
+        ("weakref.ref(Layer)", "it has no name of its own"),
+        ("{Odd(): 1}", "what it refers to cannot be read (RuntimeError: not today)"),
+    ],
+)
+def test_what_cannot_be_told_from_another_of_its_kind_is_refused_in_one_line(user, made, told):
+    with pytest.raises(UserError) as refused:
+        digest_of_code(user(KINDS.format(2, made)).made)
+    assert told in str(refused.value)
+    assert "allowed: functions, classes and objects of Python" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_bytes_of_parameters_and_data_count():

@@ -1,0 +1,48 @@
+"""Text that every page, table and terminal can show."""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def printable(value: T) -> T:
+    r"""Text, or data with texts in it, in which control characters are written as escapes.
+
+    XML has no way to write them, and a terminal obeys them; a line's end and a tab stay.
+
+    Args:
+        value: text, or a mapping, list, tuple or dataclass of such and of anything else.
+
+    Example:
+        >>> print(printable("one\a two"), printable({"labels": ["\x1b[31m"]}))
+        one\x07 two {'labels': ['\\x1b[31m']}
+    """
+    return cast(T, _printable(value))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(map(_escaped, value))
+    if isinstance(value, Mapping):
+        table = cast(Mapping[Any, Any], value)
+        return {_printable(key): _printable(each) for key, each in table.items()}
+    if isinstance(value, list | tuple):
+        each = map(_printable, cast(list[Any], value))
+        return list(each) if isinstance(value, list) else tuple(each)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **_printable(named))
+    return value
+
+
+def _escaped(character: str) -> str:
+    """A character, unless it is a control, half of a pair, or none at all."""
+    is_none = unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"
+    if not is_none or character in "\n\t":
+        return character
+    return character.encode("unicode_escape").decode()
