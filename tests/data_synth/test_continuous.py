@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from data_synth.storage import load, write_chunks
 from data_synth.text import Manner
 from data_synth.tree import SILENCE
 from data_synth.validate import Effort
+from tests.processes import run
 
 TINY = c.Recipe(
     train=12,
@@ -58,8 +57,7 @@ def test_another_process_makes_the_same_bytes(tiny):
         "print(t.corpus(Path(tempfile.mkdtemp()) / 'c').fingerprint)"
     )
     here = __file__.rpartition("/")[0]
-    run = [sys.executable, "-c", code, here]
-    answer = subprocess.run(run, check=True, capture_output=True, text=True)
+    answer = run(["-c", code, here])
     assert answer.stdout.strip() == tiny.fingerprint
 
 

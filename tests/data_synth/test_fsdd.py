@@ -3,8 +3,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import wave
 from pathlib import Path
@@ -20,6 +18,7 @@ from harness.acoustics.hmm import align
 from harness.cli import main
 from harness.errors import UserError
 from harness.seeds import stream
+from tests.processes import run
 
 RECIPE = fsdd.Recipe(train_takes=2, word_states=3, silence_states=1, rounds=2)
 
@@ -133,8 +132,7 @@ def test_a_corpus_is_made_once_and_in_another_process_the_same(small, root):
         "print(fsdd.build(r, Path(sys.argv[1]), lambda line: None).fingerprint)"
     )
     folder = root / "fsdd" / "recordings"
-    run = [sys.executable, "-c", code, str(folder)]
-    answer = subprocess.run(run, check=True, capture_output=True, text=True)
+    answer = run(["-c", code, folder])
     assert answer.stdout.strip() == first.fingerprint
 
 

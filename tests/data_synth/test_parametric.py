@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from data_synth import parametric as p
 from data_synth.storage import load, write_chunks
 from harness.acoustics.hmm import align
 from harness.errors import UserError
+from tests.processes import run
 
 TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
 
@@ -39,7 +38,7 @@ def test_another_process_makes_the_same_bytes(tiny, tmp_path):
         "f = Path(sys.argv[1]); write_chunks(f, p.Maker(r).card(), p.chunks(r))"
     )
     (tmp_path / "c").mkdir()
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "c")], check=True)
+    assert run(["-c", code, tmp_path / "c"]).returncode == 0
     assert load(tmp_path / "c").fingerprint == tiny.fingerprint
 
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from data_synth.tree import SILENCE
 from data_synth.voices import Speaker
 from harness.acoustics.lexicon import word_of
 from harness.seeds import stream
+from tests.processes import run
 
 pytest.importorskip("espeakng_loader")
 
@@ -54,8 +53,7 @@ def test_another_process_says_the_same_bytes(made):
         "import sys; sys.path.insert(0, sys.argv[1]); import test_spoken as t;"
         "print(t.s.build(sys.argv[2], t.TINY, lambda line: None).fingerprint)"
     )
-    run = [sys.executable, "-c", code, __file__.rpartition("/")[0], made.name]
-    answer = subprocess.run(run, check=True, capture_output=True, text=True)
+    answer = run(["-c", code, __file__.rpartition("/")[0], made.name])
     assert answer.stdout.strip() == made.fingerprint
 
 

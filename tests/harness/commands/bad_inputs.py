@@ -246,8 +246,8 @@ def prepared(case: Case, folder: Path) -> list[str]:
         (folder / "c.toml").write_bytes(case.cluster)
         named.insert(0, str(folder / "c.toml"))
     told = any(word.startswith(("--folds", "--epochs")) for word in named)
-    if not told:  # of numbers the long run is asked for, of few workers as it takes a while
-        named.append("--workers=1,3" if case.name.startswith("number") else "--folds=50")
+    if not told:  # of numbers the long run is asked for, of all workers alone as it takes a while
+        named.append("--workers=3" if case.name.startswith("number") else "--folds=50")
     return ["simulate", *(word.replace("DIR", str(folder)) for word in named)]
 
 

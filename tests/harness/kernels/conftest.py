@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 CALLER = """
 from called import raised
@@ -41,20 +41,25 @@ def package(tmp_path):
     return tmp_path
 
 
+PROGRAM = """
+import runpy, sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, {folder!r})
+runpy.run_path({folder!r} + "/caller.py", run_name="__main__")
+"""
+
+
 def run(folder: Path) -> tuple[str, str]:
-    """What the kernel returned in a fresh process, and what was said on stderr."""
-    kept = {"NUMBA_CACHE_DIR": str(folder / "kept"), "PYTHONDONTWRITEBYTECODE": "1"}
-    finished = subprocess.run(
-        [sys.executable, str(folder / "caller.py")],
-        env={**os.environ, **kept},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """What the kernel returned in a process of its own, and what was said on stderr."""
+    kept = {"NUMBA_CACHE_DIR": str(folder / "kept")}
+    program = PROGRAM.format(folder=str(folder))
+    finished = processes.run(["-c", program], environment={**os.environ, **kept})
+    assert finished.returncode == 0, finished.stderr
     return finished.stdout.strip(), finished.stderr
 
 
 @pytest.fixture
 def computed(package):
-    """Runs the kernel in a fresh process: (what it returned, what was said on stderr)."""
+    """Runs the kernel in a process of its own: (what it returned, what was said on stderr)."""
     return lambda: run(package)

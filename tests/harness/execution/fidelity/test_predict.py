@@ -41,8 +41,10 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
 @pytest.mark.parametrize("path", SEQUENCES, ids=lambda path: path.stem)
 def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
     asked = load_run(path, SequenceConfig)
-    run = train_sequence(asked.config, asked.corpus, Store(tmp_path), lambda progress: None)
-    predicted = whole(asked.config, asked.corpus.split("train"), run.summary["kept_frames"])
+    start = replace(asked.config.start, passes=1)  # how well it recognises matters little here
+    config = replace(asked.config, start=start, held_out=5)
+    run = train_sequence(config, asked.corpus, Store(tmp_path), lambda progress: None)
+    predicted = whole(config, asked.corpus.split("train"), run.summary["kept_frames"])
     assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus
+from harness import forked
 from harness.execution.runs.config import RunConfig
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.store import Store
@@ -25,9 +26,9 @@ def trained(configs: Sequence[RunConfig], corpus: Corpus, folder: Path) -> tuple
     return errors, [run.path(name).read_bytes() for run in runs for name in KEPT]
 
 
-def trained_elsewhere(*arguments) -> tuple[list, list[bytes]]:
-    """`trained` in a new process, which reads the environment anew."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+def trained_elsewhere(context, *arguments) -> tuple[list, list[bytes]]:
+    """`trained` in a new process; one that is spawned reads the environment anew."""
+    with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(trained, *arguments).result()
 
 
@@ -36,9 +37,12 @@ def test_a_run_is_equal_bytes_in_another_process_and_an_equal_error_on_another_p
 ):
     configs = [configure(seed=seed) for seed in range(SEEDS)]
     errors, kept = trained(configs, corpus, tmp_path / "here")
-    assert trained_elsewhere(configs, corpus, tmp_path / "again") == (errors, kept)
+    assert trained_elsewhere(forked.context(), configs, corpus, tmp_path / "again") == (
+        errors,
+        kept,
+    )
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")  # no vector instructions in torch
-    others, _ = trained_elsewhere(configs, corpus, tmp_path / "other")
+    others, _ = trained_elsewhere(get_context("spawn"), configs, corpus, tmp_path / "other")
     # Claims are judged by intervals over seeds, two standard errors wide to each side: where a
     # processor moves the mean by less than one, seeds say more about a run than processors do.
     standard_error = np.std(errors, ddof=1) / SEEDS**0.5
