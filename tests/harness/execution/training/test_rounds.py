@@ -227,7 +227,8 @@ def test_what_an_epoch_costs_is_due_once_a_pass(averaged, corpus, finished):
 def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged, corpus, finished):
     config = averaged()
     run = train(config, corpus, finished, silent)
-    trained = run.summary["folds"] * config.workers * 3 * 8  # rounds of three minibatches of 8
+    minibatches = run.summary["folds"] * config.workers * config.protocol.every
+    trained = minibatches * config.stages[0].minibatch
     offered = config.passes * corpus.frames_of("train")
     assert run.summary["trained_share"] == pytest.approx(trained / offered)
     assert run.summary["trained_share"] < 1.0
