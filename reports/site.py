@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Results, read_results
-from harness.printable import printable
 from harness.judge.claims import VERDICTS
+from harness.printable import printable
 from harness.store.atomic import writable_folder, write_bytes
 from reports import abstract, build, judged
 from reports.page.page import framed

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.judge import Results, read_results
-from harness.printable import printable
 from harness.judge.claims import VERDICTS
+from harness.printable import printable
 from harness.store.atomic import write_bytes
 from reports import markdown
 from reports.reasons import NAME, NEEDS_REASON, given, heading
