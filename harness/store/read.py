@@ -106,7 +106,8 @@ class Run:
         path = self.dir / name
         if self.without([name]):
             raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
-        if not path.is_file() or (self.digests and name not in self.digests):
+        is_its = not self.digests or name in self.digests or name in schema.RESERVED
+        if not (path.is_file() and is_its):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
