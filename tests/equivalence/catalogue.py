@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from harness.algorithms.catalogue import (
+    AdamW,
     Algorithm,
     LocalOptimizer,
     ModelAveraging,
@@ -26,6 +27,7 @@ from harness.simulator.protocols.contract import TimingProtocol
 from harness.spec import dataclasses_below
 
 WORKERS = 4
+EVERY_DESCENT = {"AsyncDescent", "ModelAveraging", "StreamingDiLoCo", "EagerDiLoCo"}
 NATURAL = NaturalGradient(Preconditioner(2, 2), Preconditioner(2, 2), PerSample(0.1))
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "AsyncSgd": ({}, {"scaling": "memory_of_one"}),
@@ -65,7 +67,10 @@ def instances(kind: type[Any]) -> Iterator[Any]:
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """Every algorithm by name: with every local optimizer where it has one, and every coder."""
+    """Every algorithm by name: with local optimizers where it has one, and every coder.
+
+    Each kind of memory of its own (`EVERY_DESCENT`) meets all of them, the others meet two.
+    """
     descents = [PLAIN, NATURAL, *instances(LocalOptimizer)]
     found: list[Algorithm] = []
     for base in instances(Algorithm):
@@ -78,7 +83,10 @@ def algorithms() -> dict[str, Algorithm]:
         elif "optimizer" in names:
             found += [replace(base, optimizer=each) for each in instances(LocalOptimizer)]
         elif isinstance(getattr(base, "descent", None), NaturalGradient | LocalOptimizer):
-            found += [replace(base, descent=descent) for descent in descents]
+            is_first = base == type(base)(**SETTINGS.get(type(base).__name__, ({},))[0])
+            in_full = is_first and type(base).__name__ in EVERY_DESCENT
+            theirs = descents if in_full else [NATURAL, AdamW()]
+            found += [replace(base, descent=descent) for descent in theirs]
         else:
             found.append(base)
     return {repr(each): each for each in found}

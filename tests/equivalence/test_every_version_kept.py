@@ -134,10 +134,27 @@ def trained(name: str, folder: Path, **choices: Any) -> tuple[Walk, Timeline, Te
     return walk, load_timeline(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
 
 
+def ahead(timeline: Timeline) -> int:
+    """How many more contributions than the slowest the quickest worker had, at most."""
+    counts = (timeline.folded().worker[:, None] == np.arange(4)).cumsum(0)
+    return int((counts.max(1) - counts.min(1)).max())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_file_trains_to_the_bits_of_a_walk_that_keeps_every_version(name, tmp_path):
     walk, timeline, model = trained(name, tmp_path)
     assert torch.equal(walked(walk, timeline), model)
+    if name == "bounded-staleness":
+        _, free, _ = trained(name, tmp_path, protocol=None)
+        assert ahead(timeline) <= 3 + 1 < ahead(free)
+    if name == "two-under-way":
+        assert timeline.staleness().mean() > 5  # three workers have one under way meanwhile
+    if name == "backup-workers":
+        assert len(timeline.lost()) > 0
+        assert len(timeline.folded()) == 3 * len(timeline.folds)
+    if name == "averaging-with-deaths":
+        assert len(timeline.lost()) > 0
+        assert len(timeline.folded()) < 4 * len(timeline.folds)
 
 
 def test_pushes_of_several_minibatches_and_a_short_queue_do_so_too(tmp_path):
@@ -154,7 +171,7 @@ def test_what_workers_remember_is_of_what_was_folded_however_often_models_are_sc
     kind = GradientAveraging if name == "backup-workers" else ModelAveraging
     algorithm = kind(NaturalGradient(Preconditioner(5), Preconditioner(5), PerSample(0.1)))
     fewer = {"stages": (Stage(32, 256, 0.25),), "algorithm": algorithm, "tested": "never"}
-    seldom, often = (trained(name, tmp_path, evaluations=times, **fewer) for times in (4, 100))
+    seldom, often = (trained(name, tmp_path, evaluations=times, **fewer) for times in (2, 40))
     assert len(seldom[1].lost()) > 0
     assert seldom[1].sha256() == often[1].sha256()
     assert torch.equal(seldom[2], often[2])
@@ -172,27 +189,7 @@ def test_rounds_that_everybody_leaves_are_handed_out_anew(tmp_path):
 def test_a_server_in_shards_trains_to_the_bits_of_a_walk_that_keeps_every_version(tmp_path):
     walk, timeline, model = trained("two-shards", tmp_path)
     assert torch.equal(walked_in_shards(walk, timeline, 2), model)
-
-
-def test_the_records_have_in_them_what_their_files_are_about(tmp_path):
-    def ahead(timeline):
-        """How many more contributions than the slowest the quickest worker had, at most."""
-        counts = (timeline.folded().worker[:, None] == np.arange(4)).cumsum(0)
-        return (counts.max(1) - counts.min(1)).max()
-
-    _, bounded, _ = trained("bounded-staleness", tmp_path)
-    _, free, _ = trained("bounded-staleness", tmp_path, protocol=None)
-    assert ahead(bounded) <= 3 + 1 < ahead(free)
-    _, double, _ = trained("two-under-way", tmp_path)
-    assert double.staleness().mean() > free.staleness().mean() + 1
-    _, backup, _ = trained("backup-workers", tmp_path)
-    assert len(backup.lost()) > 0
-    assert len(backup.folded()) == 3 * len(backup.folds)
-    _, deaths, _ = trained("averaging-with-deaths", tmp_path)
-    assert len(deaths.lost()) > 0
-    assert len(deaths.folded()) < 4 * len(deaths.folds)
-    _, shards, _ = trained("two-shards", tmp_path)
-    pieces = shards.pieces
+    pieces = timeline.pieces
     first = pieces.where(pieces.worker == SERVER).read_version
     second = pieces.where(pieces.worker == SERVER - 1).read_version
     assert first.tolist() != second.tolist()
