@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig
+from harness.execution.training import loop
 from harness.execution.training.run import train
 from harness.identity import identity
 from harness.store import Store
@@ -62,7 +64,7 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):
     assert large.chunk == 25 / 500
 
 
-def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path):
+def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
     """Two minibatches of twelve frames in place of 256: the arithmetic is the same."""
     config = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)["one_pass"]
     assert isinstance(config, RunConfig)
@@ -71,6 +73,7 @@ def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path):
         config, stages=(stage,), passes=1, initial=None, evaluations=1, tested="never", workers=2,
         schedule=Constant(0.008 / 256), chunk=1.0,
     )  # fmt: skip
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
     run = train(short, corpus, Store(tmp_path), lambda progress: None)
     assert (run.status, run.summary["folds"]) == ("done", 2)
     before, after = run.curve("dev_loss/iterate")[1]

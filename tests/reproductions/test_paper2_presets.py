@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.initial import WideRandom
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.execution.runs.config import RunConfig
+from harness.execution.training import loop
 from harness.execution.training.run import train
 from harness.identity import identity
 from harness.simulator import Averaging
@@ -66,7 +68,7 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_rates(corpus):
         assert config.passes == PRINTED["epochs"]
 
 
-def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path):
+def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
     """Two workers with two minibatches of six frames in place of ten of 1024."""
     config = experiments("paper", corpus)["ng_32"]
     assert isinstance(config.protocol, Averaging)
@@ -75,6 +77,7 @@ def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path):
         config, stages=(replace(config.stages[0], minibatch=6),), passes=1, tested="never",
         initial=WideRandom(), workers=2, protocol=replace(config.protocol, every=2),
     )  # fmt: skip
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
     run = train(short, corpus, Store(tmp_path), lambda progress: None)
     assert (run.status, run.summary["folds"]) == ("done", 2)
     before, after = run.curve("dev_loss/iterate")[1]

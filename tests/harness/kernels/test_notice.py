@@ -12,7 +12,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from harness import train
+from harness import cli, train
 from harness.execution.jobs import grid
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.left import Left
@@ -37,9 +37,12 @@ def test_the_command_says_what_it_compiles_the_first_time_alone(tmp_path):
     assert all(re.fullmatch(LINE, line) for line in compiled)
     assert second.stderr.splitlines() == [transient]
     assert first.stdout == second.stdout
-    quiet = "from harness.cli import main; import sys; main(['simulate', *sys.argv[1:]])"
-    (tmp_path / "other").mkdir()
-    assert simulate(tmp_path / "other", "-c", quiet).stderr.splitlines() == [transient]
+
+
+def test_a_program_that_calls_the_command_hears_nothing_of_compiling(compiled, capsys):
+    assert cli.main(["simulate", str(CLUSTER), "--folds", "20", "--workers", "2"]) == 0
+    compiled[0]()
+    assert "compiling" not in capsys.readouterr().err
 
 
 def test_a_kernel_is_named_once_and_what_it_calls_is_not(computed):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import tomllib
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -223,6 +223,11 @@ def keys_of(settings, before=""):
                 yield Key(inner, type(settings), entry.name, item)
 
 
+@cache
+def keys_in(file):
+    return list(keys_of(cluster_of(file)))
+
+
 def classes_in(hint):
     """The settings classes that a type is made of."""
     if isinstance(hint, type) and issubclass(hint, Spec):
@@ -263,12 +268,33 @@ def others(key, cluster):
     return [[number, *rest] for number in known]
 
 
-def timeline(table, protocol):
-    """What comes of a file, and what is named as of no effect."""
-    cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
+@cache
+def cluster_of(file, change=()):
+    """The cluster of a file, or why it is refused: built once for all protocols.
+
+    Args:
+        file: its name in ``FILES``.
+        change: of one key, its name and another value; none where the file is as it is.
+    """
+    table = tomllib.loads(FILES[file][0])
+    if change:
+        name, other = change
+        put(table, name, list(other) if isinstance(other, tuple) else other, "test")
+    try:
+        return cluster_from(table, Path("c.toml"))
+    except UserError as error:
+        return error
+
+
+def timeline(cluster, protocol):
+    """What comes of a cluster, and what is named as of no effect."""
+    if isinstance(cluster, UserError):
+        raise cluster
     simulation = Simulation(cluster, protocol, cluster.workload, ASKED)
     named = [key for key, _ in without_effect(cluster, protocol, cluster.workload, ASKED)]
-    return simulation.advance(folds=30).sha256(), named
+    # a server folds what one worker sends, a round what all do
+    folds = 30 if isinstance(protocol, ParameterServer) else 12
+    return simulation.advance(folds=folds).sha256(), named
 
 
 def is_named(key, named):
@@ -281,22 +307,20 @@ def names(error, key):
     return any(re.search(rf"\b{re.escape(step)}\b", str(error)) for step in steps)
 
 
-def fate(table, key, cluster, protocol, known):
+def fate(file, key, protocol, known):
     """What becomes of a key that moves; None where every other value is refused for another's sake.
 
     Args:
-        table: the file.
+        file: its name.
         key: of it.
-        cluster: which it describes.
         protocol: under which.
         known: its timeline, and what is named as of no effect in it.
     """
     fates = set()
-    for other in others(key, cluster):
-        changed = copy.deepcopy(table)
-        put(changed, key.name, other, "test")
+    for other in others(key, cluster_of(file)):
+        value = tuple(other) if isinstance(other, list) else other
         try:
-            found, named = timeline(changed, protocol)
+            found, named = timeline(cluster_of(file, (key.name, value)), protocol)
         except UserError as error:
             fates |= {"refused"} if names(error, key.name) else set()
             continue
@@ -318,20 +342,18 @@ def is_default(key, value):
 def test_every_key_of_a_cluster_file_moves_time_or_is_named_or_refused(protocol):
     """Keys are those of the settings classes, so one that is added is moved here at once."""
     wrong, decided, seen = [], set(), set()
-    for file, (text, tables) in FILES.items():
-        table = tomllib.loads(text)
-        cluster = cluster_from(copy.deepcopy(table), Path("c.toml"))
-        keys = list(keys_of(cluster))
+    for file, (_, tables) in FILES.items():
+        keys = keys_in(file)
         seen |= {(key.owner, key.field) for key in keys}
         try:
-            known = timeline(table, protocol)
+            known = timeline(cluster_of(file), protocol)
         except UserError as error:
             decided |= {(key.owner, key.field) for key in keys if names(error, key.name)}
             continue
         for key in keys:
             if tables and not key.name.startswith(tuple(tables.split())):
                 continue
-            found = fate(table, key, cluster, protocol, known)
+            found = fate(file, key, protocol, known)
             if found in ("moves", "named", "refused"):
                 decided.add((key.owner, key.field))
             elif found is not None:

@@ -57,7 +57,7 @@ def test_memory_does_not_grow_with_simulated_time(cluster, unit_job, tmp_path):
         return peak
 
     peak_bytes(1000)
-    short, long = peak_bytes(200_000), peak_bytes(1_200_000)
+    short, long = peak_bytes(200_000), peak_bytes(600_000)
     assert long < 1.1 * short
     assert pa.total_allocated_bytes() < 1e6
 
