@@ -76,8 +76,8 @@ def interrupts_held() -> Generator[None]:
 
 
 @contextmanager
-def starting() -> Generator[None]:
-    """Within, processes are started: they never see Ctrl-C (`interrupts_held`).
+def guard_start() -> Generator[None]:
+    """Guard the start of processes: they never see Ctrl-C (`interrupts_held`).
 
     Raises:
         ProcessDied: the fork server was killed meanwhile, or the process itself.
@@ -109,7 +109,7 @@ def join(processes: Iterable[BaseProcess], within_s: float) -> None:
 class Stopped:
     """The processes below this one that do nothing since they got SIGSTOP (on Linux).
 
-    One that a debugger traces is none of them: somebody is at work on it.
+    One that a debugger traces is none of them.
 
     Attributes:
         killed: those that were killed for it.
@@ -121,7 +121,7 @@ class Stopped:
 
     def look(self) -> None:
         """Look once more; kill those that were found stopped in each of the last `LOOKS`."""
-        found = [pid for pid in _below(os.getpid()) if _is_stopped(pid)]
+        found = [pid for pid in _descendants_of(os.getpid()) if _is_stopped(pid)]
         self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in found}
         for pid, looks in self._looks.items():
             if looks >= LOOKS:
@@ -132,7 +132,7 @@ class Stopped:
 
 @contextmanager
 def kill_stopped() -> Generator[Stopped]:
-    """Within, kill processes that are stopped for long, so that all others need not wait for them.
+    """Kill processes that are stopped for long meanwhile, so that no other has to wait for them.
 
     The fork server is one of them, and takes its forks with it.
 
@@ -156,13 +156,13 @@ def kill_stopped() -> Generator[Stopped]:
         done.set()
 
 
-def _below(pid: int) -> Iterator[int]:
+def _descendants_of(pid: int) -> Iterator[int]:
     """The children of a process, and theirs; `proc_tid_children(5)`."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # it has ended meanwhile
             for child in map(int, children.read_text().split()):
                 yield child
-                yield from _below(child)
+                yield from _descendants_of(child)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -50,7 +50,7 @@ class Memories:
         return self._joint
 
     def kinds(self, workers: Sequence[int]) -> list[Kind]:
-        """What memories must share to be joined, of each worker's."""
+        """The part of each worker's memory that memories must share to be joined."""
         joint, together = kind_of(self._joint), set(self._batch)
         return [
             joint if worker in together else kind_of(self._each.get(worker, Memory()))

@@ -73,18 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
     knob.check(method.algorithm)
     store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
 
-    def turned(value: float) -> RunConfig:
+    def turn(value: float) -> RunConfig:
         machine, workers = knob.at(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 
     parts = {"algorithm": method.algorithm, "protocol": method.protocol}
-    ends = [replace(turned(value), **parts) for value in search.between]
+    ends = [replace(turn(value), **parts) for value in search.between]
     knob.check_reach(*ends)
     for line in idle_lines(ends, knob.idle):
         print(line, file=sys.stderr, flush=True)
 
     def cell(value: float) -> Cell:
-        there = turned(value)
+        there = turn(value)
         return varied.cells_of(varied.grid_of(arguments, there, [method]), store, arguments.jobs)[0]
 
     found = tolerance(search, cell, lambda point: _say(knob.name, point))

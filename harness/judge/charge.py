@@ -31,7 +31,7 @@ def _charge(run: Run) -> str:
 
 
 def _work(config: dict[str, Any]) -> Workload | None:
-    """What a run of modules or of frames of speech is charged for."""
+    """The work that a run of modules or of frames of speech is charged for."""
     if "work" in config:
         names = ("minibatch_frames", "flops_per_frame", "parameter_bytes")
         return Workload(*(config["work"][name] for name in names))

@@ -168,7 +168,7 @@ def _between_workers(
 
 
 def _round_a_ring(network: Network, is_below_core: bool) -> Found:
-    """Where each worker sends to the next one, one message leaves a group and one enters it."""
+    """Round a ring: each worker sends to the next, so one message leaves a group and one enters it."""
     full = [level.duplex == "full" for level in network.levels]
     alone = is_below_core or network.core_bandwidth_bytes_per_s is None
     if all(full) and alone and network.sharing != "fair":
@@ -185,7 +185,7 @@ def _to_a_server(network: Network, protocol: TimingProtocol) -> Found:
         for name in _told(network.server, "workers_per_link", "links", "inside"):
             yield f"network.server.{name}", "every shard has one link of its own"
     if network.sending != "rendezvous":
-        yield "network.sending", f"in {protocol.name} nobody waits for a receiver"
+        yield "network.sending", f"in {protocol.name} no sender waits for a receiver"
     among = f"workers of {protocol.name} do not send to each other"
     if network.rails:
         yield "network.rails", among

@@ -35,7 +35,7 @@ def packed(run: Run, light: bool = False) -> bytes:
     names = {schema.CONFIG, schema.PROVENANCE, schema.RUN, *run.digests}
     names -= schema.LARGE if light else set()
     files = {name: path.read_bytes() for name in names if (path := run.dir / name).is_file()}
-    files = _checked(files, run.hash)
+    files = _check(files, run.hash)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, data in files.items():
@@ -59,11 +59,11 @@ def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
         files = _members(data)
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise UserError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
-    return _checked(files, hash_)
+    return _check(files, hash_)
 
 
-def _checked(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
-    """The files of a run by name, its record last, of those that are there.
+def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
+    """Check the files of a run; gives them by name, its record last.
 
     Raises:
         UserError: one is missing, or not as it was written, or they are another run's.
@@ -71,7 +71,7 @@ def _checked(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
     lost: list[str] = []
 
     def read(name: str, is_right: Callable[[Any], object]) -> Any:
-        """What a file says; None, and the file is lost, where it is not right."""
+        """Read a file; None, and the file is lost, where it is not right."""
         try:
             value = json.loads(files[name])
             if is_right(value):

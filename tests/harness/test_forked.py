@@ -178,5 +178,5 @@ def test_a_fork_server_that_is_killed_before_it_answers_is_said_in_words(
     monkeypatch.setattr(
         "multiprocessing.forkserver.connect_to_new_process", server.connect_to_new_process
     )
-    with pytest.raises(ProcessDied, match=forked.KILLED), forked.starting():
+    with pytest.raises(ProcessDied, match=forked.KILLED), forked.guard_start():
         forked.context().Process(target=os.getpid).start()

@@ -120,8 +120,9 @@ class Unbroken:
 
     A worker's examples of all passes are one sequence, shuffled anew for each pass. Pass k
     (from 1) of P ends for all with round ``ceil(k N / (B m))``: N examples, B in a minibatch and m
-    minibatches in a round of all workers. So every example of every pass is trained on once, but
-    for what the last minibatches take of one more pass.
+    minibatches in a round of all workers. So every example is trained on once a pass, but for what
+    the last minibatches take of one more, and for a worker with an example more than another: both
+    make as many minibatches, so the former is that much behind.
 
     Args:
         pass_of: the examples of a pass by its number, from 0.

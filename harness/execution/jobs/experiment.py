@@ -294,8 +294,10 @@ class Experiment:
 
     def _note_batches(self, data: Any) -> None:
         """Say where a worker's minibatches are not those of the user's loader."""
-        size, theirs = self.settings.minibatch, getattr(data, "batch_size", None)
-        if is_batched(data) and theirs != size and "minibatch" not in self.given:
+        if not is_batched(data) or "minibatch" in self.given:
+            return
+        size, theirs = self.settings.minibatch, data.batch_size
+        if theirs not in (size, None):  # none with a batch sampler of the user's
             told = f"data: a DataLoader is read example by example; minibatch is {size},"
             self.say(f"{told} its batch_size {theirs} (minibatch={theirs} for the same)")
 

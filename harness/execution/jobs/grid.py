@@ -176,7 +176,7 @@ def _watch(pool: Pool, again: Callable[[str], None], board: _Board, end_s: float
     """Pass progress on until every run is finished; the first error stops the grid.
 
     Args:
-        pool: each of its tasks ends with the name of a run, finished or made by somebody else.
+        pool: each of its tasks ends with the name of a run, finished or made by another process.
         again: has the latter waited for, and made if it comes to that.
         board: where news go.
         end_s: `time.monotonic` at which to stop.

@@ -68,7 +68,7 @@ class Pool:
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
-        with theirs, forked.starting():
+        with theirs, forked.guard_start():
             process = self._context.Process(target=_work, args=(theirs, self._begin))
             process.start()
             self._members[ours] = process
@@ -92,7 +92,7 @@ class Pool:
         """
         for connection in wait(list(self._members), within_s):
             assert isinstance(connection, Connection)
-            with _talking():
+            with _guard_pipe():
                 said = connection.recv()
             if isinstance(said, Ended):
                 self._idle.append(connection)
@@ -101,13 +101,13 @@ class Pool:
 
     def _hand_out(self) -> None:
         while self._idle and self._tasks:
-            with _talking():
+            with _guard_pipe():
                 self._idle.pop().send(self._tasks.popleft())
 
 
 @contextmanager
-def _talking() -> Generator[None]:
-    """Within, an error of a pipe means that the process at its other end has died.
+def _guard_pipe() -> Generator[None]:
+    """Take an error of a pipe for the death of the process at its other end.
 
     Raises:
         ProcessDied: so.

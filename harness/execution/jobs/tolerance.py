@@ -130,7 +130,7 @@ def _to_server_s(cluster: Cluster) -> float:
 
 
 def _begin(config: TrainingConfig[Any]) -> list[float]:
-    """When the first folds of a run are complete: as many as it has workers."""
+    """Simulate a run's first folds, as many as it has workers: when each is complete."""
     workload = config.workload(0)
     made = Simulation(
         config.cluster, config.timed, workload, config.workers, config.seed, spans=False

@@ -180,8 +180,7 @@ class FrameTraining(Training[FrameExecutor]):
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
         error = scores[self._deployed].error
-        done = min(self.epoch, passes)  # the last minibatches may be of one more pass
-        self.watch(Progress(self.writer.hash, done, passes, error))
+        self.watch(Progress(self.writer.hash, self._passed, passes, error))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; the errors of each utterance are kept."""
@@ -206,6 +205,11 @@ class FrameTraining(Training[FrameExecutor]):
         """Passes over the training set so far."""
         if self.config.counts_examples:
             return self.position.trained / self.order.size
+        return self._passed
+
+    @property
+    def _passed(self) -> float:
+        """Passes so far, each of which ends as 1, whatever it left out or took of the next one."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
         named = self._boundaries.considerations | self._boundaries.evaluations
         return self.position.epoch_before + share * named.get(step, step / self.order.folds)
