@@ -168,7 +168,7 @@ def _between_workers(
 
 
 def _round_a_ring(network: Network, is_below_core: bool) -> Found:
-    """Round a ring: each worker sends to the next, so one message leaves a group and one enters it."""
+    """Round a ring, where at a time one message leaves a group and one enters it."""
     full = [level.duplex == "full" for level in network.levels]
     alone = is_below_core or network.core_bandwidth_bytes_per_s is None
     if all(full) and alone and network.sharing != "fair":
