@@ -123,9 +123,14 @@ def _read_batches(loader: Any, what: str) -> Arrays:
         UserError: a batch is no pair of as many examples as targets, there is none, or examples
             are of unequal shape.
     """
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
+    before = [generator.get_state() for generator in own]
     with generators_kept():
         seed_generators(READING_SEED)
         batches = [_pair(item, what) for item in loader]
+    for generator, state in zip(own, before, strict=True):
+        generator.set_state(state)  # so it gives the same when it is read again
     for x, y in batches:
         if not (x.dim() and y.dim() and len(x) == len(y)):
             told = f"a batch of shapes {list(x.shape)} and {list(y.shape)}"

@@ -39,8 +39,9 @@ def test_the_batches_of_a_loader_are_taken_apart(kind):
     assert torch.equal(found.y, Y)
 
 
-def test_a_loader_that_shuffles_gives_the_same_examples_every_time():
-    loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True)
+@pytest.mark.parametrize("own", [None, torch.Generator().manual_seed(5)], ids=["", "its own"])
+def test_a_loader_that_shuffles_gives_the_same_examples_every_time(own):
+    loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True, generator=own)
     one = arrays_of(loader, "data")
     torch.rand(1)  # as a user's program may draw in between
     before = torch.get_rng_state()
