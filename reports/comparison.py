@@ -109,7 +109,8 @@ def _feet(table: Table) -> Iterator[str]:
     )
     if charged := charge_line([row.cell for row in table.rows]):
         yield charged
-    rows = sorted((row for row in table.rows if row.seconds), key=lambda row: row.trained)
+    known = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
+    rows = sorted(known, key=lambda row: row.trained)
     if rows and any(round(row.trained, 3) != 1.0 for row in rows):
         least, most = f"{rows[0].trained:.1%}", f"{rows[-1].trained:.1%}"
         if least != most:

@@ -127,10 +127,15 @@ def _done(cell: Cell) -> list[Run]:
 
 
 def _trained_share(runs: Sequence[Run]) -> float:
-    """The mean of what runs say that they trained on; without a word it was everything."""
-    if not runs:
-        return math.nan
-    return float(np.mean([run.summary.get("trained_share", 1.0) for run in runs]))
+    """The mean share of the passes' data that runs trained on; NaN where one does not say it.
+
+    Runs of modules always say it, but those of earlier versions; others where it is not everything.
+    """
+    shares = [
+        run.summary.get("trained_share", math.nan if "problem" in run.config else 1.0)
+        for run in runs
+    ]
+    return float(np.mean(shares)) if shares else math.nan
 
 
 def _staleness(run: Run) -> float:

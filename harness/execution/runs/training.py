@@ -327,6 +327,7 @@ class TrainingConfig(ABC, Generic[Data]):
 
         Overlapped rounds gave workers each other's memories; a server that failed addressed its
         state by version; a contribution that overtook a lost one was folded before it was computed.
+        It is asked for broadly: some of these runs had been right, and are made anew too.
         """
         kinds = {fault.kind for fault in self.cluster.faults}
         overtaken = "message" in kinds and not self.algorithm.remembers
