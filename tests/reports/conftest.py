@@ -309,7 +309,7 @@ def built(tmp_path_factory):
     """An output folder with its report built once; tests only read it."""
     from reports import build
 
-    folder = make_out(tmp_path_factory.mktemp("built"))
+    folder = make_out(tmp_path_factory.mktemp("built") / "out")
     build(folder)
     return folder
 
