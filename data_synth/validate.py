@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances, splice_index
-from harness.seeds import stream, stream_key
+from harness.base.seeds import stream, stream_key
 
 MINIBATCH = 256
 RATE = 1e-3

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.allowed import check_kind, check_number, check_whole, pair_of
 from harness.execution.jobs.comparison import Rates
 from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of

@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.printable import printable
 from harness.judge import Exhibit, Results, read_results, write_results
-from harness.printable import printable
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.atomic import writable_folder, write_bytes
 from harness.store.schema import TIMELINE

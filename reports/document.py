@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from harness.identity import SHORT
+from harness.base.seeds import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from reports import abstract, figures, judged, listing, numbers, reasons, tables, words

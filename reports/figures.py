@@ -21,7 +21,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from harness.errors import unknown
+from harness.base.errors import unknown
 from harness.judge import Exhibit
 from harness.judge.paired import against, seeds_of
 from reports import architecture, gantt, messages, numbers, series, slots, style

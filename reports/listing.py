@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Results
 from harness.store import Run, Store
 from reports import differences

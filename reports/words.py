@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.errors import unknown
+from harness.base.errors import unknown
 from harness.judge import Results
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from data_synth.corpus import Corpus
-from harness.errors import unknown
+from harness.base.errors import unknown
 from harness.execution.runs.executed import Configuration
 from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import reports
-from harness import given
+from harness import argument_types
+from harness.base.seeds import identity
 from harness.execution.jobs.named import execute_named
 from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
-from harness.identity import identity
 from harness.judge import provenance
 from harness.judge.makers import (
     ASKED,
@@ -59,7 +59,7 @@ class Request:
     @property
     def store(self) -> Store:
         """Where the runs are."""
-        return given.stored(self.out / "runs", self.gather)
+        return argument_types.stored(self.out / "runs", self.gather)
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:

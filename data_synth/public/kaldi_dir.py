@@ -25,7 +25,7 @@ from data_synth.recorded import Recipe, Recording, Tally, normalise, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of
 from data_synth.tree import expanded
 from harness.acoustics.lexicon import variants
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.acoustics.language_model import BEGIN, LanguageModel, Ngram
-from harness.errors import UserError
-from harness.reading import inflated
+from harness.base.errors import UserError
+from harness.base.settings import inflated
 
 LN10 = math.log(10.0)
 NEVER = -99.0

@@ -22,7 +22,7 @@ import numpy as np
 
 from harness.acoustics.language_model import BEGIN, END, LanguageModel, Ngram
 from harness.acoustics.lexicon import Lexicon
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 NO_WORD = -1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 
 def word_of(entry: str) -> str:

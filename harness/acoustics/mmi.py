@@ -29,7 +29,7 @@ from harness.acoustics.denominator import Denominator, WholeGraph, denominator
 from harness.acoustics.forward_backward import Shares, likelihoods
 from harness.acoustics.graph import Graph
 from harness.acoustics.numerator import Alignment, References, Words
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 
 Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
 Paths = Literal["lattice", "graph"]

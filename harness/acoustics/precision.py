@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 Precision = Literal["float32", "tf32", "bf16"]
 

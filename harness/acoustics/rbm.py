@@ -23,7 +23,7 @@ from torch import Tensor
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Affine
-from harness.seeds import stream
+from harness.base.seeds import stream
 from harness.uploads import uploaded
 
 Kind = Literal["gaussian", "bernoulli"]

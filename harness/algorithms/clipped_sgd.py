@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradients import PlainFolds
+from harness.base.settings import setting
 from harness.network import Minibatch, Network
-from harness.spec import setting
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from harness.base.settings import setting
 from harness.network import Network
-from harness.spec import setting
 
 __all__ = ["Coder", "Int8", "PowerSgd", "TopK"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.algorithms.gradients import Gradients
-from harness.errors import UserError
-from harness.spec import setting
+from harness.base.errors import UserError
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)

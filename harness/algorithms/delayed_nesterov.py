@@ -15,7 +15,7 @@ from harness.algorithms.contract import Server
 from harness.algorithms.differences import PENDING, Differences
 from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.outer_step import MOMENTUM
-from harness.spec import setting
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from harness.algorithms.fragments import Fragmented
 from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.outer_step import OuterNesterov
-from harness.spec import setting
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)

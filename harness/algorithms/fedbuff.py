@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.algorithms.contract import Server
 from harness.algorithms.differences import PENDING, Differences
 from harness.algorithms.local_descent import PLAIN, Descent
-from harness.spec import setting
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)

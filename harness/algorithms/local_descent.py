@@ -22,7 +22,7 @@ from harness.algorithms.contract import Memory
 from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.algorithms.memories import rows_of, united
 from harness.algorithms.natural_modules import direction_of_module, started
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors

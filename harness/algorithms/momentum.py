@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.local_optimizer import LocalOptimizer, State
+from harness.base.settings import setting
 from harness.network import Network
-from harness.spec import setting
 
 
 @dataclass(frozen=True)

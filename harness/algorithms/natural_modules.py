@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory
 from harness.algorithms.memories import rows_of, united
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.seen import WatchedNetwork, naturalise_

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.algorithms.gradients import Gradients
-from harness.seeds import stream
-from harness.spec import setting
+from harness.base.seeds import stream
+from harness.base.settings import setting
 from harness.uploads import uploaded
 
 

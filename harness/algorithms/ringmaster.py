@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.algorithms.gradients import Gradients
-from harness.spec import setting
+from harness.base.settings import setting
 
 USED = "used"
 """The server's number of gradients used so far."""

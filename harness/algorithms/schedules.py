@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from harness.spec import setting
+from harness.base.settings import setting
 
 
 @dataclass

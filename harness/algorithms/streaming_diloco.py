@@ -12,7 +12,7 @@ from typing import ClassVar
 from harness.algorithms.fragments import Fragmented
 from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.outer_step import OuterNesterov
-from harness.spec import setting
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ import torch
 
 from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.precision import Precision
-from harness.bench.baseline import machine
-from harness.bench.device import PARTS, SCALES, Scale, fitted
-from harness.errors import (
+from harness.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_RUN_FAILED,
     UserError,
 )
+from harness.bench.baseline import machine
+from harness.bench.device import PARTS, SCALES, Scale, fitted
 from harness.execution.training.checkpoint import last_rows
 from harness.store.atomic import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN

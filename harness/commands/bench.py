@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import EXIT_DONE, UserError
+from harness.base.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
     from harness.bench.comparison import Row

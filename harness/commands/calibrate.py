@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write."""
-    from harness.errors import EXIT_DONE, UserError
+    from harness.base.errors import EXIT_DONE, UserError
     from harness.store.atomic import replacing
 
     if not 1 <= arguments.workers <= 1_000_000:

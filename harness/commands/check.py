@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Cluster, Level, Network, Simulation, Timeline, laws
 from harness.simulator.costs import Costs, costs_of
 from harness.simulator.protocols.roads import is_networked

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness import given
-from harness.bundled import listed, run_file
+from harness import argument_types
+from harness.base.files import listed, run_file
 from harness.commands import varied
 
 __all__ = ["configure", "run"]
@@ -26,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what the store does not have, print the table, and write it with its picture."""
-    from harness.errors import EXIT_DONE
+    from harness.base.errors import EXIT_DONE
     from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
     from harness.judge import provenance
@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = [method_of(word) for word in named] or [own]
     grid = varied.grid_of(arguments, base, methods, varied.numbers(arguments.workers))
-    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
+    store = argument_types.stored(
+        writable_folder(arguments.out, "--out") / "runs", arguments.gather
+    )
     seed, rate = base.seed, base.schedule.rate
     asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
     for line in idle_lines(asked):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure for so many minutes, print what is known and write the archive."""
-    from harness.errors import EXIT_DONE, UserError, unknown
+    from harness.base.errors import EXIT_DONE, UserError, unknown
     from harness.execution.runs.device import resolve
 
     if not 0.0 < arguments.minutes <= 1e6:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.seeds import SHORT
 from harness.commands.progress import Progress
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.identity import SHORT
 from harness.store import Bucket, Gathered, Run, Store, verified
 
 __all__ = ["pull", "push"]

@@ -8,8 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.errors import UserError
-from harness.units import format_quantity
+from harness.base.errors import UserError
+from harness.base.settings import format_quantity
 
 __all__ = ["available_bytes", "refuse_beyond_memory", "within_memory"]
 

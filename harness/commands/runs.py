@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.seeds import SHORT
 from harness.commands import gathering
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.identity import SHORT
 from harness.store import Run, Store, is_run, schema, verified
 from reports import differences
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from harness.bundled import cluster_file, listed
+from harness.base.errors import EXIT_DONE, UserError
+from harness.base.files import cluster_file, listed
 from harness.commands import protocols
 from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
-from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
     from harness.commands.rows import Row, Watch

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 if TYPE_CHECKING:
     from harness.simulator import Cluster
@@ -44,9 +44,9 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
     Raises:
         UserError: a sweep is malformed, or a value is not allowed where it is put.
     """
+    from harness.base.settings import load_toml
     from harness.simulator.cluster import cluster_from
     from harness.simulator.keys import put
-    from harness.spec import load_toml
 
     table, swept = load_toml(path), _grid(sweeps)
     found: list[Point] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.units import format_quantity, format_seconds
+from harness.base.settings import format_quantity, format_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import given
-from harness.bundled import listed, run_file
+from harness import argument_types
+from harness.base.files import listed, run_file
 from harness.commands import varied
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Try values between both ends, print where quality breaks, and write it with its curve."""
     from dataclasses import replace
 
-    from harness.errors import EXIT_DONE
+    from harness.base.errors import EXIT_DONE
     from harness.execution.jobs.tolerance import knob_of
     from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
@@ -71,7 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     base, method = varied.base_of(arguments)
     method = method_of(arguments.algorithm) if arguments.algorithm else method
     knob.check(method.algorithm)
-    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
+    store = argument_types.stored(
+        writable_folder(arguments.out, "--out") / "runs", arguments.gather
+    )
 
     def turn(value: float) -> RunConfig:
         machine, workers = knob.at(base.cluster, base.workers, value)

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import given
-from harness.bundled import listed, run_file
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.files import listed, run_file
 from harness.commands import varied
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 
 if TYPE_CHECKING:
     from harness.execution.runs.config import RunConfig
@@ -22,11 +22,11 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
-    parser.add_argument("--seed", type=given.seed, help="in place of the file's")
+    parser.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
     varied.add_workers(parser)
     varied.add_changes(parser, seeds=1)
     parser.add_argument(
-        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
     parser.add_argument(
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.store.atomic import writable_folder
 
     configs = _configs(arguments)
-    store = given.stored(writable_folder(arguments.out, "--out"), arguments.gather)
+    store = argument_types.stored(writable_folder(arguments.out, "--out"), arguments.gather)
     for line in idle_lines(configs.values()):
         _say(line)
     found = execute_named(configs, str, store, jobs=max(1, arguments.jobs))

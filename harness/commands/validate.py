@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run every regime on this machine, and print a table in Markdown."""
     del arguments
-    from harness.errors import EXIT_DONE
+    from harness.base.errors import EXIT_DONE
     from harness.execution.fidelity.validate import markdown, validated
 
     def say(line: str) -> None:

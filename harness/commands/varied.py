@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 if TYPE_CHECKING:
     from harness.execution.jobs.comparison import Grid
@@ -165,8 +165,8 @@ def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
         store: where runs are kept.
         jobs: processes, where no rate is to be found.
     """
+    from harness.base.seeds import identity
     from harness.execution.jobs.named import execute_named
-    from harness.identity import identity
 
     def obtain(config: TrainingConfig[object], called: str) -> Run:
         name = identity(config.to_dict())

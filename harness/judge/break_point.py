@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge.tolerance import Point, Tolerance, errors_of, point
 from harness.store import Cell
 

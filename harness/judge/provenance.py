@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from harness.installed import version_of
+from harness.base.files import version_of
 from harness.judge.makers import Runs
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")

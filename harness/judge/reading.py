@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.judge.claims import VERDICTS
 from harness.judge.interval import Matrix, Sample, Statistic
 from harness.judge.results import (

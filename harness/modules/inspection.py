@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.modules.draws import generators_kept, state_of_generator
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.parameters import Parameters, flat, trained

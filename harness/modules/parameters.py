@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
 """Precisions of parameters that could not be stored."""

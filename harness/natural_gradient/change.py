@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.natural_gradient.estimate import asking_is_free
 
 Rate = float | Tensor

@@ -18,7 +18,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 FIRST_CALLS = 10
 """The estimate is updated in each of its first ten calls, then once a period."""

@@ -12,7 +12,7 @@ from typing import Any, cast, overload
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.seen import Reduction, Watched, is_affine, naturalise_
 

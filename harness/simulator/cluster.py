@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting
 from harness.simulator.devices import Device, unknown_device, with_catalogue
 from harness.simulator.durations import with_durations
 from harness.simulator.faults import Fault
 from harness.simulator.quantities import duration, rate, ratio
 from harness.simulator.topology import Network
 from harness.simulator.workload import Workload
-from harness.spec import Spec, build, load_toml, setting
 
 __all__ = [
     "Checkpoints",

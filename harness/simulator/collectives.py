@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import unknown
+from harness.base.errors import unknown
 
 __all__ = ["ALGORITHMS", "EXCHANGES", "Schedule", "schedule"]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster, Jitter
 from harness.simulator.faults import Faults, faults_of

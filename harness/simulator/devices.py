@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from harness.base.settings import Spec, build, load_toml, setting
 from harness.simulator.quantities import duration, rate, size
 from harness.simulator.workload import Workload
-from harness.spec import Spec, build, load_toml, setting
 
 __all__ = ["Device", "catalogue", "unknown_device", "with_catalogue"]
 

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any, cast
 
-from harness.errors import UserError
-from harness.reading import text_of
+from harness.base.errors import UserError
+from harness.base.settings import text_of
 
 __all__ = ["read_durations", "with_durations"]
 

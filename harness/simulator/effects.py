@@ -13,6 +13,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from harness.base.settings import Spec
 from harness.simulator.cluster import Cluster, Jitter
 from harness.simulator.exchange import ROUND
 from harness.simulator.faults import Fault
@@ -23,7 +24,6 @@ from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.protocols.roads import is_networked
 from harness.simulator.topology import Network
 from harness.simulator.workload import Workload
-from harness.spec import Spec
 
 __all__ = ["without_effect"]
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting
 from harness.simulator.cluster import Cluster, cluster_from
 from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 from harness.simulator.uncertain import Uncertain, draws, set_in
-from harness.spec import Spec, build, load_toml, setting
 
 __all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predicted"]
 

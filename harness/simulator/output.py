@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 __all__ = ["STANDARD", "refuse_to_replace", "written_whole"]
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.simulator.cluster import MOST_WORKERS, Cluster
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging

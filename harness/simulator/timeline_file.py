@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator.output import written_whole
 from harness.simulator.timeline import (
     KINDS,

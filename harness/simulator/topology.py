@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.base.settings import Spec, setting
 from harness.simulator.jit import kernel
 from harness.simulator.quantities import duration, rate
-from harness.spec import Spec, setting
 
 __all__ = ["Level", "Network", "Wiring", "route", "wire"]
 

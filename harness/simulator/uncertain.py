@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
+from harness.base.settings import Spec, setting
 from harness.simulator.keys import at, is_key, put
-from harness.spec import Spec, setting
 
 __all__ = ["Uncertain", "draws", "set_in"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from harness.base.settings import Spec, setting
 from harness.simulator.quantities import size
-from harness.spec import Spec, setting
 
 __all__ = ["Workload"]
 

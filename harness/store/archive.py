@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity
 from harness.store import integrity, schema
 from harness.store.read import Run
 

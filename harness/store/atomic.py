@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from harness.errors import UserError, refused_by_machine
+from harness.base.errors import UserError, refused_by_machine
 
 PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries it
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.store import schema
 from harness.store.archive import packed, unpacked
 from harness.store.objects import Objects

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.store import atomic
 
 MetricRow = dict[str, Any]

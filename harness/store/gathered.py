@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from harness.errors import UserError
-from harness.identity import SHORT
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT
 from harness.store import archive, atomic, schema
 from harness.store.bucket import Bucket
 from harness.store.lease import Lease, Leases

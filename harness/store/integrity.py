@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.identity import identity
+from harness.base.seeds import identity
 
 SEAL = "sha256"
 """The key of a record that holds the digest of all its others."""

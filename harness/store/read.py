@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity
 from harness.store import integrity, schema
 from harness.store.columns import Columns, columns_of, read_columns
 from harness.store.schema import Status

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity, plain
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity, plain
 from harness.store import atomic, schema
 from harness.store.lease import Lease, Leases
 from harness.store.place import Place

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity, plain
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity, plain
 from harness.store import atomic, integrity, schema
 from harness.store.columns import MetricRow, columns_of, write_columns
 from harness.store.lease import Leases

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth import load_corpus
-from harness.errors import unknown
+from harness.base.errors import unknown
 from harness.execution.jobs.named import execute_named
 from harness.execution.runs.config import RunConfig
 from harness.store import Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.missing import NO_ROWS, UNKNOWN, unless_missing

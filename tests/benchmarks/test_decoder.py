@@ -16,7 +16,7 @@ from harness.acoustics.decoder import Beam, decode, lattice
 from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.lattice import posteriors
 from harness.acoustics.tuning import recognise, tune
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

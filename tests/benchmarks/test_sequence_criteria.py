@@ -24,7 +24,7 @@ from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout, random_parameters
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

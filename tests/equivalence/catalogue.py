@@ -22,9 +22,9 @@ from harness.algorithms.catalogue import (
 from harness.algorithms.coders import Coder
 from harness.algorithms.local_descent import PLAIN
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.base.settings import dataclasses_below
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.spec import dataclasses_below
 
 WORKERS = 4
 EVERY_DESCENT = {"AsyncDescent", "ModelAveraging", "StreamingDiLoCo", "EagerDiLoCo"}

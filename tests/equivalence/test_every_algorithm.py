@@ -27,8 +27,8 @@ from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.server_descent import ServerDescent
 from harness.algorithms.staleness_aware import StalenessAware
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
+from harness.base.settings import dataclasses_below
 from harness.execution.training.recorded import between
-from harness.spec import dataclasses_below
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 
 INNER = AdamW()

@@ -23,7 +23,7 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.runs.training import Stage, TrainingConfig
 from harness.execution.training.simulated import Simulated

@@ -14,7 +14,7 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.replay.stale import StaleReplay
 from harness.network import Minibatch
 from harness.simulator import (

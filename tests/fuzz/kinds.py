@@ -28,13 +28,13 @@ from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from data_synth.waves import read_flac, read_wav
 from harness.acoustics.arpa import read_arpa
+from harness.base.seeds import identity
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind, SequenceHeader
 from harness.execution.processes.lines import Line, PeerGone
 from harness.execution.processes.messages import into, packed, receive
 from harness.execution.processes.sequence_recorder import load_decode_log
 from harness.execution.runs import file as run_file
 from harness.execution.training import checkpoint
-from harness.identity import identity
 from harness.judge.reading import read_results
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline

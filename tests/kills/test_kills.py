@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from harness.cli import exit_code
 from harness.execution.training import checkpoint
-from harness.signals import ended_by_signals
+from harness.base.forks import ended_by_signals
 from harness.store import Store
 
 the_time = time.time

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
 from reports import build, differences, listing

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit, Results, Row, mean_ci, read_results
 from reports import figures, markdown, tables, words
 from reports.document import document

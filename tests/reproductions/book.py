@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.judge.claims import Verdict, all_of
 from harness.judge.makers import Maker, made_claim, made_exhibit
 from harness.judge.results import Claim

@@ -10,10 +10,10 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Constant
+from harness.base.seeds import identity
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import loop
 from harness.execution.training.run import train
-from harness.identity import identity
 from harness.store import Store
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER

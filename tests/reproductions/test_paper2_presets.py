@@ -11,10 +11,10 @@ import pytest
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.initial import WideRandom
 from harness.algorithms.model_averaging import ModelAveraging
+from harness.base.seeds import identity
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import loop
 from harness.execution.training.run import train
-from harness.identity import identity
 from harness.simulator import Averaging
 from harness.store import Store
 from reproductions.paper import Subject

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_synth import load_corpus
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.store import Store
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.intervals import (

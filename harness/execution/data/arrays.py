@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream, stream_key
 from harness.execution.data.minibatches import Key, Minibatches
 from harness.modules.digests import digest_of_tensor
 from harness.modules.draws import generators_kept, seed_generators
 from harness.modules.network import Drawing
 from harness.network import Minibatch
-from harness.seeds import stream, stream_key
 from harness.uploads import uploaded
 
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"

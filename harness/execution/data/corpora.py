@@ -8,7 +8,7 @@ from typing import Protocol
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 
 class NamesCorpus(Protocol):

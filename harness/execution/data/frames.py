@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.base.seeds import stream
 from harness.network import Minibatch
-from harness.seeds import stream
 from harness.uploads import uploaded
 
 Shuffling = Literal["none", "on the fly", "full", "in blocks"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.frames import Frames, Shuffling, longer_rows, spliced_from
 from harness.network import Minibatch
 from harness.uploads import uploaded

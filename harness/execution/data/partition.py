@@ -18,9 +18,9 @@ from heapq import heapreplace
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.execution.data.frames import InBlocks, Order, Shuffling, row_numbers
-from harness.seeds import stream
 
 
 @dataclass(frozen=True, eq=False)

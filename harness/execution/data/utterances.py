@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from data_synth.corpus import Utterances
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.execution.data.arrays import Arrays
 from harness.execution.runs.problem import Metric, Problem
 from harness.modules.network import ModuleNetwork

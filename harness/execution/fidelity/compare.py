@@ -14,7 +14,7 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from data_synth.corpus import Utterances
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.corpora import corpus_of
 from harness.execution.evaluation.lags import Reads, reads
 from harness.execution.fidelity.replay import (

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harness import forked
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.base import forks
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.lines import Line
 from harness.execution.processes.messages import into, receive, send
@@ -108,15 +108,15 @@ def _among(ranks: int, work: Work) -> list[Measured]:
     """What rank 0 measures, which is this process; the others are its forks."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
-        process = partial(forked.context(__name__).Process, target=_as_rank, daemon=True)
+        process = partial(forks.context(__name__).Process, target=_as_rank, daemon=True)
         others = [process(args=(work, meeting, rank, ranks)) for rank in range(1, ranks)]
         for other in others:
             other.start()
         try:
             return _as_rank(work, meeting, 0, ranks)
         finally:
-            forked.join(others, 30.0)
-            forked.end(others)
+            forks.join(others, 30.0)
+            forks.end(others)
 
 
 def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:

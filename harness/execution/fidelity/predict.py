@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Utterances
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.evaluation.lags import reads
 from harness.execution.fidelity.replay import config_of, stored_run
 from harness.execution.fidelity.whole import MOST_FOLDS, Whole, whole

@@ -19,7 +19,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.contract import Server
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.slots import Batcher, KeptFrames

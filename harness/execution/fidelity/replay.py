@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import build
 from harness.execution.data.corpora import corpus_of
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.runs.config import RunConfig
@@ -23,7 +24,6 @@ from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.recorded import Recorded
 from harness.execution.training.run import EXECUTED, TIMELINE, train
 from harness.simulator.timeline_file import load_timeline
-from harness.spec import build
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL
 

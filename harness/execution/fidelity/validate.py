@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.fidelity.compare import Comparison, compared
 from harness.execution.runs.file import load_run
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from data_synth.corpus import Utterances
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.partition import Laid
 from harness.execution.runs.boundaries import SEARCH, Boundaries
 from harness.execution.runs.config import RunConfig

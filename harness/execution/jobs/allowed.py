@@ -11,7 +11,7 @@ from torch import nn
 
 from harness.algorithms.local_descent import Descent
 from harness.algorithms.schedules import Schedule
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.rates import TUNING_SEED
 from harness.simulator import Cluster, Workload
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.algorithms.schedules import Constant
+from harness.base.seeds import identity
+from harness.base.settings import setting
 from harness.execution.jobs.rates import FACTOR, swept
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.training import TrainingConfig
 from harness.execution.training import modules as _modules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.execution.training import run as _frames  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from harness.identity import identity
-from harness.spec import setting
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor

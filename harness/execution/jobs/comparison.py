@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.rates import (
     TUNING_SEED,
     Swept,

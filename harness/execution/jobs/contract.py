@@ -17,7 +17,7 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import (

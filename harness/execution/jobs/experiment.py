@@ -16,8 +16,9 @@ from torch import nn
 
 from harness.algorithms.local_descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
-from harness.bundled import cluster_file
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
+from harness.base.files import cluster_file
+from harness.base.seeds import identity
 from harness.execution.data.arrays import Arrays, arrays_of, is_batched
 from harness.execution.evaluation.modules import metrics_of
 from harness.execution.jobs.allowed import (
@@ -39,7 +40,6 @@ from harness.execution.runs.module import ModuleConfig
 from harness.execution.runs.problem import Problem
 from harness.execution.runs.training import Stage, TrainingConfig
 from harness.execution.training import modules as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from harness.identity import identity
 from harness.modules.network import Loss, ModuleNetwork
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Cluster, Device, Workload, load_cluster

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from harness import forked
-from harness.errors import UserError, lacks_memory, refused_by_machine
+from harness.base import forks
+from harness.base.errors import UserError, lacks_memory, refused_by_machine
+from harness.base.seeds import identity
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import carrier
 from harness.execution.jobs.left import Estimate, Left, kind_of
@@ -26,7 +27,6 @@ from harness.execution.jobs.pool import Ended, Pool
 from harness.execution.runs.executed import Configuration, Progress, Watch, executed
 from harness.execution.training import checkpoint
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from harness.identity import identity
 from harness.kernels import notice
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT
@@ -104,7 +104,7 @@ def execute(
         )
     elif missing:
         with (
-            forked.kill_stopped(),
+            forks.kill_stopped(),
             Pool(min(jobs, len(missing)), _enter, __name__) as pool,
         ):
             for config in missing.values():
@@ -208,7 +208,7 @@ def _compiles(kernel: str, seconds: float | None) -> None:
 
 
 def _tell(progress: Progress) -> None:
-    if forked.orphaned():
+    if forks.orphaned():
         # Nobody waits for this run any more; its last checkpoint is on disk.
         os._exit(1)
     _channel.send(progress)

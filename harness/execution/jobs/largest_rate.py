@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.base.seeds import identity
+from harness.base.settings import setting
 from harness.execution.runs.executed import Progress, Watch, executed
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from harness.identity import identity
-from harness.spec import setting
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from harness.base.seeds import identity
 from harness.execution.runs.executed import Configuration, Progress
-from harness.identity import identity
 
 __all__ = ["Estimate", "Left", "kind_of"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from harness.base.seeds import identity
 from harness.execution.jobs.display import Display
 from harness.execution.jobs.grid import execute
 from harness.execution.jobs.submitted import Submission
 from harness.execution.runs.executed import Configuration
-from harness.identity import identity
 from harness.store import Run, Store
 
 Key = TypeVar("Key", bound=Hashable)

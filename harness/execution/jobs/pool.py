@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from harness import forked
-from harness.errors import ProcessDied
+from harness.base import forks
+from harness.base.errors import ProcessDied
 
 Task = Callable[[], Any]
 Begin = Callable[[Connection], None]
@@ -45,7 +45,7 @@ class Pool:
 
     def __init__(self, processes: int, begin: Begin, *modules: str) -> None:
         self._processes, self._begin = processes, begin
-        self._context = forked.context(*modules)
+        self._context = forks.context(*modules)
         self._members: dict[Connection, BaseProcess] = {}
         self._idle: list[Connection] = []
         self._tasks = deque[Task]()
@@ -55,7 +55,7 @@ class Pool:
             for _ in range(self._processes):
                 self._start()
         except BaseException:
-            forked.end(self._members.values())
+            forks.end(self._members.values())
             raise
         return self
 
@@ -63,12 +63,12 @@ class Pool:
         if kind is None:  # else a worker may be hours from its end; its last checkpoint is on disk
             for connection in self._members:
                 connection.close()  # which an idle process takes for the end
-            forked.join(self._members.values(), forked.ENDING_S)
-        forked.end(self._members.values())
+            forks.join(self._members.values(), forks.ENDING_S)
+        forks.end(self._members.values())
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
-        with theirs, forked.guard_start():
+        with theirs, forks.guard_start():
             process = self._context.Process(target=_work, args=(theirs, self._begin))
             process.start()
             self._members[ours] = process
@@ -115,12 +115,12 @@ def _guard_pipe() -> Generator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        raise ProcessDied(forked.KILLED) from error
+        raise ProcessDied(forks.KILLED) from error
 
 
 def _work(connection: Connection, begin: Begin) -> None:
     """In a worker process: carry out tasks until there are no more."""
-    forked.die_with_parent()
+    forks.die_with_parent()
     begin(connection)
     with suppress(EOFError, ConnectionError):
         while True:

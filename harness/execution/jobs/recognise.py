@@ -26,7 +26,8 @@ from harness.acoustics.language_model import LanguageModel
 from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import Sentence, character_errors, phone_errors, word_errors
 from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.data.made import frames_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.frames import FrameEvaluator
@@ -34,7 +35,6 @@ from harness.execution.evaluation.recognition import BEAM, ScoresOf
 from harness.execution.runs.config import RunConfig, plain
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.run import train
-from harness.identity import identity
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
 

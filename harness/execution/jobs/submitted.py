@@ -20,7 +20,7 @@ from functools import partial
 from subprocess import SubprocessError
 from typing import TypeVar
 
-from harness.errors import ProcessDied, UserError
+from harness.base.errors import ProcessDied, UserError
 from harness.execution.jobs.carriers import Carrier, Job
 
 POLL_S = 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.algorithms.catalogue import Algorithm
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.execution.runs.training import TrainingConfig
 from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.execution.runs.device import resolve
 
 LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")

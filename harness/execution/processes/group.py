@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
 from harness.execution.processes.lines import Line, PeerGone
 from harness.execution.processes.messages import SERVER_RANK, bytes_of, into, receive, send

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes.group import OPEN, connected, reach, under_torchrun
 from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind
 from harness.execution.processes.lines import Line

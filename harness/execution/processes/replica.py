@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from harness.base.seeds import identity
 from harness.execution.processes.headers import Kind, SequenceHeader
 from harness.execution.processes.messages import send
 from harness.execution.processes.pace import Pacing
 from harness.execution.processes.recorder import Work
 from harness.execution.runs.sequence import SequenceConfig
-from harness.identity import identity
 from harness.simulator.costs import costs_of
 
 

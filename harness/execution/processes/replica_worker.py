@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Memory
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.decoding import Decoded, Halves
 from harness.execution.data.slots import Batcher, Frame, KeptFrames, filled
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader, trouble_of

@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 
 from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.processes import recollection
 from harness.execution.processes.backends import GLOO, MPI, staged_on

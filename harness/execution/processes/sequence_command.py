@@ -8,7 +8,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.denormals import denormals_flushed
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import ServerGone
 from harness.execution.processes.replica import pace_of, send_home

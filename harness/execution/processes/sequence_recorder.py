@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes.recorder import Recorder, Work, table
 from harness.execution.replay.state import Arrays
 from harness.simulator import Timeline

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
     from harness.execution.runs.executed import Watch

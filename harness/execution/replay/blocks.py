@@ -24,7 +24,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.repeating import Repeating
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.replay.graphs import Work, recorded
 from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.algorithms.contract import Server
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.replay.state import (
     Arrays,
     Facts,

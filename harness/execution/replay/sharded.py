@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.replay.shards import ShardedServer
 from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, recalled, remembered

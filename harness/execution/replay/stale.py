@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Server
 from harness.algorithms.memories import Memories
 from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.checkpoints import Checkpoints
 from harness.execution.replay.state import (

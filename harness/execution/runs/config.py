@@ -11,10 +11,10 @@ from harness.acoustics.initial import WideRandom
 from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
 from harness.acoustics.stack import Layout
+from harness.base.settings import setting
 from harness.execution.data.made import Blocks
 from harness.execution.runs.training import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
-from harness.spec import setting
 
 __all__ = ["ALIGNMENT_FORMAT", "FORMAT", "ForcedAlignment", "RunConfig", "Stage", "plain"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 
 CHOICES = ("auto", "cpu", "cuda")
 

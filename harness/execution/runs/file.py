@@ -17,15 +17,15 @@ from typing import Any, Generic, TypeVar, cast
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.algorithms.catalogue import Algorithm
-from harness.bundled import cluster_file
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.files import cluster_file
+from harness.base.registry import discovered, imported
+from harness.base.settings import KIND, build, dataclasses_below, load_toml
 from harness.execution.runs import config as frames
 from harness.execution.runs import sequence
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
-from harness.plugins import discovered, imported
 from harness.simulator import Averaging, ParameterServer, load_cluster
-from harness.spec import KIND, build, dataclasses_below, load_toml
 
 Table = dict[str, Any]
 Config = TypeVar("Config", bound=RunConfig | SequenceConfig)

@@ -18,13 +18,13 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.local_descent import Descent
 from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
+from harness.base.printable import printable
+from harness.base.registry import discovered
+from harness.base.settings import build, dataclasses_below
 from harness.natural_gradient import NaturalGradient
-from harness.plugins import discovered
-from harness.printable import printable
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.spec import build, dataclasses_below
 
 NAMES: dict[str, Algorithm] = {
     "async": AsyncSgd(),

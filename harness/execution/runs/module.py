@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.arrays import Arrays, DrawingMinibatches
 from harness.execution.data.minibatches import Examples, Minibatches
 from harness.execution.data.partition import Laid, Unbroken

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream_key
 from harness.execution.data.arrays import Arrays
 from harness.execution.runs.training import Identified
 from harness.modules.digests import digest_of_code, digest_of_part, digest_of_state
@@ -17,7 +18,6 @@ from harness.modules.draws import generators_kept, seed_generators
 from harness.modules.inspection import Inspected, inspected
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.parameters import Parameters, flat, trained
-from harness.seeds import stream_key
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``metric(outputs, targets)``: a mean over examples, of which less is better."""

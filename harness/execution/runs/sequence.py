@@ -11,11 +11,11 @@ from data_synth.corpus import Utterances
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.gradients import Gradients
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
+from harness.base.settings import counts, setting
 from harness.execution.data.utterances import orders
 from harness.execution.runs.config import RunConfig, plain
 from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Workload
-from harness.spec import counts, setting
 
 FORMAT = 3
 """Grows when the same configuration would no longer give the same bytes."""

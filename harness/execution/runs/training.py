@@ -12,14 +12,14 @@ import numpy as np
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import counts, setting
 from harness.execution.data.frames import Order, Shuffling
 from harness.execution.data.minibatches import Examples, Minibatches
 from harness.execution.data.partition import Laid, Partition
 from harness.network import Network
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.contract import Handing, TimingProtocol
-from harness.spec import counts, setting
 
 ADDED = (
     "protocol", "tested", "tested_models", "whole_trials", "shards", "precision", "targets",

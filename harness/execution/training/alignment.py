@@ -18,7 +18,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus, frame_edges
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.corpora import corpus_of
 from harness.execution.data.decoding import log_posteriors
 from harness.execution.data.made import frames_of

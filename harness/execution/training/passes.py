@@ -14,6 +14,7 @@ from math import ceil
 import numpy as np
 import torch
 
+from harness.base.seeds import stream
 from harness.execution.data.decoding import Seen
 from harness.execution.data.minibatches import Key
 from harness.execution.data.utterances import parts
@@ -25,7 +26,6 @@ from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
 from harness.execution.training.simulated import OnSimulation
 from harness.network import Minibatch
-from harness.seeds import stream
 from harness.simulator import Timeline, compute_seconds, copy_seconds
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay

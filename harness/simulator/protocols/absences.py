@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import faults
 from harness.simulator.cluster import Cluster
 from harness.simulator.events import new_tournament, set_leaf

@@ -35,7 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.collectives import EXCHANGES
 from harness.simulator.costs import Costs, computation_s
@@ -72,7 +73,6 @@ from harness.simulator.protocols.saving import (
     stands_until_s,
 )
 from harness.simulator.timeline import Contributions, Restarts, Timeline
-from harness.spec import Spec, setting
 
 __all__ = ["Averaging"]
 

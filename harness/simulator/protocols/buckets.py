@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator.exchange import AllReduce
 
 __all__ = ["MOST_BUCKETS", "in_buckets", "sizes"]

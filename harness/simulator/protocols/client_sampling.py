@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
@@ -52,7 +53,6 @@ from harness.simulator.protocols.rounds import LOST_TASK, SERVED, TASK, recorded
 from harness.simulator.quantities import duration
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.topology import Level, Wiring, wire
-from harness.spec import Spec, setting
 
 __all__ = ["ClientSampling"]
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server, recording, slots
@@ -33,7 +34,6 @@ from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.slots import Rules
 from harness.simulator.protocols.under_way import rows_under_way
 from harness.simulator.timeline import Contributions, Timeline
-from harness.spec import Spec, setting
 
 __all__ = ["ParameterServer"]
 

@@ -12,9 +12,9 @@ from data_synth.made.speech import AT_ONCE, Speech
 from data_synth.presets import PRESETS, recipe
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout, random_parameters
+from harness.base.seeds import stream
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import frame_scores
-from harness.seeds import stream
 from tests.data_synth.made.hour import digest
 from tests.logical_device import DEVICE, LogicalDevice
 from tests.traffic import Traffic

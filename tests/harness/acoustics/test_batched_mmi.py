@@ -11,7 +11,7 @@ from harness.acoustics.language_model import train
 from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
-from harness.seeds import stream
+from harness.base.seeds import stream
 from tests.logical_device import DEVICE, LogicalDevice
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(

@@ -11,7 +11,7 @@ from harness.acoustics.graph import decoding_graph, transcript_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lattice import posteriors
 from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def test_log_z_and_occupancies_equal_the_sums_over_all_paths(task):

@@ -8,7 +8,7 @@ from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import decoding_graph, transcript_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lexicon import Lexicon
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 
 def test_a_unigram_loop_has_one_arc_a_word_and_two_a_state():

@@ -11,7 +11,7 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import train
 from harness.acoustics.lattice import best_path, oracle_errors, posteriors, pruned
 from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def random_task(order=1, frames=50):

@@ -15,8 +15,8 @@ from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _Said, _weighed
 from harness.acoustics.numerator import References
 from harness.acoustics.stack import Layout, random_parameters
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 
 EXACT = Criterion("mmi", 1.0, "graph", EVERYTHING, "sum", reject_below=0.0, cancel_below=0.0)
 BOTH_WAYS = [EXACT, replace(EXACT, denominator="lattice")]

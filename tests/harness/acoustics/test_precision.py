@@ -7,7 +7,7 @@ import torch
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.precision import check, products_in
 from harness.acoustics.stack import Layout, random_parameters
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 LAYOUT = Layout((5, 7, 6, 4))
 

@@ -20,7 +20,7 @@ from harness.acoustics.tuning import (
     recognise,
     tune,
 )
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
 TEXT = [("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes")]

@@ -11,7 +11,7 @@ from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.partial_folds import PartialFolds
 from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.staleness_aware import StalenessAware
-from harness.errors import UserError
+from harness.base.errors import UserError
 from tests.theory.bowl import stale, vector, walked
 
 CURVATURE, START = vector(1.0, 0.5), vector(1.0, -2.0)

@@ -12,7 +12,7 @@ from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.algorithms.local_descent import local_direction, local_steps
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.modules.network import ModuleNetwork
 from harness.modules.parameters import flat, trained
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands import memory
 from harness.commands.memory import available_bytes, refuse_beyond_memory, within_memory
-from harness.errors import UserError
 from harness.simulator.output import written_whole
 
 K20M = "reproductions/clusters/k20m-server.toml"

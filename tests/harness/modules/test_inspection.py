@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.modules.inspection import AT_ONCE, Inspected, inspected
 from tests.modules import KINDS, cnn, images
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.stack import Layout
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient.seen import Watched
 from harness.network import Minibatch

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import simpy
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, Workload, concat
 from harness.simulator.cluster import Host, Parallel
 from harness.simulator.costs import computation_s, costs_of

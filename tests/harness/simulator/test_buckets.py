@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import simpy
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, Fault, Host, Jitter, Level, Network, Simulation, Workload
 from harness.simulator.cluster import Parallel
 from harness.simulator.costs import computation_s, costs_of

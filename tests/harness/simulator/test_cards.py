@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, Level, Network, Simulation, WorkerGroup, Workload
 from harness.simulator.collectives import schedule
 from harness.simulator.exchange import AllReduce

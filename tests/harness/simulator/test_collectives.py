@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator.collectives import ALGORITHMS, schedule
 from harness.simulator.exchange import AllReduce
 from harness.simulator.topology import Level, Network, wire

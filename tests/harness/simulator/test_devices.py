@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Cluster, load_cluster
 from harness.simulator.devices import catalogue
 

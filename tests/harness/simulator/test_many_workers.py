@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import ParameterServer, Simulation
 from harness.simulator.cluster import MOST_WORKERS
 from harness.simulator.protocols import slots

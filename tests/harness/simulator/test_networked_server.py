@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.base.errors import UserError
 from harness.commands.check import findings
-from harness.errors import UserError
 from harness.simulator import (
     Cluster,
     Device,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands.predict import COLUMNS, shown
-from harness.errors import UserError
 from harness.simulator.outer_loops import OuterLoop, load_plan, predicted
 from harness.simulator.uncertain import Uncertain, draws
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, concat, load_cluster
 from harness.simulator.lags import outer_lag
 from harness.simulator.protocols.sequence import Sequence

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as tried
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.training import checkpoint
-from harness.identity import identity
 from harness.store import AlreadyFinished, RunWriter, Store, schema
 from harness.store import store as rooms
 from harness.store.lease import PATIENCE_S, Host, Lease

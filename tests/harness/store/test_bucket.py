@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, objects, schema
 from harness.store.archive import packed, unpacked
 from harness.store.lease import PATIENCE_S, Host, Lease

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.base.seeds import identity
 from harness.execution.training import checkpoint
-from harness.identity import identity
 from harness.store import Store
 from tests.harness.store.crashes import Recording, after_a_crash, lay
 

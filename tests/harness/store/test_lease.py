@@ -12,7 +12,7 @@ from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.store import Store, lease, owner
 from harness.store.lease import PATIENCE_S, Host, Lease, Leases
 from harness.store.place import Folder

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.cli import exit_code, main
-from harness.errors import UserError
 from harness.execution.jobs import grid
 from harness.execution.training import checkpoint
-from harness.identity import identity
 from harness.store import Store
 from harness.store.columns import write_columns
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through

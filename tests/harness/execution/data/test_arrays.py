@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.arrays import Arrays, arrays_of
 
 X, Y = torch.arange(12.0).view(6, 2), torch.arange(6)

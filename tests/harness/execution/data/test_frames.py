@@ -8,8 +8,8 @@ import torch
 
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Search
+from harness.base.seeds import stream
 from harness.execution.data.frames import Frames, Order, slotted
-from harness.seeds import stream
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
 START = np.cumsum(LENGTHS) - LENGTHS

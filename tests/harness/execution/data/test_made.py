@@ -12,7 +12,8 @@ from data_synth.made import corpus as made_corpus
 from data_synth.presets import recipe
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.execution.data import made
 from harness.execution.data.frames import Frames, InBlocks, Order
 from harness.execution.data.made import Blocks, MadeFrames, frames_of, shuffling_of
@@ -20,7 +21,6 @@ from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
 from harness.execution.training import simulated
 from harness.execution.training.run import train
-from harness.seeds import stream
 from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
 

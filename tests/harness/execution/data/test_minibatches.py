@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from harness.algorithms.model_averaging import ModelAveraging
+from harness.base.seeds import stream
 from harness.execution.data.frames import Frames, Order, row_numbers
 from harness.execution.data.partition import Partition, balanced
 from harness.execution.runs.config import Stage
-from harness.seeds import stream
 from harness.simulator import Averaging
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.frames import row_numbers
 from harness.execution.data.partition import Partition, balanced
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.base.seeds import stream
 from harness.execution.data.utterances import orders, parts
-from harness.seeds import stream
 
 
 @pytest.mark.parametrize(("utterances", "replicas"), [(7, 1), (7, 2), (8, 4), (10, 3)])

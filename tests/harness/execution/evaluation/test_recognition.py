@@ -11,9 +11,9 @@ from harness.acoustics.language_model import train
 from harness.acoustics.lexicon import Lexicon
 from harness.acoustics.scoring import word_errors
 from harness.acoustics.tuning import recognise, tune
+from harness.base.seeds import stream
 from harness.execution.evaluation import recognition
 from harness.execution.evaluation.recognition import BEAM, ORDER, Sentences
-from harness.seeds import stream
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
 TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))

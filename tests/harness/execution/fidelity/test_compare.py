@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.algorithms.schedules import Search
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.fidelity.compare import (
     Comparison,
     again,

@@ -11,12 +11,12 @@ import pytest
 from data_synth.corpus import Corpus
 from harness import cli
 from harness.acoustics.mmi import Criterion
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.evaluation.lags import reads
 from harness.execution.fidelity.predict import prediction
 from harness.execution.fidelity.whole import whole
 from harness.execution.runs.sequence import SequenceConfig
-from harness.identity import identity
 from harness.simulator import Cluster, load_cluster
 from harness.store import Run
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.lags import reads
 from harness.execution.fidelity.compare import Comparison, again, awake, behaviour, shown

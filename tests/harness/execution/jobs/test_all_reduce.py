@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.base.seeds import identity
 from harness.execution.jobs.all_reduce import AllReduceConfig
 from harness.execution.jobs.grid import execute
-from harness.identity import identity
 from harness.simulator import load_cluster
 
 CLUSTERS = Path(__file__).parents[4] / "reproductions" / "clusters"

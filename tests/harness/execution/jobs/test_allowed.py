@@ -11,7 +11,7 @@ from torch import nn
 
 from harness.algorithms.catalogue import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.allowed import (
     check_kind,
     check_lists,

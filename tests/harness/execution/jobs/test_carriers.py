@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import carrier, check, of_executor
 from harness.execution.jobs.order import longest_first

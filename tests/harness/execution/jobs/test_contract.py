@@ -7,7 +7,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.catalogue import Algorithm
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.contract import answers
 from harness.execution.runs.methods import NAMES
 

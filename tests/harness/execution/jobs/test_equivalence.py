@@ -7,9 +7,9 @@ import pytest
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.outer_step import OuterNesterov
+from harness.base.seeds import identity
 from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.jobs.grid import execute
-from harness.identity import identity
 
 CONFIG = EquivalenceConfig(
     algorithms=(ModelAveraging(), GradientAveraging()), layers=(6, 5, 4), workers=3, frames=4,

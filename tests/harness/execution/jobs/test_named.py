@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from harness.base.seeds import identity
 from harness.execution.jobs import named
 from harness.execution.jobs.all_reduce import AllReduceConfig
 from harness.execution.jobs.display import Display
-from harness.identity import identity
 from harness.simulator import load_cluster
 from harness.store import Store
 

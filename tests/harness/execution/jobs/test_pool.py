@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from harness import forked
-from harness.errors import ProcessDied
+from harness.base import forks
+from harness.base.errors import ProcessDied
 from harness.execution.jobs.pool import Ended, Pool
 
 SAYS = partial(Connection.send, obj="begun")
@@ -47,18 +47,18 @@ def test_tasks_are_shared_among_processes_and_their_ends_and_news_are_heard() ->
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        pytest.param(signal.SIGKILL, forked.KILLED, id="killed"),
+        pytest.param(signal.SIGKILL, forks.KILLED, id="killed"),
         pytest.param(signal.SIGSTOP, "a process was stopped", id="stopped", marks=LINUX),
     ],
 )
 def test_a_process_that_is_killed_or_stopped_ends_the_pool(
     number: signal.Signals, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(forks, "LOOK_EVERY_S", 0.01)
     pool = Pool(2, SAYS)
 
     def carry_out() -> None:
-        with forked.kill_stopped(), pool:
+        with forks.kill_stopped(), pool:
             pool.submit(partial(exec, f"import os; os.kill(os.getpid(), {number:d})", {}))
             pool.submit(partial(time.sleep, 600.0))
             heard(pool)

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
-from harness.errors import ProcessDied, UserError
+from harness.base.errors import ProcessDied, UserError
 from harness.execution.jobs import submitted
 from harness.execution.jobs.carriers import Carrier, carrier, check
 from harness.store import Store

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.algorithms.catalogue import AsyncSgd, GradientAveraging, ModelAveraging
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.jobs.tolerance import KNOBS, knob_of
 from harness.simulator import (
     Averaging,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Memory
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes import pace, rounds
 from harness.execution.processes.headers import FrameHeader
 from harness.execution.processes.membership import NoWorkersLeft

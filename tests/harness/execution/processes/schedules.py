@@ -26,7 +26,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory, Server
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes import pace, rejoining, shard
 from harness.execution.processes.headers import FrameHeader
 from harness.execution.processes.lines import Line

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes.backends import check, device_of, own_device, staged_on
 from harness.train import main
 from tests.run_files import ROUNDS, written

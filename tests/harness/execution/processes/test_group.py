@@ -17,8 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import forked
-from harness.errors import EXIT_BAD_INPUT, ProcessDied, UserError
+from harness.base import forks
+from harness.base.errors import EXIT_BAD_INPUT, ProcessDied, UserError
 from harness.execution.processes import group as rendezvous
 from harness.execution.processes import rejoining
 from harness.execution.processes import world as world_module
@@ -164,7 +164,7 @@ def test_nobody_is_started_again_whose_memory_would_be_another(tmp_path: Path) -
 def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Path) -> None:
     def started(rank: int) -> BaseProcess:
         command = ["sh", "-c", STARTED, str(tmp_path), str(rank)]
-        process = forked.context().Process(target=subprocess.check_call, args=(command,))
+        process = forks.context().Process(target=subprocess.check_call, args=(command,))
         process.start()
         return process
 
@@ -185,10 +185,10 @@ def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[BaseProcess]
         found = [context.Process(target=exec, args=(code, {})) for code in codes]
         left = iter(found)
         replaced = SimpleNamespace(Process=lambda **_: next(left))
-        monkeypatch.setattr(forked, "context", lambda *_: replaced)
+        monkeypatch.setattr(forks, "context", lambda *_: replaced)
         return found
 
-    context = forked.context()
+    context = forks.context()
     return instead
 
 
@@ -198,7 +198,7 @@ STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 def test_a_worker_that_is_stopped_is_not_waited_for(
     group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "ENDING_S", 0.1)
+    monkeypatch.setattr(forks, "ENDING_S", 0.1)
     _, worker = group_of("", STOPS)
     assert _start(2, 0, []) == 0
     worker.join(60.0)
@@ -209,7 +209,7 @@ def test_a_worker_that_is_stopped_is_not_waited_for(
 def test_a_server_that_is_stopped_ends_the_run(
     group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(forks, "LOOK_EVERY_S", 0.01)
     server, _ = group_of(STOPS, "")
     late = threading.Timer(60.0, lambda: os.kill(server.pid, signal.SIGCONT))  # rather than hang
     late.start()
@@ -221,8 +221,8 @@ def test_a_server_that_is_stopped_ends_the_run(
 def test_a_group_whose_fork_server_has_died_ends(
     group_of: Callable[..., list[BaseProcess]],
 ) -> None:
-    group_of("import time; time.sleep(60)", f"import os; os._exit({forked.UNKNOWN})")
-    with pytest.raises(ProcessDied, match=forked.KILLED):
+    group_of("import time; time.sleep(60)", f"import os; os._exit({forks.UNKNOWN})")
+    with pytest.raises(ProcessDied, match=forks.KILLED):
         _start(2, 0, [])
 
 

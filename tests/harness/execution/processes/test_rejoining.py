@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes import rejoining
 from harness.execution.processes.group import OPEN, attempt
 from harness.execution.processes.headers import FrameHeader, Kind

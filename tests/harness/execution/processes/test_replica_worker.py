@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.processes import messages
 from harness.execution.processes import replica_worker as module
 from harness.execution.processes.headers import GarbageReceived, Kind, SequenceHeader

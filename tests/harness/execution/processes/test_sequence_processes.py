@@ -13,7 +13,7 @@ import pytest
 
 from harness import cli
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.fidelity.compare import compared
 from harness.execution.fidelity.recorded_sequence import replay
 from harness.execution.fidelity.replay import config_of, corpus_of, replayed, stored_run

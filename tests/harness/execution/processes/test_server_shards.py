@@ -15,12 +15,12 @@ from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Memory, Server
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.fidelity.replay import replayed
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.shards import ShardedServer, edges
 from harness.execution.training.run import TIMELINE
-from harness.identity import identity
 from harness.network import Minibatch
 from harness.simulator import (
     LOST,

@@ -14,7 +14,7 @@ from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.blocks import BlockReplay

@@ -14,7 +14,8 @@ from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.schedules import Constant
 from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import build
 from harness.execution.data.partition import Partition
 from harness.execution.processes.command import check_protocol
 from harness.execution.runs.config import Stage
@@ -23,7 +24,6 @@ from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.simulator import Averaging, Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
-from harness.spec import build
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[4] / "reproductions" / "runs"

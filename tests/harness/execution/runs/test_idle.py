@@ -17,12 +17,12 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Constant, Search
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.fidelity.whole import whole
 from harness.execution.runs.config import ForcedAlignment, RunConfig, Stage
 from harness.execution.runs.idle import idle_lines
 from harness.execution.runs.sequence import Plateau, SequenceConfig
-from harness.identity import identity
 from harness.reference.keys import keys_of
 from harness.simulator import Averaging, Cluster, ParameterServer
 from harness.simulator.cluster import cluster_from

@@ -6,7 +6,7 @@ import pytest
 
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.delay_compensation import DelayCompensated
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from harness.acoustics.dnn import Dnn
 from harness.acoustics.hmm import align
 from harness.acoustics.stack import Layout
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.runs.config import ForcedAlignment
 from harness.execution.runs.executed import executed
 from harness.execution.training import alignment

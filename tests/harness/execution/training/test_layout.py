@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from harness.bundled import cluster_file
+from harness.base.files import cluster_file
 from harness.execution.training.loop import LAYOUT
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 

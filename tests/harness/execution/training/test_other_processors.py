@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus
-from harness import forked
+from harness.base import forks
 from harness.execution.runs.config import RunConfig
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.store import Store
@@ -37,7 +37,7 @@ def test_a_run_is_equal_bytes_in_another_process_and_an_equal_error_on_another_p
 ):
     configs = [configure(seed=seed) for seed in range(SEEDS)]
     errors, kept = trained(configs, corpus, tmp_path / "here")
-    assert trained_elsewhere(forked.context(), configs, corpus, tmp_path / "again") == (
+    assert trained_elsewhere(forks.context(), configs, corpus, tmp_path / "again") == (
         errors,
         kept,
     )

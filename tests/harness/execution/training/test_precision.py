@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.training.run import train
 from harness.store import Store
 

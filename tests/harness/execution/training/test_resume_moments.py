@@ -14,6 +14,7 @@ import torch
 from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
+from harness.base.seeds import identity
 from harness.execution.runs.boundaries import Boundaries
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import checkpoint, frames
@@ -21,7 +22,6 @@ from harness.execution.training import loop as module
 from harness.execution.training import run as run_module
 from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.run import WORD_ERRORS, train
-from harness.identity import identity
 from harness.store import Store
 from tests.silence import silent
 

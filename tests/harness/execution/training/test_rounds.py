@@ -17,7 +17,8 @@ from harness.algorithms.compressed import Compressed
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import BlockMomentum, ModelAveraging, OuterNesterov
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.execution.data.partition import Partition
 from harness.execution.runs.config import Stage
 from harness.execution.training import loop as module
@@ -25,7 +26,6 @@ from harness.execution.training import run as run_module
 from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
-from harness.identity import identity
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.cluster import Compression

@@ -16,13 +16,13 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.stack import Layout
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.staleness_aware import StalenessAware
+from harness.base.seeds import stream
 from harness.execution.data.decoding import Decoder, Halves, log_posteriors
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.training.run import final_model, train
-from harness.seeds import stream
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import MODEL
 from tests.silence import silent

@@ -24,16 +24,16 @@ from harness.algorithms.ringmaster import Ringmaster
 from harness.algorithms.schedules import Constant
 from harness.algorithms.server_descent import ServerDescent
 from harness.algorithms.staleness_aware import StalenessAware
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity
+from harness.base.settings import dataclasses_below
 from harness.execution.data.decoding import TOLD, Halves
 from harness.execution.data.utterances import orders, parts
 from harness.execution.runs.sequence import Plateau
 from harness.execution.training import loop as module
 from harness.execution.training.run import WORD_ERRORS, final_model, train, train_sequence
 from harness.execution.training.sequence import collapsed
-from harness.identity import SHORT, identity
 from harness.simulator.timeline_file import load_timeline
-from harness.spec import dataclasses_below
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.silence import silent

@@ -16,7 +16,7 @@ from harness.algorithms.eager_diloco import EagerDiLoCo
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.schedules import Constant
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.data.arrays import Arrays
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.runs.module import ModuleConfig

@@ -15,7 +15,7 @@ COMMAND = textwrap.dedent(
     """
     import sys, time
     from harness.cli import exit_code
-    from harness.signals import ended_by_signals
+    from harness.base.forks import ended_by_signals
 
     @ended_by_signals()
     def run():
@@ -34,7 +34,7 @@ COMMAND = textwrap.dedent(
 PARENT = textwrap.dedent(
     """
     import os, sys, time
-    from harness import forked
+    from harness.base import forks as forked
 
     def work(told):
         forked.die_with_parent()
@@ -89,7 +89,7 @@ time.sleep(600)
 """
 NESTED = """
 import sys, time
-from harness.signals import ended_by_signals
+from harness.base.forks import ended_by_signals
 
 def main():
     try:
@@ -105,7 +105,7 @@ def main():
 
 def started(tmp_path, monkeypatch, program):
     (tmp_path / "named.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
     return begun("import sys; from lagbench_start import begin; sys.exit(begin('named'))")
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_
 
 HELD = """
 import os, signal, threading, time
-from harness.forked import interrupts_held
+from harness.base.forks import interrupts_held
 
 def main():
     told = threading.Event()
@@ -156,7 +156,7 @@ def test_what_ends_a_command_is_put_off_while_it_starts_processes(tmp_path, monk
 POOL = """
 import os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from harness import forked
+from harness.base import forks as forked
 
 def main():
     forking = forked.context()
@@ -180,7 +180,7 @@ def main():
 
 ENDS_ONE = """
 import time
-from harness import forked
+from harness.base import forks as forked
 
 process = forked.context().Process(target=time.sleep, args=(600.0,))
 process.start()

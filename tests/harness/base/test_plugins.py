@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.errors import UserError
-from harness.plugins import discovered, imported
+from harness.base.errors import UserError
+from harness.base.registry import discovered, imported
 from tests.run_files import ASYNCHRONOUS, written
 
 SOURCE = """

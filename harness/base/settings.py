@@ -1,10 +1,10 @@
-"""Settings read from TOML: frozen dataclasses whose fields state what they allow.
+"""Settings with limits, the text files that they are read from, and quantities in SI units.
 
-A class derives from `Spec`, is a frozen dataclass, and describes each field with
-`setting`. `build` turns a TOML table into it; every mistake (an unknown or missing key,
-a wrong type, a value out of range, a number that is not finite) becomes one `UserError`
-line that names the file, the dotted key, the value and what is allowed. A class built in
-Python is checked by the same rules.
+Settings read from TOML: frozen dataclasses whose fields state what they allow. A class derives
+from `Spec`, is a frozen dataclass, and describes each field with `setting`. `build` turns a TOML
+table into it; every mistake (an unknown or missing key, a wrong type, a value out of range, a
+number that is not finite) becomes one `UserError` line that names the file, the dotted key, the
+value and what is allowed. A class built in Python is checked by the same rules.
 
 Example:
     >>> @dataclass(frozen=True)
@@ -12,38 +12,53 @@ Example:
     ...     latency_s: float = setting(at_least=0.0)
     >>> build(Wire, {"latency_s": 1e-6}, "wire.toml")
     Wire(latency_s=1e-06)
+
+Numbers in SI units, printed for people. What a user names: text in regular files of a sane size,
+and what gzip has packed.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import re
+import stat
 import tomllib
 import types
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from harness.errors import UserError, unknown
-from harness.reading import text_of
+from harness.base.errors import UserError, unknown
 
 __all__ = [
+    "MOST_BYTES",
     "Limits",
     "Spec",
     "allowed_words",
     "build",
     "counts",
+    "format_quantity",
+    "format_seconds",
+    "inflated",
     "limits_of",
     "load_toml",
     "setting",
+    "text_of",
 ]
 
 _Table = Mapping[str, object]
+
 _Built = TypeVar("_Built")
+
 _LIMITS = "lagbench.limits"
+
 KIND = "is"
 """The key that says which class a table describes."""
+
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
 
 
@@ -357,3 +372,107 @@ def _show(value: object) -> str:
     except ValueError:  # Python writes out no integer of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+_SMALL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """A quantity with a decimal prefix.
+
+    Example:
+        >>> format_quantity(6e9, "B/s")
+        '6 GB/s'
+    """
+    for size, prefix in _STEPS:
+        if abs(value) >= size:
+            return f"{value / size:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the largest unit that it fills.
+
+    Example:
+        >>> format_seconds(0.0586), format_seconds(7200), format_seconds(0)
+        ('58.6 ms', '2 h', '0 s')
+    """
+    if abs(seconds) >= 3600.0:
+        return f"{seconds / 3600.0:.4g} h"
+    if abs(seconds) >= 60.0:
+        return f"{seconds / 60.0:.4g} min"
+    for size, unit in _SMALL:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+MOST_BYTES = 16 * 2**20
+
+MOST_TIMES, AT_LEAST = 200, 64 * 2**20
+"""What gzip has packed is at most so many times as large, or has so many bytes: text and audio are
+ten times as large, and what is made to fill a disk a thousand times."""
+
+
+def text_of(path: str | Path, where: str = "") -> str:
+    """The content of a file, without a byte order mark.
+
+    Args:
+        path: the file.
+        where: what refers to it, for messages; by default nothing but the user.
+
+    Raises:
+        UserError: it cannot be read, is no regular file, is larger than `MOST_BYTES`, or is not
+            text in UTF-8.
+    """
+    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    name = f"{where}: {shown!r}" if where else shown
+    try:
+        found = Path(path).stat()  # before it is opened: a pipe nobody writes to would never end
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{name}: cannot read the file (not a regular file)")
+        if found.st_size > MOST_BYTES:
+            size = f"{found.st_size / 2**20:.0f} MiB; allowed: at most {MOST_BYTES >> 20} MiB"
+            raise UserError(f"{name}: cannot read the file (it has {size})")
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{name}: cannot read the file ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: not a text file in UTF-8") from error
+    except ValueError as error:  # a null byte in the name
+        raise UserError(f"{name!r}: cannot read the file ({error})") from error
+
+
+def inflated(packed: IO[bytes], size: int) -> io.BufferedReader:
+    """What gzip has packed, read as it is needed.
+
+    Args:
+        packed: the packed bytes, from their beginning.
+        size: how many there are.
+
+    Returns:
+        A stream whose reading raises an `OSError` or an `EOFError` where the bytes are damaged, or
+        more of them come than any text or audio has.
+    """
+    return io.BufferedReader(_Inflated(packed, size), 1 << 16)
+
+
+class _Inflated(io.RawIOBase):
+    def __init__(self, packed: IO[bytes], size: int) -> None:
+        self._file = gzip.GzipFile(fileobj=packed, mode="rb")
+        self._most = self._left = max(AT_LEAST, MOST_TIMES * size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            count = self._file.readinto(buffer)
+        except zlib.error as error:
+            raise OSError(str(error)) from error
+        self._left -= count
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {self._most >> 20} MiB")
+        return count

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from harness.errors import UserError
-from harness.printable import printable
+from harness.base.errors import UserError
+from harness.base.printable import printable
 
 CONTROLS = [chr(n) for n in (*range(32), *range(127, 160), 0xD800, 0xFFFE) if chr(n) not in "\n\t"]
 

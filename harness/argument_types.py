@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.execution.runs.device import known_device
 from harness.store import Bucket, Gathered, Store, folder_of_run
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.bundled import bundled, cluster_file, run_file
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.files import bundled, cluster_file, run_file
 from harness.execution.runs.file import kind_of, load_run
 from harness.simulator import load_cluster
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_cluster_and_run_of_the_project_comes_along_by_name():

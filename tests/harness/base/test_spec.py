@@ -9,11 +9,11 @@ from typing import Literal
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting
 from harness.simulator import Cluster, Jitter, Workload, load_cluster
-from harness.spec import Spec, build, load_toml, setting
 
-K20M = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+K20M = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.identity import canonical, identity, plain
+from harness.base.seeds import canonical, identity, plain
 
 leaves = (
     st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from harness import forked
-from harness.errors import ProcessDied
+from harness.base import forks
+from harness.base.errors import ProcessDied
 from tests.processes import Started, run
 
-CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 STARTS = """
 import sys, time
-from harness import forked
+from harness.base import forks as forked
 waits = '''
 import pathlib, time
-from harness.forked import orphaned
+from harness.base.forks import orphaned
 while not orphaned():
     time.sleep(0.01)
 pathlib.Path({told!r}).touch()
@@ -37,7 +37,7 @@ time.sleep(600)
 TWO_THREADS = """
 import os, threading, time
 from concurrent.futures import ProcessPoolExecutor
-from harness import forked
+from harness.base import forks as forked
 
 other_has_begun = threading.Event()
 
@@ -79,7 +79,7 @@ def test_a_fork_does_what_a_fresh_interpreter_does(words: list[object]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 def test_a_process_begins_with_what_was_named_imported() -> None:
     code = "import sys; sys.exit(5 if 'torch' in sys.modules else 6)"
-    process = forked.context().Process(target=exec, args=(code, {}))
+    process = forks.context().Process(target=exec, args=(code, {}))
     process.start()
     process.join(120.0)
     assert process.exitcode == 5
@@ -104,7 +104,7 @@ def test_a_process_hears_that_the_one_that_asked_for_it_was_killed(tmp_path: Pat
     while not told.exists():
         assert time.monotonic() < end, "never told"
         time.sleep(0.01)
-    assert not forked.orphaned()
+    assert not forks.orphaned()
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
@@ -113,7 +113,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
 @pytest.fixture
 def sleepers() -> Iterator[list[BaseProcess]]:
     """Two processes that do nothing, of which the first is stopped."""
-    both = [forked.context().Process(target=time.sleep, args=(600.0,)) for _ in range(2)]
+    both = [forks.context().Process(target=time.sleep, args=(600.0,)) for _ in range(2)]
     for each in both:
         each.start()
     send(both[0], signal.SIGSTOP)
@@ -125,7 +125,7 @@ def sleepers() -> Iterator[list[BaseProcess]]:
 def send(process: BaseProcess, number: signal.Signals) -> None:
     """Stop a process, or have it go on; returns once it has."""
     os.kill(process.pid, number)
-    while forked._is_stopped(process.pid) != (number == signal.SIGSTOP):
+    while forks._is_stopped(process.pid) != (number == signal.SIGSTOP):
         time.sleep(0.001)
 
 
@@ -133,8 +133,8 @@ def send(process: BaseProcess, number: signal.Signals) -> None:
 def test_a_process_that_is_found_stopped_again_and_again_is_killed(
     sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "LOOKS", 3)
-    (first, second), stopped = sleepers, forked.Stopped()
+    monkeypatch.setattr(forks, "LOOKS", 3)
+    (first, second), stopped = sleepers, forks.Stopped()
     stopped.look()
     stopped.look()
     send(first, signal.SIGCONT)
@@ -153,9 +153,9 @@ def test_a_process_that_is_found_stopped_again_and_again_is_killed(
 def test_processes_end_when_they_have_to_also_one_that_is_stopped(
     sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "ENDING_S", 0.1)
-    forked.end(sleepers)
-    forked.join(sleepers, 60.0)
+    monkeypatch.setattr(forks, "ENDING_S", 0.1)
+    forks.end(sleepers)
+    forks.join(sleepers, 60.0)
     assert sleepers[0].exitcode == -signal.SIGKILL
     assert sleepers[1].exitcode in (-signal.SIGTERM, -signal.SIGKILL)
 
@@ -178,5 +178,5 @@ def test_a_fork_server_that_is_killed_before_it_answers_is_said_in_words(
     monkeypatch.setattr(
         "multiprocessing.forkserver.connect_to_new_process", server.connect_to_new_process
     )
-    with pytest.raises(ProcessDied, match=forked.KILLED), forked.guard_start():
-        forked.context().Process(target=os.getpid).start()
+    with pytest.raises(ProcessDied, match=forks.KILLED), forks.guard_start():
+        forks.context().Process(target=os.getpid).start()

@@ -1,9 +1,12 @@
-"""Processes that begin with everything imported.
+"""Processes that are forks of one with everything imported, and signals that end them.
 
-Importing torch and the executors takes a process four seconds and 220 MB. So one process, the
-fork server, imports them once and does nothing else, and all others are forks of it: they begin at
-once and share the memory. The fork server has started no thread that a fork would miss. On other
-systems than Linux libraries do not survive a fork, and each process imports for itself.
+Processes that begin with everything imported. Importing torch and the executors takes a process
+four seconds and 220 MB. So one process, the fork server, imports them once and does nothing else,
+and all others are forks of it: they begin at once and share the memory. The fork server has
+started no thread that a fork would miss. On other systems than Linux libraries do not survive a
+fork, and each process imports for itself.
+
+How a command ends when it is told to: once, whoever tells it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -22,21 +26,44 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
 
-from harness import signals
-from harness.errors import ProcessDied
+from harness.base.errors import ProcessDied
 
-SERVER = "harness.fork_server"
+__all__ = [
+    "Stopped",
+    "context",
+    "die_with_parent",
+    "end",
+    "ended_by_signals",
+    "guard_start",
+    "held",
+    "ignore",
+    "interrupts_held",
+    "join",
+    "kill_stopped",
+    "killed_with_starter",
+    "listen",
+    "orphaned",
+]
+
+SERVER = "harness.base.forkserver_preload"
 """What the fork server imports before all others."""
+
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
 ENDING_S = 10.0
 """How long a process that is told to end may take."""
+
 LOOKS, LOOK_EVERY_S = 20, 1.0
 """A process that is found stopped so many times in a row is killed: after 20 s, when its peers take
 it for dead (`SILENT_AFTER_S`). A count and no clock: Ctrl-Z stops the one that looks, too."""
+
 UNKNOWN = 255
 """The exit code of a process whose fork server died before it, in `multiprocessing`."""
+
 KILLED = "a process was killed from outside, e.g. for want of memory"
+
 STOPPED = f"was stopped, and killed after {LOOKS * LOOK_EVERY_S:.0f} s"
+
 _imported: list[str] = []
 
 
@@ -69,7 +96,7 @@ def interrupts_held() -> Generator[None]:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with signals.held():  # a process that is half started is nobody's
+        with held():  # a process that is half started is nobody's
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -199,3 +226,81 @@ def orphaned() -> bool:
     """Whether the process that asked for this one has ended."""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
+
+
+ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""Ctrl-C, what ends a job, and a terminal that is closed."""
+
+_holding, _put_off = False, False
+
+
+def listen() -> None:
+    """From now on each of `ENDING` is a KeyboardInterrupt, and those after the first are not heard.
+
+    A command that is told twice to end thus ends as one that is told once. What whoever started the
+    command has had ignored (``nohup``) stays so.
+    """
+    for each in ENDING:
+        if signal.getsignal(each) not in (signal.SIG_IGN, _deaf):
+            signal.signal(each, _interrupt)
+
+
+def ignore() -> None:
+    """From now on none is heard: the command is at its end, and starts no process any more."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _deaf(*_: object) -> None:
+    """Hear nothing; a process that is started inherits SIG_IGN, and could not be ended, not this.
+
+    It is for who has been told, and mends.
+    """
+
+
+def _interrupt(*_: object) -> None:
+    global _put_off
+    for each in ENDING:
+        if signal.getsignal(each) == _interrupt:
+            signal.signal(each, _deaf)
+    _put_off = _holding
+    if not _holding:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Generator[None]:
+    """Within, who listens hears nothing; it is told at the end.
+
+    A mask of signals does not do that: another thread may get one, and the main one hears of it.
+    """
+    global _holding, _put_off
+    _holding = True
+    try:
+        yield
+    finally:
+        _holding = False
+        if _put_off:
+            _put_off = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def ended_by_signals() -> Generator[None]:
+    """Within, `listen`; afterwards as before. Only the main thread can hear signals.
+
+    A process that listens anyway goes on with it.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    before = {each: signal.getsignal(each) for each in ENDING} if here else {}
+    if not here or _interrupt in before.values():
+        yield
+        return
+    listen()
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

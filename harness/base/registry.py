@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 Group = Literal["algorithms", "protocols", "corpora", "papers"]
 

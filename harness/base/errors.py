@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from harness.printable import printable
+from harness.base.printable import printable
 
 EXIT_DONE = 0
-EXIT_BAD_INPUT = 2
-EXIT_RUN_FAILED = 3
-EXIT_INTERRUPTED = 130
 
+EXIT_BAD_INPUT = 2
+
+EXIT_RUN_FAILED = 3
+
+EXIT_INTERRUPTED = 130
 
 LONGEST = 2000
 """Characters of an error; a value that has more is shown in part."""

@@ -1,4 +1,4 @@
-"""What the fork server imports first (`forked`): it ends with whoever has started it.
+"""What the fork server imports first (`forks`): it ends with whoever has started it.
 
 By itself it would notice an end only after its imports, and take a second to forget them. The
 kernel tells it of the end of the thread that has started it, which is that of the process where it
@@ -14,7 +14,7 @@ import os
 import signal
 from pathlib import Path
 
-from harness.forked import killed_with_starter
+from harness.base.forks import killed_with_starter
 
 
 def _is_of_main_thread() -> bool:
@@ -28,5 +28,6 @@ def _is_of_main_thread() -> bool:
 
 
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 if _is_of_main_thread():
     killed_with_starter()

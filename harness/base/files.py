@@ -1,20 +1,26 @@
-"""Files that come along, by name: clusters to simulate and runs to train."""
+"""Bundled cluster and run files by name, and versions of installed packages.
+
+Files that come along, by name: clusters to simulate and runs to train. Which version of a package
+is installed.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import UserError, unknown
-from harness.spec import load_toml
+from harness.base.errors import UserError, unknown
+from harness.base.settings import load_toml
 
-__all__ = ["Kind", "bundled", "cluster_file", "listed", "run_file"]
+__all__ = ["Kind", "bundled", "cluster_file", "known_version", "listed", "run_file", "version_of"]
 
 Kind = Literal["cluster", "run"]
+
 COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
 
 
@@ -67,3 +73,24 @@ def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
     if name in bundled(other):
         raise UserError(f"{kind}: {name!r} is a {other}; allowed: lagbench {COMMAND[other]} {name}")
     raise UserError(f"{unknown(kind, name, bundled(kind))}; or a TOML file")
+
+
+def known_version(package: str) -> str | None:
+    """Its version; None where it is not installed.
+
+    Args:
+        package: name of the distribution.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def version_of(package: str) -> str:
+    """Its version, or that there is none: a checkout need not be installed, nor all packages be.
+
+    Args:
+        package: name of the distribution.
+    """
+    return known_version(package) or "not installed"
