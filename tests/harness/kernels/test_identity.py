@@ -12,12 +12,12 @@ import numba
 import numpy as np
 import pytest
 
-from harness.kernels.identity import identity, spelled
+from harness.kernels.cache import identity, spelled
 
 ALL = """
 import gc
 from importlib import import_module
-from harness.kernels.identity import identity
+from harness.kernels.cache import identity
 from numba.core.registry import CPUDispatcher
 
 for name in ("simulator.simulation", "acoustics.decoder", "acoustics.lattice", "acoustics.scoring",
