@@ -104,7 +104,7 @@ def trained(
     """
     import torch
 
-    from harness.acoustics.denormals import denormals_flushed
+    from harness.networks.feedforward import denormals_flushed
 
     rows, targets = drawn(corpus, corpus.split(split), effort.train_frames, seed)
     features = torch.as_tensor(np.array(corpus.features, np.float32))

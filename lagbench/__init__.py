@@ -28,7 +28,7 @@ from harness.execution.runs.methods import Asked, Method, method_of
 from harness.judge.break_point import Search, tolerance
 from harness.judge.comparison import tabulated
 from harness.modules.network import Loss
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 from harness.simulator import (
     Averaging,
     Cluster,

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import (
     AdamW,
     AsyncDescent,
@@ -50,7 +48,8 @@ from harness.execution.replay.stale import StaleReplay
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient import joint as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 from tests.traffic import Traffic

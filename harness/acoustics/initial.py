@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from harness.acoustics.stack import Layout
+from harness.networks.feedforward import Layout
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn, Visit
-from harness.acoustics.stack import Layout
+from harness.networks.feedforward import Dnn, Layout, Visit
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Affine
 from harness.base.seeds import stream
-from harness.uploads import uploaded
+from harness.networks.contract import uploaded
+from harness.networks.feedforward import Affine, Dnn
 
 Kind = Literal["gaussian", "bernoulli"]
 CLIP = 1e-4

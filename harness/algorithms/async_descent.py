@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradients import PlainFolds
 from harness.algorithms.local_descent import PLAIN, Descent, local_direction
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from harness.algorithms.blocks import fit_for_blocks, step_and_average
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.repeating import Repeating
 from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
 

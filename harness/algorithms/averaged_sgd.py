@@ -17,7 +17,7 @@ from harness.algorithms.contract import Memory, Server
 from harness.algorithms.fused import step_and_draw
 from harness.algorithms.repeating import Repeating
 from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)

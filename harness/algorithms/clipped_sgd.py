@@ -15,7 +15,7 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradients import PlainFolds
 from harness.base.settings import setting
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.base.settings import setting
-from harness.network import Network
+from harness.networks.contract import Network
 
 __all__ = ["Coder", "Int8", "PowerSgd", "TopK"]
 

@@ -21,7 +21,7 @@ from harness.algorithms.coders import Coder, TopK
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.model_averaging import ModelAveraging
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 __all__ = ["Compressed"]
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import Descent, local_steps
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 PENDING = "pending"
 """The server's sum of contributions that have arrived and are not in the model."""

@@ -17,7 +17,7 @@ from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, local_steps
 from harness.algorithms.outer_step import MOMENTUM, OuterNesterov
 from harness.base.settings import setting
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 LAST, AHEAD, SPEED = "last", "ahead", "speed"
 """A worker's last difference, how far it is ahead of the shared model, and the momentum of that."""

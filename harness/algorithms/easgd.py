@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, local_steps
 from harness.base.settings import setting
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 LOCAL = "local"
 """The workers' own parameters, in their memory."""

@@ -21,8 +21,7 @@ from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.differences import PENDING
 from harness.algorithms.local_descent import Descent, local_steps
 from harness.algorithms.outer_step import MOMENTUM, OuterNesterov
-from harness.network import Minibatch, Network
-from harness.uploads import uploaded
+from harness.networks.contract import Minibatch, Network, uploaded
 
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
 """A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and

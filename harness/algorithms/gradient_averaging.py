@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, Restart, local_direction
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Algorithm, Memory, Server
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 class PlainFolds(Algorithm):

@@ -28,7 +28,7 @@ from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
 from harness.natural_gradient.seen import WatchedNetwork
-from harness.network import LayeredNetwork, Minibatch, Network
+from harness.networks.contract import LayeredNetwork, Minibatch, Network
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from harness.network import Network
+from harness.networks.contract import Network
 
 State = dict[str, Tensor]
 """By name; every tensor has a row for each worker."""

@@ -19,7 +19,7 @@ from harness.algorithms.contract import Memory, Server
 from harness.algorithms.local_descent import PLAIN, Descent, Restart, local_steps
 from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
 from harness.algorithms.repeating import Repeating
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 BEFORE = "before"
 """The server's vector that holds the model of the version before."""

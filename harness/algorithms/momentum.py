@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.base.settings import setting
-from harness.network import Network
+from harness.networks.contract import Network
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.algorithms.adamw import AdamW
 from harness.algorithms.local_optimizer import LocalOptimizer, State
 from harness.base.settings import setting
-from harness.network import Network
+from harness.networks.contract import Network
 
 QUINTIC = 3.4445, -4.7750, 2.0315
 """Jordan's ``a x + b x^3 + c x^5``: five times of it bring singular values to about 1."""

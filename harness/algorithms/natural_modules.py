@@ -16,7 +16,7 @@ from harness.base.errors import UserError
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.seen import WatchedNetwork, naturalise_
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 
 
 def started(descent: NaturalGradient, network: WatchedNetwork, workers: int) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from harness.algorithms.contract import Server
 from harness.algorithms.gradients import Gradients
 from harness.base.seeds import stream
 from harness.base.settings import setting
-from harness.uploads import uploaded
+from harness.networks.contract import uploaded
 
 
 @dataclass(frozen=True)

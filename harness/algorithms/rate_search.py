@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from harness.network import Gradient, Minibatch
+from harness.networks.contract import Gradient, Minibatch
 
 
 @torch.no_grad()

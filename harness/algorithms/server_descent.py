@@ -21,7 +21,7 @@ from harness.algorithms.adamw import AdamW
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.local_descent import mean_gradient, mean_over
 from harness.algorithms.local_optimizer import LocalOptimizer, State
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Server
-from harness.uploads import uploaded
+from harness.networks.contract import uploaded
 
 SMALL = 2**16
 """Up to so many parameters lie in a processor's own cache: a lone fold saves nothing by blocks."""

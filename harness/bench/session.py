@@ -21,8 +21,6 @@ from typing import Any, get_args
 
 import torch
 
-from harness.acoustics.denormals import denormals_flushed
-from harness.acoustics.precision import Precision
 from harness.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -33,6 +31,7 @@ from harness.base.errors import (
 from harness.bench.baseline import machine
 from harness.bench.device import PARTS, SCALES, Scale, fitted
 from harness.execution.training.checkpoint import last_rows
+from harness.networks.feedforward import Precision, denormals_flushed
 from harness.store.atomic import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN
 

@@ -20,14 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.precision import Precision, products_in
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.execution.data.frames import Frames, Order
 from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, Precision, products_in, random_parameters
 from harness.simulator import Simulation, Workload, load_cluster
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"

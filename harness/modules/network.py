@@ -46,7 +46,7 @@ class Drawing(NamedTuple):
 
 
 class ModuleNetwork:
-    """See `harness.network.Network`.
+    """See `harness.networks.contract.Network`.
 
     Args:
         module: a copy is taken; it trains in the mode it has.

@@ -22,7 +22,7 @@ from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, aski
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.precondition import Factor, formed, precondition
 from harness.natural_gradient.product import forming_is_cheaper
-from harness.network import LayeredNetwork, Minibatch
+from harness.networks.contract import LayeredNetwork, Minibatch
 
 FEW = 2**18
 """Elements of a layer's rows, ``R N D``, up to which calls cost more than copying the rows."""

@@ -27,7 +27,7 @@ from harness.natural_gradient.change import (
 from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
 from harness.natural_gradient.precondition import Factor, precondition, untouched
 from harness.natural_gradient.product import add_product_, product_
-from harness.network import LayeredNetwork, Minibatch
+from harness.networks.contract import LayeredNetwork, Minibatch
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from harness.natural_gradient.joint import Call, together
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.precondition import Factor, untouched
 from harness.natural_gradient.product import project_
-from harness.network import Network
+from harness.networks.contract import Network
 
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d
 Reduction = Literal["mean", "sum"]
@@ -123,7 +123,7 @@ class WatchedNetwork(Network, Protocol):
         """As ``gradient``, one replica after another.
 
         Args:
-            stack: see `harness.network.Gradient`.
+            stack: see `harness.networks.contract.Gradient`.
             x: likewise.
             targets: likewise.
             out: likewise.

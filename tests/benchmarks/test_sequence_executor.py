@@ -17,15 +17,14 @@ import numpy as np
 import torch
 
 from data_synth import load_corpus
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.sequence import SequenceTraining
 from harness.execution.training.setup import Setup
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import load_cluster
 from harness.store import Store
 

@@ -19,15 +19,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.runs.training import Stage, TrainingConfig
 from harness.execution.training.simulated import Simulated
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import (
     Cluster,
     Device,

@@ -54,7 +54,7 @@ TESTS = (
     "tests/harness/natural_gradient",
     "tests/theory",
     "tests/equivalence",
-    "tests/harness/acoustics/test_dnn.py",
+    "tests/harness/networks/test_dnn.py",
     "tests/harness/acoustics/test_rbm.py",
     "tests/harness/acoustics/test_forward_backward.py",
     "tests/harness/acoustics/test_batched_mmi.py",

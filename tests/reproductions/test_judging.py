@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.acoustics.dnn import Dnn
 from harness.judge.makers import Maker
+from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation
 from harness.simulator.exchange import AllReduce
 from harness.store import Store

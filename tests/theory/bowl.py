@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.training.recorded import between
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 from harness.simulator import Contributions, Folds, Timeline
 
 Lowest = Callable[[int, int], Sequence[float]]

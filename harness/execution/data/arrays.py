@@ -18,8 +18,7 @@ from harness.execution.data.minibatches import Key, Minibatches
 from harness.modules.digests import digest_of_tensor
 from harness.modules.draws import generators_kept, seed_generators
 from harness.modules.network import Drawing
-from harness.network import Minibatch
-from harness.uploads import uploaded
+from harness.networks.contract import Minibatch, uploaded
 
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
 READING_SEED = 0

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from data_synth.corpus import Utterances
 from harness.acoustics.batched_mmi import BatchedCriterion, Outers
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Outer, SequenceCriterion
-from harness.acoustics.stack import Layout
 from harness.execution.data.minibatches import Examples
+from harness.networks.feedforward import Dnn, Layout
 
 TOGETHER = 64
 """Utterances of a batch on a GPU."""

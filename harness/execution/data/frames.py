@@ -14,8 +14,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.base.seeds import stream
-from harness.network import Minibatch
-from harness.uploads import uploaded
+from harness.networks.contract import Minibatch, uploaded
 
 Shuffling = Literal["none", "on the fly", "full", "in blocks"]
 

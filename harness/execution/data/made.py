@@ -19,8 +19,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.base.errors import UserError
 from harness.execution.data.frames import Frames, Shuffling, longer_rows, spliced_from
-from harness.network import Minibatch
-from harness.uploads import uploaded
+from harness.networks.contract import Minibatch, uploaded
 
 BLOCK = 500
 """Utterances made together, and whose frames are shuffled together."""

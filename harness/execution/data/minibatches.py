@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.execution.data.partition import Laid
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 
 Key = tuple[int, int]
 """A contribution's name: (worker, first_step)."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.execution.data.minibatches import Key
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 from harness.simulator import Contributions, Decodes, Timeline
 
 Arrays = dict[str, np.ndarray]

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances, frame_edges
-from harness.acoustics.cross_entropy import cross_entropy, frame_errors
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.tuning import Tuned
 from harness.execution.data.minibatches import Examples
 from harness.execution.evaluation.recognition import recogniser_of
+from harness.networks.feedforward import Dnn, cross_entropy, frame_errors
 
 BLOCK = 4096
 """Frames evaluated at once: large enough for the matrix product, small enough for caches."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import Sentence, word_errors
@@ -22,6 +21,7 @@ from harness.execution.data.minibatches import Examples
 from harness.execution.data.references import references_of
 from harness.execution.data.utterances import evenly
 from harness.execution.evaluation.recognition import BEAM
+from harness.networks.feedforward import Dnn
 
 
 @dataclass(frozen=True)

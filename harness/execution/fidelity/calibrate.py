@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
-from harness.acoustics.denormals import denormals_flushed
 from harness.base.seeds import stream
 from harness.execution.fidelity import measure
 from harness.execution.fidelity.measure import Measured
+from harness.networks.feedforward import denormals_flushed
 from harness.simulator import Workload
 
 RESAMPLES = 300

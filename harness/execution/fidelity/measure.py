@@ -20,14 +20,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.base import forks
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.lines import Line
 from harness.execution.processes.messages import into, receive, send
 from harness.execution.processes.sockets import Socket
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import Workload
 
 SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)

@@ -17,7 +17,6 @@ from math import ceil
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.contract import Server
 from harness.base.errors import UserError
 from harness.execution.data.decoding import Seen
@@ -33,7 +32,8 @@ from harness.execution.training.recorded import between
 from harness.execution.training.run import TIMELINE, carry_out, identified
 from harness.execution.training.sequence import RECORD, SequenceTraining
 from harness.execution.training.setup import Setup
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import denormals_flushed
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, RunWriter, Store

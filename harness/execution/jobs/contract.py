@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Memory, Server
 from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one
@@ -27,7 +25,8 @@ from harness.execution.replay.state import (
     remembered,
     vectors_of,
 )
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import (
     Averaging,
     Cluster,

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Memory
 from harness.execution.runs.config import plain
 from harness.execution.runs.executed import Watch, executed
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1

@@ -13,7 +13,6 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.denominator import Denominator
-from harness.acoustics.denormals import denormals_flushed
 from harness.acoustics.mmi import SequenceCriterion
 from harness.execution.data.made import frames_of
 from harness.execution.data.references import references_of
@@ -24,6 +23,7 @@ from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.alignment import targeted
 from harness.execution.training.initial import final_model
 from harness.execution.training.run import started, train_sequence
+from harness.networks.feedforward import denormals_flushed
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
 

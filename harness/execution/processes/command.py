@@ -9,7 +9,6 @@ from pathlib import Path
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.denormals import denormals_flushed
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
 from harness.execution.data.minibatches import Minibatches
@@ -31,6 +30,7 @@ from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import identified, train
+from harness.networks.feedforward import denormals_flushed
 from harness.simulator import Averaging, ParameterServer
 from harness.store import Run, Store
 from harness.store.atomic import writable_folder

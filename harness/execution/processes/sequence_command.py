@@ -7,7 +7,6 @@ import argparse
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.denormals import denormals_flushed
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.execution.processes.membership import NoWorkersLeft
 from harness.execution.processes.messages import ServerGone
@@ -20,6 +19,7 @@ from harness.execution.runs.file import load_run
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import train_sequence
 from harness.execution.training.setup import Setup
+from harness.networks.feedforward import denormals_flushed
 from harness.store import Run, Store
 from harness.store.atomic import writable_folder
 

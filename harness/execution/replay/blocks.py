@@ -28,9 +28,8 @@ from harness.base.errors import UserError
 from harness.execution.replay.graphs import Work, recorded
 from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, capture_server, reinstate_server
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network, ready
 from harness.simulator import Timeline
-from harness.uploads import ready
 
 BLOCK = 16
 """Folds of a block, or as many as the ring has rows if those are more."""

@@ -18,7 +18,7 @@ from harness.base.errors import UserError
 from harness.execution.replay.shards import ShardedServer
 from harness.execution.replay.stale import MinibatchOf
 from harness.execution.replay.state import Arrays, Facts, recalled, remembered
-from harness.network import Network
+from harness.networks.contract import Network
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 

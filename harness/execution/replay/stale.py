@@ -31,7 +31,7 @@ from harness.execution.replay.state import (
     reinstate_server,
     remembered,
 )
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 from harness.simulator import LOST, Timeline
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Activation, Dnn
 from harness.acoustics.initial import WideRandom
-from harness.acoustics.precision import Precision, check
 from harness.acoustics.rbm import Recipe
-from harness.acoustics.stack import Layout
 from harness.base.settings import setting
 from harness.execution.data.made import Blocks
 from harness.execution.runs.training import Pieces, Stage, TrainingConfig, plain
+from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.simulator import Workload
 
 __all__ = ["ALIGNMENT_FORMAT", "FORMAT", "ForcedAlignment", "RunConfig", "Stage", "plain"]
@@ -38,7 +36,7 @@ class RunConfig(TrainingConfig[Corpus]):
         initial: the machines that pretrain the network, or `WideRandom`; None for narrower
             random parameters.
         timed_layers: sizes of the network the cluster is charged for (units a level).
-        precision: of the products in gradients; see `harness.acoustics.precision`.
+        precision: of the products in gradients; see `harness.networks.feedforward`.
         targets: what frames are trained towards and scored against in place of the corpus's own
             targets.
 

@@ -17,7 +17,7 @@ from harness.base.settings import counts, setting
 from harness.execution.data.frames import Order, Shuffling
 from harness.execution.data.minibatches import Examples, Minibatches
 from harness.execution.data.partition import Laid, Partition
-from harness.network import Network
+from harness.networks.contract import Network
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from data_synth.corpus import Corpus, frame_edges
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.base.errors import UserError
 from harness.execution.data.corpora import corpus_of
@@ -27,6 +26,7 @@ from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.config import ForcedAlignment, RunConfig
 from harness.execution.runs.executed import Watch, executed
 from harness.execution.training.initial import final_model
+from harness.networks.feedforward import Dnn
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
 

@@ -13,14 +13,13 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Recipe, pretrain
-from harness.acoustics.stack import random_parameters
 from harness.base.seeds import stream_key
 from harness.execution.data.frames import Order, Shuffling
 from harness.execution.data.made import Blocks
 from harness.execution.data.minibatches import Examples
 from harness.execution.runs.config import RunConfig
+from harness.networks.feedforward import Dnn, random_parameters
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
 

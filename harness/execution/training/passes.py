@@ -25,7 +25,7 @@ from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.executor import Step
 from harness.execution.training.setup import Setup
 from harness.execution.training.simulated import OnSimulation
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 from harness.simulator import Timeline, compute_seconds, copy_seconds
 
 

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.denormals import denormals_flushed
-from harness.acoustics.precision import check_here
 from harness.base.errors import UserError
 from harness.base.seeds import SHORT
 from harness.execution.data.minibatches import Minibatches
@@ -28,6 +26,7 @@ from harness.execution.training.frames import FrameTraining
 from harness.execution.training.initial import final_model
 from harness.execution.training.loop import Training
 from harness.execution.training.simulated import Simulated
+from harness.networks.feedforward import check_here, denormals_flushed
 from harness.simulator import concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run, RunWriter, Store

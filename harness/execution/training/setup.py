@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import SequenceCriterion
 from harness.execution.data.decoding import Decoder, Halves
@@ -20,6 +19,7 @@ from harness.execution.data.minibatches import Examples
 from harness.execution.data.references import references_of
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.runs.sequence import SequenceConfig
+from harness.networks.feedforward import Dnn
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
 from harness.algorithms.contract import Server
 from harness.algorithms.repeating import Repeating
 from harness.execution.data.minibatches import Minibatches
@@ -17,7 +16,8 @@ from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
 from harness.execution.replay.state import Arrays, Facts
 from harness.execution.runs.training import Data, TrainingConfig
-from harness.network import Network
+from harness.networks.contract import Network
+from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation, Timeline
 
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.execution.data.minibatches import Minibatches
-from harness.network import Network
+from harness.networks.contract import Network
 
 
 class Scored(Protocol):

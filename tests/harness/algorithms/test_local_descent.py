@@ -3,14 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradient_averaging import GradientAveraging
 from harness.algorithms.local_descent import PLAIN, descend
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
 
 LAYOUT = Layout((4, 5, 3))

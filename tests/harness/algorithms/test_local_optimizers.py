@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.adamw import AdamW
 from harness.algorithms.contract import Memory
 from harness.algorithms.gradient_averaging import GradientAveraging
@@ -14,7 +12,8 @@ from harness.algorithms.local_descent import PLAIN, local_steps
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.momentum import Momentum
 from harness.algorithms.muon import QUINTIC, Muon, orthogonal
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

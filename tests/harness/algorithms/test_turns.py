@@ -8,13 +8,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.blocks import BLOCK, THREADS, fit_for_blocks
 from harness.algorithms.contract import Server
 from harness.algorithms.model_averaging import ModelAveraging
 from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one, rows
+from harness.networks.feedforward import denormals_flushed
 
 SLOTS, RATE = 5, 0.3
 ORDER = [

@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.local_descent import descend
 from harness.natural_gradient import (
     NaturalGradient,
@@ -18,7 +16,8 @@ from harness.natural_gradient.estimate import Rows
 from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
 from harness.natural_gradient.precondition import formed, precondition
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
 
 FLOAT64, CPU = torch.float64, torch.device("cpu")

@@ -5,15 +5,14 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient.estimate import Moment, Rows
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.precondition import precondition
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 FLOAT64 = torch.float64
 LAYOUT = Layout((7, 12, 9, 5))

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.execution.data.frames import Frames
 from harness.execution.evaluation.frames import FrameEvaluator, log_prior, rows_of
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 
 def network():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.stack import Layout, random_parameters
 from harness.execution.data.decoding import log_posteriors
 from harness.execution.data.frames import Frames
 from harness.execution.data.references import references_of
 from harness.execution.evaluation import sequence as module
 from harness.execution.evaluation.sequence import SequenceEvaluator
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
 from harness.execution.processes import membership, pace, server, shards
@@ -25,6 +23,7 @@ from harness.execution.processes.server import Distributed
 from harness.execution.processes.shard import Shard
 from harness.execution.processes.shards import Sharded, ShardGone
 from harness.execution.runs.config import RunConfig
+from harness.networks.feedforward import Dnn, Layout
 from harness.simulator import Averaging
 
 NOBODY: Any = SimpleNamespace(send=lambda words, body: None, end=lambda: None)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.contract import Memory, Server
@@ -21,7 +19,8 @@ from harness.execution.fidelity.replay import replayed
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.shards import ShardedServer, edges
 from harness.execution.training.run import TIMELINE
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from harness.simulator import (
     LOST,
     Cluster,

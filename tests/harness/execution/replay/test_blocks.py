@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.model_averaging import ModelAveraging
@@ -19,6 +17,7 @@ from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.stale import StaleReplay
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from tests.folds import ALGORITHMS as COUNTED
 from tests.folds import REPEATING, asked_in_blocks

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import Machine, step_
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms import catalogue
 from harness.algorithms.catalogue import (
     AdamW,
@@ -21,6 +19,7 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.local_optimizer import LocalOptimizer
 from harness.execution.evaluation.frames import frame_scores
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 from tests.folds import ALGORITHMS, SIZES, launches_of_natural_steps, replayed, speech
 from tests.logical_device import Counts, LogicalDevice
 

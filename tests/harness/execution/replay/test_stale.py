@@ -9,7 +9,7 @@ from harness.algorithms.contract import Server
 from harness.execution.replay.sequence import SequenceReplay
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
 from harness.simulator import Contributions, Folds, Timeline, Untold
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
 

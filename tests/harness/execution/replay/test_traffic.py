@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.stack import Layout
 from harness.execution.replay.blocks import BLOCK
+from harness.networks.feedforward import Layout
 from tests.folds import NETWORKS, moved
 from tests.traffic import Traffic, floor
 

@@ -9,15 +9,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.hmm import align
-from harness.acoustics.stack import Layout
 from harness.base.errors import UserError
 from harness.execution.runs.config import ForcedAlignment
 from harness.execution.runs.executed import executed
 from harness.execution.training import alignment
 from harness.execution.training.alignment import TARGETS, forced_targets, moved, targeted
 from harness.execution.training.initial import final_model
+from harness.networks.feedforward import Dnn, Layout
 from tests.silence import silent
 
 

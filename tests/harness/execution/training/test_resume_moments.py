@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.denormals import denormals_flushed
 from harness.algorithms.averaged_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
@@ -22,6 +21,7 @@ from harness.execution.training import loop as module
 from harness.execution.training import run as run_module
 from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.run import WORD_ERRORS, train
+from harness.networks.feedforward import denormals_flushed
 from harness.store import Store
 from tests.silence import silent
 

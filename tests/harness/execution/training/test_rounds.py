@@ -9,9 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.initial import WideRandom
-from harness.acoustics.stack import Layout
 from harness.algorithms.coders import PowerSgd, TopK
 from harness.algorithms.compressed import Compressed
 from harness.algorithms.gradient_averaging import GradientAveraging
@@ -27,6 +25,7 @@ from harness.execution.training.frames import FrameTraining as Training
 from harness.execution.training.initial import initial_parameters
 from harness.execution.training.run import WORD_ERRORS, train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.networks.feedforward import Dnn, Layout
 from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging

@@ -10,10 +10,8 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn.functional import linear, log_softmax
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.stack import Layout
 from harness.algorithms.delay_compensation import DelayCompensated
 from harness.algorithms.staleness_aware import StalenessAware
 from harness.base.seeds import stream
@@ -23,6 +21,7 @@ from harness.execution.data.references import references_of
 from harness.execution.data.utterances import orders
 from harness.execution.evaluation.frames import log_prior
 from harness.execution.training.run import final_model, train
+from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import MODEL
 from tests.silence import silent

@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion
-from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.clipped_sgd import ClippedSgd
 from harness.algorithms.delay_compensation import DelayCompensated
@@ -33,6 +31,7 @@ from harness.execution.runs.sequence import Plateau
 from harness.execution.training import loop as module
 from harness.execution.training.run import WORD_ERRORS, final_model, train, train_sequence
 from harness.execution.training.sequence import collapsed
+from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL

@@ -5,9 +5,14 @@ import torch
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 from torch.nn.functional import linear
 
-from harness.acoustics.cross_entropy import cross_entropy, frame_errors, softmax_cross_entropy_
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
+from harness.networks.feedforward import (
+    Dnn,
+    Layout,
+    cross_entropy,
+    frame_errors,
+    random_parameters,
+    softmax_cross_entropy_,
+)
 
 LAYOUT = Layout((5, 4, 3, 6))
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.precision import check, products_in
-from harness.acoustics.stack import Layout, random_parameters
 from harness.base.errors import UserError
+from harness.networks.feedforward import Dnn, Layout, check, products_in, random_parameters
 
 LAYOUT = Layout((5, 7, 6, 4))
 
