@@ -64,7 +64,7 @@ def _outer_loops(arguments: argparse.Namespace) -> int:
     cells = list(predicted(load_plan(arguments.file), arguments.file, say))
     _write_rows(sys.stdout, cells)
     if arguments.out is not None:
-        from harness.simulator.output import written_whole
+        from harness.simulator.timeline_file import written_whole
 
         with written_whole(arguments.out, "the prediction") as draft, draft.open("w") as file:
             _write_rows(file, cells)

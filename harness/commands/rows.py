@@ -16,9 +16,8 @@ from harness.commands import protocols
 from harness.commands.sweep import Point
 from harness.commands.timing import Timing, throughput_per_s, timing_of, timing_of_long_run
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
-from harness.simulator.horizon import history, horizon_of
-from harness.simulator.lockstep import jittered, nothing_varies
-from harness.simulator.steady import LongRun, is_transient, long_run
+from harness.simulator.queueing import jittered, nothing_varies
+from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
 from harness.simulator.timeline import KINDS, Contributions, Digest
 
 __all__ = ["ONCE", "Row", "Watch", "rows"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.commands.sweep import Point
     from harness.commands.timing import Timing
     from harness.simulator import Cluster, Workload
-    from harness.simulator.effort import Effort
+    from harness.simulator.foresight import Effort
 
 __all__ = ["configure", "run"]
 
@@ -92,7 +92,7 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     from harness.commands.rows import rows
     from harness.commands.timing import heading, table, warnings
     from harness.simulator import bare_throughput_per_s
-    from harness.simulator.output import STANDARD
+    from harness.simulator.timeline_file import STANDARD
 
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
@@ -134,7 +134,7 @@ def _efforts(
         UserError: one of them needs more memory than there is.
     """
     from harness.commands.memory import refuse_beyond_memory
-    from harness.simulator.effort import effort_of
+    from harness.simulator.foresight import effort_of
 
     protocol = protocols.protocol(arguments)
     for count in counts:
@@ -148,8 +148,8 @@ def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
     """A line for each key of the files that has no effect on what was asked."""
-    from harness.simulator.effects import without_effect
-    from harness.simulator.horizon import history
+    from harness.simulator.foresight import without_effect
+    from harness.simulator.steady import history
 
     protocol, found = protocols.protocol(arguments), dict[str, str]()
     for point, workload, counts in asked:
@@ -163,7 +163,7 @@ def _idle(
 
 def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
     """A line for each device whose minibatches take less than it takes to launch them."""
-    from harness.simulator.devices import LEAST_STEP_S
+    from harness.simulator.cluster import LEAST_STEP_S
 
     found = {
         name: device.minibatch_s(workload)
@@ -199,7 +199,7 @@ def _writers(
         records = [record(timing) for timing in timings]
         yield lambda: _write_json(arguments.json, records)
     if arguments.trace is not None:
-        from harness.simulator.trace import write_trace
+        from harness.simulator.timeline_file import write_trace
 
         yield lambda: write_trace(last.shown(folds), arguments.trace)
     if arguments.check:
@@ -217,7 +217,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Refuse what can be refused before anything is simulated."""
     from harness.commands.outputs import check_outputs
     from harness.simulator import protocol_named
-    from harness.simulator.output import STANDARD
+    from harness.simulator.timeline_file import STANDARD
 
     if arguments.folds is not None and not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
@@ -300,7 +300,7 @@ def _refuse(option: str, value: object, allowed: str) -> NoReturn:
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:
-    from harness.simulator.output import written_whole
+    from harness.simulator.timeline_file import written_whole
 
     with written_whole(path, "the figures") as draft:
         draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from harness.base.settings import Limits, Spec, allowed_words, format_quantity, limits_of
-from harness.simulator.devices import Device
+from harness.simulator.cluster import Device
 
 __all__ = ["Key", "device_table", "keys_of", "markdown", "meanings"]
 

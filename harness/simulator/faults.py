@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.base.settings import Spec, setting
 from harness.simulator import laws
-from harness.simulator.jit import kernel
+from harness.simulator.events import kernel
 from harness.simulator.quantities import GREATEST_DURATION_S, duration
 
 __all__ = [

@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 from harness.base.errors import UserError
-from harness.simulator.devices import with_catalogue
+from harness.simulator.cluster import with_catalogue
 
 __all__ = ["at", "is_key", "put"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.base.seeds import stream_key
-from harness.simulator.jit import kernel
+from harness.simulator.events import kernel
 
 __all__ = ["CONSTANT", "EMPIRICAL", "GAMMA", "LAW_CODES", "LOGNORMAL", "SHIFTED_EXPONENTIAL"]
 

@@ -10,8 +10,7 @@ from typing import Any
 from harness.judge import Exhibit, Results
 from harness.judge.paired import against
 from harness.simulator.timeline import Timeline
-from harness.simulator.timeline_file import load_timeline
-from harness.simulator.trace import trace_events
+from harness.simulator.timeline_file import load_timeline, trace_events
 from reports import figures, forest, gantt, numbers, specs, words
 from reports.listing import USUAL, Line
 

@@ -10,7 +10,7 @@ import numpy as np
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.simulator import Timeline
-from harness.simulator.lags import Lag, inner_lag, outer_lag, pass_lag, push_lag
+from harness.simulator.timeline import Lag, inner_lag, outer_lag, pass_lag, push_lag
 
 Reads = Mapping[str, Callable[[Timeline], Lag]]
 """The reads of a run by name, each as a function that takes its lags from a timeline."""

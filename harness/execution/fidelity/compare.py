@@ -30,7 +30,7 @@ from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.training.run import EXECUTED, TIMELINE
 from harness.execution.training.sequence import RECORD
 from harness.simulator import Cluster, Spans, Timeline
-from harness.simulator.lags import Lag
+from harness.simulator.timeline import Lag
 from harness.simulator.timeline_file import load_timeline
 
 LEAST_FOLDS = 50

@@ -11,8 +11,8 @@ import numpy as np
 from harness.execution.runs.config import plain
 from harness.execution.runs.executed import Watch, executed
 from harness.simulator import Cluster
-from harness.simulator.exchange import AllReduce
-from harness.simulator.protocols.round_end import wired
+from harness.simulator.collectives import AllReduce
+from harness.simulator.protocols.rounds import wired
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from typing import Any
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.sequence import SequenceConfig
 from harness.execution.runs.training import TrainingConfig
-from harness.simulator.effects import without_effect
+from harness.simulator.foresight import without_effect
 
 Config = TrainingConfig[Any] | SequenceConfig
 Idle = Iterator[tuple[str, str]]

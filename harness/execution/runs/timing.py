@@ -15,8 +15,8 @@ from harness.simulator import (
     Workload,
     bare_throughput_per_s,
 )
-from harness.simulator.lags import outer_lag
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.timeline import outer_lag
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1

@@ -27,8 +27,7 @@ from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
-from harness.simulator.jit import kernel
+from harness.simulator.events import WHO, WHO_BITS, enter, kernel, new_tournament, scratch
 from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,

@@ -11,7 +11,7 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands import memory
 from harness.commands.memory import available_bytes, refuse_beyond_memory, within_memory
-from harness.simulator.output import written_whole
+from harness.simulator.timeline_file import written_whole
 
 K20M = "reproductions/clusters/k20m-server.toml"
 SMALL = ["simulate", K20M, "--folds", "100", "--workers", "2"]

@@ -4,7 +4,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Cluster, load_cluster
-from harness.simulator.devices import catalogue
+from harness.simulator.cluster import catalogue
 
 PLAIN = 'name = "n"\nworkers = [{{count = 2, device = "{}"}}]\n'
 

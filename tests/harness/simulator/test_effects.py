@@ -16,7 +16,7 @@ from harness.base.settings import Spec, limits_of
 from harness.cli import main
 from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
 from harness.simulator.cluster import Job, cluster_from
-from harness.simulator.effects import without_effect
+from harness.simulator.foresight import without_effect
 from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling

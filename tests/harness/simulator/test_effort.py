@@ -9,7 +9,7 @@ from harness.cli import main
 from harness.commands import memory
 from harness.simulator import Averaging, Level, Link, Network, ParameterServer
 from harness.simulator.collectives import EXCHANGES, schedule
-from harness.simulator.effort import _count, effort_of
+from harness.simulator.foresight import _count, effort_of
 
 
 def test_a_ring_has_no_table_of_messages_and_what_meets_on_links_takes_longer(cluster):

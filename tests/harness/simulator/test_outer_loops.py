@@ -14,7 +14,7 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands.predict import COLUMNS, shown
 from harness.simulator.outer_loops import OuterLoop, load_plan, predicted
-from harness.simulator.uncertain import Uncertain, draws
+from harness.simulator.steady import Uncertain, draws
 
 ROOT = Path(__file__).parents[3]
 PLANS, PUBLISHED = ROOT / "reproductions/predictions", ROOT / "reports/published/predictions"

@@ -7,8 +7,8 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, concat, load_cluster
-from harness.simulator.lags import outer_lag
 from harness.simulator.protocols.sequence import Sequence
+from harness.simulator.timeline import outer_lag
 from harness.simulator.timeline_file import load_timeline, save_timeline
 
 LOGNORMAL = Jitter("lognormal", 0.3)

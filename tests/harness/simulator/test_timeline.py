@@ -11,8 +11,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import Contributions, Jitter, Timeline, concat
 from harness.simulator.timeline import LOST, Restarts
-from harness.simulator.timeline_file import load_timeline, save_timeline
-from harness.simulator.trace import write_trace
+from harness.simulator.timeline_file import load_timeline, save_timeline, write_trace
 
 
 @pytest.fixture

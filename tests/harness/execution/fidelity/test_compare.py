@@ -22,8 +22,7 @@ from harness.execution.runs.config import Stage
 from harness.execution.runs.file import load_run
 from harness.execution.training.run import TIMELINE, train
 from harness.simulator import LOST, Timeline
-from harness.simulator.lags import inner_lag
-from harness.simulator.timeline import IN_FLIGHT
+from harness.simulator.timeline import IN_FLIGHT, inner_lag
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.silence import silent

@@ -21,8 +21,8 @@ from harness.simulator import (
     WorkerGroup,
     Workload,
 )
+from harness.simulator.network import route, wire
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.topology import route, wire
 
 CLUSTER = Cluster("c", {"d": Device(launch_s=1.0)}, (WorkerGroup(2, "d"),), link=Link(0.5))
 
