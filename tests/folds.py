@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.algorithms.averaging import BlockMomentum, OuterNesterov
 from harness.algorithms.catalogue import (
     AdamW,
     AsyncDescent,
@@ -39,8 +40,7 @@ from harness.algorithms.catalogue import (
     StreamingDiLoCo,
     TopK,
 )
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.algorithms.repeating import Repeating
+from harness.algorithms.contract import Repeating
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay.blocks import BLOCK, BlockReplay

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AveragedSgd
 from harness.execution.data.frames import Frames, Order
 from harness.execution.replay.blocks import BlockReplay
 from harness.execution.replay.stale import StaleReplay

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.async_sgd import AsyncSgd, Scaling
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd, Scaling
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
 from harness.execution.data.made import shuffling_of
 from harness.execution.runs.config import RunConfig, Stage

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
+from harness.algorithms.averaging import BlockMomentum, Mean, ModelAveraging, OuterNesterov
 from harness.execution.runs.config import RunConfig
 
 SHARES = {"eighth": 0.125, "quarter": 0.25, "half": 0.5}

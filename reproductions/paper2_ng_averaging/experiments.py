@@ -9,8 +9,7 @@ from typing import Any
 from data_synth.corpus import Corpus
 from harness.acoustics.initial import WideRandom
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
 from harness.execution.data.made import shuffling_of
 from harness.execution.jobs.all_reduce import AllReduceConfig

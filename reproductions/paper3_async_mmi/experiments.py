@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.execution.jobs.largest_rate import LargestRateConfig
 from harness.execution.jobs.line import LineConfig
 from harness.execution.runs.config import ForcedAlignment

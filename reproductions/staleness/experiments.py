@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
+from harness.algorithms.async_sgd import AsyncDescent
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.muon import Muon
+from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant
-from harness.algorithms.server_descent import ServerDescent
+from harness.algorithms.stale import ServerDescent
 from harness.execution.jobs.best_rate import BestRateConfig
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Configuration

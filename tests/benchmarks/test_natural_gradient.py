@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import NGSGD, NaturalGradient, PerSample, Preconditioner
 from harness.natural_gradient.estimate import FIRST_CALLS
 from harness.networks.contract import Minibatch

@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
 from harness.execution.data.frames import Frames
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.file import load_run

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.base.settings import build
 from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch

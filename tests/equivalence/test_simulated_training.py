@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch

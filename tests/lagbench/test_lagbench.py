@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.coders import TopK
-from harness.algorithms.compressed import Compressed
+from harness.algorithms.compression import Compressed, TopK
 from harness.execution.jobs.experiment import Experiment
 from harness.execution.jobs.rates import TUNING_SEED
 from tests.modules import mlp, points

@@ -20,7 +20,7 @@ from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.numerator import References
-from harness.algorithms.local_descent import PLAIN, descend
+from harness.algorithms.descent import PLAIN, descend
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout

@@ -10,7 +10,7 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.initial import WideRandom
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.execution.runs.config import RunConfig
 from harness.execution.training import loop

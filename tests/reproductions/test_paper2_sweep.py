@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.execution.runs.config import RunConfig
 from reproductions.paper2_ng_averaging import PAPER, sweep

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from torch import nn
 
-from harness.algorithms.local_descent import Descent
+from harness.algorithms.descent import Descent
 from harness.algorithms.schedules import Schedule
 from harness.base.errors import UserError
 from harness.execution.jobs.rates import TUNING_SEED

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.contract import Memory, Server
-from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one
+from harness.algorithms.contract import Memory, Server, Turn, Turns, fold_turns, one_by_one
 from harness.base.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.stale import StaleReplay

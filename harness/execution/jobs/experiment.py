@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 
 from torch import nn
 
-from harness.algorithms.local_descent import PLAIN, Descent
+from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import UserError, unknown
 from harness.base.files import cluster_file

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Server
-from harness.algorithms.repeating import Repeating
+from harness.algorithms.contract import Memory, Repeating, Server
 from harness.base.errors import UserError
 from harness.execution.replay.graphs import Work, recorded
 from harness.execution.replay.stale import MinibatchOf

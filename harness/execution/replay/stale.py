@@ -17,9 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Server
-from harness.algorithms.memories import Memories
-from harness.algorithms.turns import Turn, Turns, fold_turns, rows, together
+from harness.algorithms.contract import (
+    Algorithm,
+    Memories,
+    Server,
+    Turn,
+    Turns,
+    fold_turns,
+    rows,
+    together,
+)
 from harness.base.errors import UserError
 from harness.execution.data.minibatches import Key
 from harness.execution.replay.checkpoints import Checkpoints

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
+from harness.algorithms.averaging import BlockMomentum, OuterNesterov
 from harness.algorithms.catalogue import (
     AdamW,
     Algorithm,
@@ -16,8 +17,7 @@ from harness.algorithms.catalogue import (
     Momentum,
     Muon,
 )
-from harness.algorithms.local_descent import Descent
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.algorithms.descent import Descent
 from harness.base.errors import UserError, unknown
 from harness.base.printable import printable
 from harness.base.registry import discovered

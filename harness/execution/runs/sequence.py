@@ -9,8 +9,7 @@ import numpy as np
 
 from data_synth.corpus import Utterances
 from harness.acoustics.mmi import Criterion
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.gradients import Gradients
+from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, unknown
 from harness.base.settings import counts, setting
 from harness.execution.data.utterances import orders

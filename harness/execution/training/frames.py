@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.algorithms.rate_search import trial_losses
-from harness.algorithms.schedules import Pace
+from harness.algorithms.schedules import Pace, trial_losses
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.data.partition import Laid
 from harness.execution.replay.state import Facts

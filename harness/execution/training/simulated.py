@@ -7,8 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Server
-from harness.algorithms.repeating import Repeating
+from harness.algorithms.contract import Repeating, Server
 from harness.execution.data.minibatches import Minibatches
 from harness.execution.replay import state as resume
 from harness.execution.replay.blocks import BlockReplay

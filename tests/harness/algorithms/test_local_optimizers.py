@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.algorithms.adamw import AdamW
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.local_descent import PLAIN, local_steps
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.muon import QUINTIC, Muon, orthogonal
+from harness.algorithms.descent import (
+    PLAIN,
+    QUINTIC,
+    AdamW,
+    Momentum,
+    Muon,
+    local_steps,
+    orthogonal,
+)
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.model_averaging import ModelAveraging
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from harness.algorithms.contract import Memory
-from harness.algorithms.local_descent import local_direction, local_steps
+from harness.algorithms.descent import local_direction, local_steps
 from harness.base.errors import UserError
 from harness.modules.network import ModuleNetwork
 from harness.modules.parameters import flat, trained

@@ -3,9 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from harness.algorithms.averaging import (
+    MOMENTUM,
+    BlockMomentum,
+    Mean,
+    ModelAveraging,
+    OuterNesterov,
+)
 from harness.algorithms.contract import Memory, Server
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import MOMENTUM, BlockMomentum, Mean, OuterNesterov
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 

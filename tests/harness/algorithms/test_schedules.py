@@ -5,8 +5,15 @@ from itertools import pairwise
 
 import torch
 
-from harness.algorithms.rate_search import trial_losses
-from harness.algorithms.schedules import Constant, Exponential, Halving, Hand, Pace, Search
+from harness.algorithms.schedules import (
+    Constant,
+    Exponential,
+    Halving,
+    Hand,
+    Pace,
+    Search,
+    trial_losses,
+)
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 

@@ -11,8 +11,7 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
 from harness.execution.runs.executed import Watch

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import (
     NaturalGradient,
     PerComponent,
@@ -67,7 +67,7 @@ def test_a_round_of_few_rows_joins_the_layers(monkeypatch):
     ends = list[Tensor]()
     for joins in (True, False):
         stack, minibatches = drawn(6)
-        monkeypatch.setattr("harness.algorithms.local_descent.may_join", lambda *_, j=joins: j)
+        monkeypatch.setattr("harness.algorithms.descent.may_join", lambda *_, j=joins: j)
         descend(
             OPTIONS, NET, stack, minibatches, 0.3, OPTIONS.start(LAYOUT.sizes, REPLICAS, FLOAT64)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout

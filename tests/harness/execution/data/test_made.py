@@ -11,7 +11,7 @@ import torch
 from data_synth.made import corpus as made_corpus
 from data_synth.presets import recipe
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.execution.data import made

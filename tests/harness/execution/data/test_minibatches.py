@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import stream
 from harness.execution.data.frames import Frames, Order, row_numbers
 from harness.execution.data.partition import Partition, balanced

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.algorithms.async_descent import AsyncDescent
+from harness.algorithms.async_sgd import AsyncDescent
 from harness.algorithms.schedules import Constant
 from harness.execution.data.arrays import Arrays
 from harness.execution.jobs.best_rate import TRIED, BestRateConfig, best_rate, climbed

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import OuterNesterov
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
 from harness.base.seeds import identity
 from harness.execution.jobs.equivalence import EquivalenceConfig
 from harness.execution.jobs.grid import execute

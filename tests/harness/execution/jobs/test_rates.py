@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.gradient_averaging import GradientAveraging
+from harness.algorithms.averaging import GradientAveraging
 from harness.execution.jobs.rates import MOST_TRIES, linearly_scaled, swept
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.errors import UserError
 from harness.execution.data.decoding import Decoded, Seen
 from harness.execution.data.slots import Batcher, Frame

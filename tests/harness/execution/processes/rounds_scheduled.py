@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.model_averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.execution.processes import pace, rounds
 from harness.execution.processes.headers import FrameHeader

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.execution.processes import pace
 from harness.execution.processes import replicas as module
 from harness.execution.processes.headers import Kind, SequenceHeader

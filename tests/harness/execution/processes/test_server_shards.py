@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.contract import Memory, Server
 from harness.base.errors import UserError
 from harness.base.seeds import identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.algorithms.server_descent import ServerDescent
+from harness.algorithms.stale import ServerDescent
 from harness.execution.processes.headers import FrameHeader, Kind
 from harness.execution.processes.transfer import bodies, take_state
 from harness.execution.replay.state import vectors_of

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.execution.data.frames import Frames, Order
 from harness.execution.data.minibatches import Minibatches

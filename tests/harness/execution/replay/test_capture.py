@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Memory, Server
-from harness.algorithms.memories import Memories
+from harness.algorithms.contract import Memories, Memory, Server
 from harness.execution.replay.sharded import ShardedReplay
 from harness.execution.replay.stale import Pending, StaleReplay
 

@@ -17,7 +17,7 @@ from harness.algorithms.catalogue import (
     PowerSgd,
     TopK,
 )
-from harness.algorithms.local_optimizer import LocalOptimizer
+from harness.algorithms.descent import LocalOptimizer
 from harness.execution.evaluation.frames import frame_scores
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from tests.folds import ALGORITHMS, SIZES, launches_of_natural_steps, replayed, speech

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Search
 from harness.execution.runs.boundaries import Boundaries, Segment
 

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.eager_diloco import EagerDiLoCo
-from harness.algorithms.fedbuff import FedBuff
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
+from harness.algorithms.descent import AdamW
+from harness.algorithms.diloco import EagerDiLoCo, StreamingDiLoCo
 from harness.algorithms.schedules import Constant
-from harness.algorithms.streaming_diloco import StreamingDiLoCo
+from harness.algorithms.stale import FedBuff, Ringmaster
 from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.execution.data.partition import Partition

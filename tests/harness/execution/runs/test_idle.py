@@ -14,8 +14,7 @@ import pytest
 from harness import cli
 from harness.acoustics.initial import WideRandom
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import identity

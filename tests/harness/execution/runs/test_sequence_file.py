@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.acoustics.mmi import Criterion
-from harness.algorithms.delay_compensation import DelayCompensated
+from harness.algorithms.stale import DelayCompensated
 from harness.base.errors import UserError
 from harness.execution.runs.config import RunConfig
 from harness.execution.runs.file import kind_of, load_run

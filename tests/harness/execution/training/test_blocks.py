@@ -7,8 +7,7 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.replay.blocks import BlockReplay
 from harness.execution.training import simulated

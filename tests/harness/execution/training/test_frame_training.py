@@ -11,8 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.execution.evaluation.frames import FrameEvaluator
 from harness.execution.runs.config import Stage

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.execution.training import run as run_module
 from harness.execution.training.run import WORD_ERRORS, executed, train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import Stage
 from harness.execution.training import initial as module

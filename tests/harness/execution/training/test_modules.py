@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.execution.data.arrays import Arrays
 from harness.execution.evaluation.modules import wrong

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AveragedSgd
 from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
 from harness.execution.runs.boundaries import Boundaries

@@ -10,10 +10,13 @@ import torch
 from safetensors.numpy import load_file
 
 from harness.acoustics.initial import WideRandom
-from harness.algorithms.coders import PowerSgd, TopK
-from harness.algorithms.compressed import Compressed
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import BlockMomentum, ModelAveraging, OuterNesterov
+from harness.algorithms.averaging import (
+    BlockMomentum,
+    GradientAveraging,
+    ModelAveraging,
+    OuterNesterov,
+)
+from harness.algorithms.compression import Compressed, PowerSgd, TopK
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.base.seeds import identity

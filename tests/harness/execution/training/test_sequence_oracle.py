@@ -12,8 +12,7 @@ from torch.nn.functional import linear, log_softmax
 
 from harness.acoustics.inner import InnerLoss
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.seeds import stream
 from harness.execution.data.decoding import Decoder, Halves, log_posteriors
 from harness.execution.data.frames import Frames

@@ -12,16 +12,16 @@ import torch
 from safetensors.numpy import load_file
 
 from harness.acoustics.mmi import Criterion
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.clipped_sgd import ClippedSgd
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.easgd import Easgd
-from harness.algorithms.gradients import Gradients
-from harness.algorithms.partial_folds import PartialFolds
-from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.async_sgd import AsyncSgd, ClippedSgd, Gradients
+from harness.algorithms.averaging import Easgd
 from harness.algorithms.schedules import Constant
-from harness.algorithms.server_descent import ServerDescent
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import (
+    DelayCompensated,
+    PartialFolds,
+    Ringmaster,
+    ServerDescent,
+    StalenessAware,
+)
 from harness.base.errors import UserError
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import dataclasses_below

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.eager_diloco import EagerDiLoCo
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.diloco import EagerDiLoCo
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.execution.data.arrays import Arrays

@@ -1,34 +1,82 @@
-"""Local descent: a worker's steps between two folds, and its memory of them.
+"""Local descent: a worker's steps between two folds, by any local optimizer.
 
-All algorithms with local steps take them here, by whatever moves a replica: natural gradient,
-which needs to see every layer, or a `LocalOptimizer`, which needs the gradient.
+Local descent: a worker's steps between two folds, and its memory of them. All algorithms with
+local steps take them here, by whatever moves a replica: natural gradient, which needs to see every
+layer, or a `LocalOptimizer`, which needs the gradient.
 
 Rates here are of the **mean** gradient of a minibatch, as in paper 2; a schedule's rate is
 used as it is: who wants it in proportion to the number of workers multiplies it.
 
 Shape letters: W workers, P parameters.
+
+What a local optimizer is: the direction a worker takes from a gradient, and what it remembers. Any
+of them can make the local steps of any algorithm that has some (`local_descent`).
+
+Stochastic gradient descent with momentum, as a local optimizer. Polyak 1964; Nesterov's as
+Sutskever et al. 2013 write it, in the form of ``torch.optim.SGD``.
+
+AdamW as a local optimizer. Loshchilov and Hutter (arXiv 1711.05101), algorithm 2.
+
+Muon as a local optimizer: the momentum of every weight matrix, orthogonalised. Jordan et al. 2024
+(kellerjordan.github.io/posts/muon); directions are scaled to the size of AdamW's as in Liu et al.
+(arXiv 2502.16982), section 2.2, so that one rate serves weights and biases.
+
+Natural gradient of anybody's module: its affine layers watched, the rest plain. What workers
+remember has the names that it has of a network of affine layers alone.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory
-from harness.algorithms.local_optimizer import LocalOptimizer, State
-from harness.algorithms.memories import rows_of, united
-from harness.algorithms.natural_modules import direction_of_module, started
+from harness.algorithms.contract import Memory, rows_of, united
 from harness.base.errors import UserError
+from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
-from harness.natural_gradient.seen import WatchedNetwork
+from harness.natural_gradient.seen import WatchedNetwork, naturalise_
 from harness.networks.contract import LayeredNetwork, Minibatch, Network
+
+State = dict[str, Tensor]
+"""By name; every tensor has a row for each worker."""
+
+
+class LocalOptimizer(ABC):
+    """Turns gradients into directions; a dataclass of its kind can be named in a run file."""
+
+    @abstractmethod
+    def start(self, replicas: Tensor) -> State:
+        """What is known before the first step.
+
+        Args:
+            replicas: ``[W, P]``, where workers start.
+
+        Returns:
+            Tensors by name, each with a row for each worker; executors keep and restore them.
+        """
+        ...
+
+    @abstractmethod
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """Make of gradients the directions against which replicas move, both ``[W, P]``.
+
+        Args:
+            gradients: of the mean loss; overwritten with the directions.
+            replicas: where they were taken; left alone.
+            state: changed in place.
+            network: where its layers lie in a row.
+        """
+        ...
+
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent; `plain` has a limit to its steps."""
@@ -39,8 +87,10 @@ takes them as one batch; more no longer lie in its caches from one layer to the 
 
 Descent = NaturalGradient | LocalOptimizer
 """What can move a replica."""
+
 Restart = Literal["never", "pass", "round"]
 """When a worker forgets its estimates: never, before each pass over the data, or each round."""
+
 OPTIMIZER = "optimizer."
 """What a memory's names of an optimizer's state begin with."""
 
@@ -326,3 +376,197 @@ def _check(memory: Memory, workers: int) -> None:
     known = {len(t) for t in memory.tensors.values() if t.dim()}
     if known != {workers}:
         raise ValueError(f"{workers} workers contribute with a memory of {known}")
+
+
+@dataclass(frozen=True)
+class Momentum(LocalOptimizer):
+    """``m <- momentum m + g``; the direction is m, or with ``nesterov`` ``g + momentum m``.
+
+    Args:
+        momentum: how much of m stays.
+        nesterov: whether the direction looks one step ahead.
+    """
+
+    momentum: float = setting(0.9, at_least=0.0, at_most=1.0)
+    nesterov: bool = False
+
+    def start(self, replicas: Tensor) -> State:
+        """A momentum of zero."""
+        return {"momentum": torch.zeros_like(replicas)}
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        del replicas, network
+        momentum = state["momentum"].mul_(self.momentum).add_(gradients)
+        if self.nesterov:
+            gradients.add_(momentum, alpha=self.momentum)
+        else:
+            gradients.copy_(momentum)
+
+
+@dataclass(frozen=True)
+class AdamW(LocalOptimizer):
+    """The direction is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay theta``.
+
+    ``m <- beta1 m + (1 - beta1) g`` and ``v <- beta2 v + (1 - beta2) g * g``, in a worker's t-th
+    step.
+
+    Args:
+        beta1, beta2: how much of both means stays.
+        epsilon: added to the root.
+        decay: of the weights, in proportion to the rate.
+    """
+
+    beta1: float = setting(0.9, at_least=0.0, at_most=1.0)
+    beta2: float = setting(0.999, at_least=0.0, at_most=1.0)
+    epsilon: float = setting(1e-8, above=0.0)
+    decay: float = setting(0.0, at_least=0.0)
+
+    def start(self, replicas: Tensor) -> State:
+        """Means of zero, and no steps."""
+        steps = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
+        both = {name: torch.zeros_like(replicas) for name in ("mean", "square")}
+        return {**both, "steps": steps}
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        del network
+        steps = state["steps"].add_(1.0)
+        mean = state["mean"].lerp_(gradients, 1.0 - self.beta1)
+        square = state["square"].mul_(self.beta2)
+        square.addcmul_(gradients, gradients, value=1.0 - self.beta2)
+        unbiased = [(1.0 - beta**steps).unsqueeze(1) for beta in (self.beta1, self.beta2)]
+        root = (square / unbiased[1].to(square.dtype)).sqrt_().add_(self.epsilon)
+        torch.div(mean / unbiased[0].to(mean.dtype), root, out=gradients)
+        gradients.add_(replicas, alpha=self.decay)
+
+
+QUINTIC = 3.4445, -4.7750, 2.0315
+"""Jordan's ``a x + b x^3 + c x^5``: five times of it bring singular values to about 1."""
+
+
+@dataclass(frozen=True)
+class Muon(LocalOptimizer):
+    """Weights go along ``0.2 sqrt(max(rows, columns)) orthogonal(g + momentum m)``.
+
+    ``m <- momentum m + (1 - momentum) g``. Biases go by ``rest``.
+
+    Args:
+        momentum: how much of m stays.
+        iterations: of the polynomial.
+        rest: what moves the biases.
+    """
+
+    momentum: float = setting(0.95, at_least=0.0, at_most=1.0)
+    iterations: int = setting(5, at_least=1, at_most=100)
+    rest: AdamW = field(default_factory=AdamW)
+
+    def start(self, replicas: Tensor) -> State:
+        """A momentum of zero, and what ``rest`` begins with."""
+        return {"momentum": torch.zeros_like(replicas), **self.rest.start(replicas)}
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        momentum = state["momentum"].lerp_(gradients, 1.0 - self.momentum)
+        ahead = gradients.lerp(momentum, self.momentum)
+        self.rest.direct_(gradients, replicas, state, network)
+        places = zip(*(network.matrices(stack) for stack in (gradients, ahead)), strict=True)
+        for weight, slope in places:
+            size = 0.2 * max(slope.shape[1:]) ** 0.5
+            weight.copy_(orthogonal(slope, self.iterations).mul_(size))
+
+
+def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
+    """``U p(p(...(S))) V'`` of each of ``matrices [W, n, m]`` ``U S V'``, divided by its norm."""
+    a, b, c = QUINTIC
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.transpose(1, 2) if tall else matrices
+    x = x / x.square().sum((1, 2), keepdim=True).sqrt().clamp(min=1e-7)
+    for _ in range(iterations):
+        gram = torch.bmm(x, x.transpose(1, 2))
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.transpose(1, 2) if tall else x).contiguous()
+
+
+def started(descent: NaturalGradient, network: WatchedNetwork, workers: int) -> dict[str, Tensor]:
+    """What workers know of a module's layers before their first minibatch.
+
+    Raises:
+        UserError: it has no layer that can be watched.
+    """
+    if not network.layers:
+        told = "none of this module can be watched; allowed: Linear, Conv1d, Conv2d of one group"
+        raise UserError(f"descent: natural gradient is of layers; {told}")
+    one = state_tensors([layer.start(descent) for layer in network.layers])
+    return united([one] * workers)
+
+
+def direction_of_module(
+    descent: NaturalGradient,
+    network: WatchedNetwork,
+    stack: Tensor,
+    memory: Memory,
+    rate: float,
+    minibatch: Minibatch,
+    out: Tensor,
+) -> Tensor:
+    """The directions of one minibatch, of parameters outside the layers the plain gradient.
+
+    Args:
+        descent: how layers are preconditioned.
+        network: the module.
+        stack: parameters ``[W, P]``, left alone.
+        memory: the workers', changed in place.
+        rate: that the step will have: changes are limited.
+        minibatch: W minibatches.
+        out: ``[W, P]``, overwritten.
+
+    Returns:
+        The losses ``[W]``.
+    """
+    after: list[dict[str, Tensor]] = []
+
+    def visit(worker: int) -> None:
+        own = rows_of(memory.tensors, slice(worker, worker + 1))
+        known = state_from_tensors(own, len(network.layers))
+        after.append(state_tensors(_of_one(descent, network, out[worker], known, rate)))
+
+    losses = network.watched(stack, *minibatch, out, visit)
+    if any(
+        not torch.equal(each[name], t)
+        for each in after
+        for name, t in after[0].items()
+        if not t.dim()
+    ):
+        raise UserError(
+            "descent: a layer that some workers use and others do not; allowed: neither"
+        )
+    memory.tensors |= united(after)
+    return losses
+
+
+def _of_one(
+    descent: NaturalGradient,
+    network: WatchedNetwork,
+    row: Tensor,
+    known: list[Sides],
+    rate: float,
+) -> list[Sides]:
+    """Make the direction of the gradient in a row ``[P]``; what is known afterwards."""
+    used = [place for place, layer in enumerate(network.layers) if layer.seen]
+    places = [network.views_of(place, row) for place in used]
+    made = [_joined(*each) for each in places]
+    layers, sides = [network.layers[place] for place in used], [known[place] for place in used]
+    after = naturalise_(descent, layers, made, sides, [rate] * len(used), network.reduction)
+    for (weight, bias), direction in zip(places, made, strict=True):
+        weight.flatten(1).copy_(direction[0, :, : weight[0].numel()])
+        if bias is not None:
+            bias.copy_(direction[0, :, -1])
+    found = dict(zip(used, after, strict=True))
+    return [found.get(place, sides) for place, sides in enumerate(known)]
+
+
+def _joined(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A copy ``[1, n, m]`` of a layer's gradient, a bias as its last column."""
+    flat = weight.flatten(1)
+    return (flat.clone() if bias is None else torch.cat([flat, bias.unsqueeze(1)], 1)).unsqueeze(0)
