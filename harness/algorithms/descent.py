@@ -43,7 +43,7 @@ from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
-from harness.natural_gradient.seen import WatchedNetwork, naturalise_
+from harness.natural_gradient.layer_hooks import WatchedNetwork, naturalise_
 from harness.networks.contract import LayeredNetwork, Minibatch, Network
 
 State = dict[str, Tensor]

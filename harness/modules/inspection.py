@@ -13,7 +13,7 @@ from harness.base.errors import UserError
 from harness.modules.draws import generators_kept, state_of_generator
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.parameters import Parameters, flat, trained
-from harness.natural_gradient.seen import Reduction
+from harness.natural_gradient.layer_hooks import Reduction
 
 AT_ONCE = 16
 """Replicas from which a processor is quicker with all at once than one by one (docs/api.md)."""

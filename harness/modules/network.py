@@ -23,7 +23,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from harness.modules.draws import seed_generators
 from harness.modules.parameters import Parameters, trained
-from harness.natural_gradient.seen import Affine, Reduction, Watched, is_affine
+from harness.natural_gradient.layer_hooks import Affine, Reduction, Watched, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)``: one number a minibatch, a mean or a sum over its examples."""
@@ -111,7 +111,7 @@ class ModuleNetwork:
         return len(self._affine), [name for place, name in names if place not in inside]
 
     def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
         views, (weight, *bias) = self.parameters.views(row), self._affine[place][1]
         return views[weight], views[bias[0]] if bias else None
 
@@ -133,7 +133,7 @@ class ModuleNetwork:
     def watched(
         self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
     ) -> Tensor:
-        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
         keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
         inputs, losses = x.x if isinstance(x, Drawing) else x, list[Tensor]()
         hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]

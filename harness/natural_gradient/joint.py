@@ -17,11 +17,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.natural_gradient.change import PerComponent, PerSample, Rate, per_sample_share
-from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, asking_is_free
-from harness.natural_gradient.layer import NaturalGradient, Sides
-from harness.natural_gradient.precondition import Factor, formed, precondition
-from harness.natural_gradient.product import forming_is_cheaper
+from harness.natural_gradient.estimate import (
+    Factor,
+    Moment,
+    PerComponent,
+    PerSample,
+    Preconditioner,
+    Rate,
+    Rows,
+    asking_is_free,
+    formed,
+    per_sample_share,
+    precondition,
+)
+from harness.natural_gradient.layer import NaturalGradient, Sides, forming_is_cheaper
 from harness.networks.contract import LayeredNetwork, Minibatch
 
 FEW = 2**18

@@ -12,10 +12,9 @@ from harness.natural_gradient import (
     Preconditioner,
     joint,
 )
-from harness.natural_gradient.estimate import Rows
+from harness.natural_gradient.estimate import Rows, formed, precondition
 from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
-from harness.natural_gradient.precondition import formed, precondition
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.base.errors import UserError
 from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient.seen import Watched
+from harness.natural_gradient.layer_hooks import Watched
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 

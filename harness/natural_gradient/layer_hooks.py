@@ -16,22 +16,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.natural_gradient.change import (
+from harness.natural_gradient.estimate import (
+    Factor,
+    Moment,
     PerComponent,
     PerSample,
+    Preconditioner,
     Rate,
+    Rows,
     limited_,
     per_sample_share,
     scale_,
+    untouched,
 )
-from harness.natural_gradient.estimate import Moment, Preconditioner, Rows
 from harness.natural_gradient.joint import Call, together
-from harness.natural_gradient.layer import NaturalGradient, Sides
-from harness.natural_gradient.precondition import Factor, untouched
-from harness.natural_gradient.product import project_
+from harness.natural_gradient.layer import NaturalGradient, Sides, project_
 from harness.networks.contract import Network
 
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d
+
 Reduction = Literal["mean", "sum"]
 """Whether a loss is the mean or the sum over rows."""
 
