@@ -11,7 +11,7 @@ from harness.base.errors import UserError
 from harness.base.printable import printable
 from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
-from harness.store.atomic import writable_folder, write_bytes
+from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
 from reports import bench, figures, gantt, listing, pdf, reasons, tables, words
 from reports.document import document

@@ -14,7 +14,7 @@ from harness.base.errors import UserError
 from harness.bench.baseline import KEPT, latest
 from harness.bench.comparison import Row, is_ratio
 from harness.bench.showing import short
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reports import numbers
 
 NAME = "bench.json"

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from harness.judge import Results
 from harness.judge.makers import ASKED
-from harness.store import integrity
+from harness.store import files
 from reports import numbers
 
 BAD = ("diverged", "failed")
@@ -38,7 +38,7 @@ def where_from(results: Results) -> Data:
 
 def made_from(out: Path) -> list[tuple[str, str]]:
     """Name and SHA-256 of each file in ``out`` that its report is made from."""
-    return [(name, integrity.of(out / name)) for name in SOURCES if (out / name).is_file()]
+    return [(name, files.of(out / name)) for name in SOURCES if (out / name).is_file()]
 
 
 def cited_runs(results: Results) -> set[str]:

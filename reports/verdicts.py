@@ -16,7 +16,7 @@ from harness.base.errors import UserError
 from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reports import markdown
 from reports.reasons import NAME, NEEDS_REASON, given, heading
 

@@ -102,7 +102,7 @@ def run(asked: argparse.Namespace) -> int:
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
     from harness.execution.runs.device import resolve
-    from harness.store.atomic import writable_folder
+    from harness.store.files import writable_folder
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
 

@@ -32,7 +32,7 @@ from harness.bench.baseline import machine
 from harness.bench.device import PARTS, SCALES, Scale, fitted
 from harness.execution.training.checkpoint import last_rows
 from harness.networks.feedforward import Precision, denormals_flushed
-from harness.store.atomic import replacing, writable_folder, write_json
+from harness.store.files import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN
 
 SCHEMA = 2

@@ -99,7 +99,7 @@ def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int
 def _enter(kept: Path, folder: Path) -> None:
     """Put a record on a page of the report in a folder."""
     import reports
-    from harness.store.atomic import write_bytes
+    from harness.store.files import write_bytes
     from reports.bench import NAME
 
     write_bytes(folder / NAME, kept.read_bytes())

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write."""
     from harness.base.errors import EXIT_DONE, UserError
-    from harness.store.atomic import replacing
+    from harness.store.files import replacing
 
     if not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.execution.runs.methods import method_of
     from harness.judge import provenance
     from harness.judge.comparison import tabulated
-    from harness.store.atomic import writable_folder
+    from harness.store.files import writable_folder
     from reports import comparison
 
     base, own = varied.base_of(arguments)

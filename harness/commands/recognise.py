@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.commands.recognition import measured, text
     from harness.execution.jobs.named import execute_named
     from harness.execution.jobs.recognise import Place
-    from harness.store.atomic import writable_folder, write_json
+    from harness.store.files import writable_folder, write_json
 
     writable_folder(arguments.out, "--out")
     corpora: list[Corpus] = []

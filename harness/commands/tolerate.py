@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.judge import provenance
     from harness.judge.break_point import Search, tolerance
     from harness.store import Cell
-    from harness.store.atomic import writable_folder
+    from harness.store.files import writable_folder
     from reports import tolerance as pages
 
     knob = knob_of(arguments.what)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.execution.jobs.named import execute_named
     from harness.execution.runs.idle import idle_lines
-    from harness.store.atomic import writable_folder
+    from harness.store.files import writable_folder
 
     configs = _configs(arguments)
     store = argument_types.stored(writable_folder(arguments.out, "--out"), arguments.gather)

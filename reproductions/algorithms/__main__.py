@@ -18,7 +18,7 @@ from harness.cli import Parser, exit_code
 from harness.execution.jobs.named import execute_named
 from harness.kernels import notice
 from harness.store import Run
-from harness.store.atomic import writable_folder
+from harness.store.files import writable_folder
 from reproductions.algorithms.experiments import (
     BASELINE,
     CLUSTERS,

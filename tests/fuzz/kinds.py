@@ -40,10 +40,10 @@ from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store import Bucket, Gathered, Store
-from harness.store.archive import packed as packed_run
-from harness.store.columns import columns_of, read_columns, write_columns
+from harness.store.files import columns_of, read_columns, write_columns
+from harness.store.gathered import Objects
+from harness.store.gathered import packed as packed_run
 from harness.store.lease import Lease
-from harness.store.objects import Objects
 from harness.store.read import read_run, verified
 from tests.data_synth.small import small_corpus
 

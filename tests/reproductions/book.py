@@ -19,7 +19,7 @@ from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run
-from harness.store.columns import MetricRow, columns_of
+from harness.store.files import MetricRow, columns_of
 from harness.store.schema import TIMELINE, WORD_ERRORS
 from reproductions.command import PAPERS
 from reproductions.paper import Paper

@@ -44,7 +44,7 @@ from harness.modules.network import Loss, ModuleNetwork
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Cluster, Device, Workload, load_cluster
 from harness.store import Cell, Run, Store
-from harness.store.atomic import writable_folder
+from harness.store.files import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or what makes one, for each seed."""

@@ -33,7 +33,7 @@ from harness.execution.training.run import identified, train
 from harness.networks.feedforward import denormals_flushed
 from harness.simulator import Averaging, ParameterServer
 from harness.store import Run, Store
-from harness.store.atomic import writable_folder
+from harness.store.files import writable_folder
 
 SEQUENCE = "sequence"
 """Said in place of an identity: sequence training begins in its own way."""

@@ -21,7 +21,7 @@ from harness.execution.training.run import train_sequence
 from harness.execution.training.setup import Setup
 from harness.networks.feedforward import denormals_flushed
 from harness.store import Run, Store
-from harness.store.atomic import writable_folder
+from harness.store.files import writable_folder
 
 
 def serve(asked: argparse.Namespace, ranks: int) -> int:

@@ -15,8 +15,7 @@ from typing import Any, cast
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from harness.store.atomic import make_folder, replacing
-from harness.store.tensors import save_arrays
+from harness.store.files import make_folder, replacing, save_arrays
 
 NAME = "checkpoint.safetensors"
 FOLDS = "timeline/folds.time_s"

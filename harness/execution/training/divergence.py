@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.store.columns import MetricRow
+from harness.store.files import MetricRow
 
 STAGES = {
     "mmi": "MMI",

@@ -33,8 +33,7 @@ from harness.base.seeds import identity
 from harness.execution.training import checkpoint
 from harness.store import AlreadyFinished, RunWriter, Store, schema
 from harness.store import store as rooms
-from harness.store.lease import PATIENCE_S, Host, Lease
-from harness.store.place import NAME
+from harness.store.lease import NAME, PATIENCE_S, Host, Lease
 from harness.store.read import read_run, verified
 
 CONFIG = {"seed": 0}

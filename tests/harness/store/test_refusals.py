@@ -17,7 +17,7 @@ from harness.cli import exit_code, main
 from harness.execution.jobs import grid
 from harness.execution.training import checkpoint
 from harness.store import Store
-from harness.store.columns import write_columns
+from harness.store.files import write_columns
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
 
 
