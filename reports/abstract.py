@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
-from harness.judge.parts import LOOKS
-from harness.judge.power import ENOUGH
+from harness.judge.parts import ENOUGH, LOOKS
 from reports import judged, numbers, words
 from reports.provenance import cited_runs
 

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.judge.charge import charge_line
-from harness.judge.tolerance import Point, Tolerance
+from harness.judge.comparison import Point, Tolerance
 from harness.store import files as atomic
 from reports.style import COLOURS, INK, MUTED, WIDTH_IN, rendered, styled
 

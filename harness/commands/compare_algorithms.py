@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.base.errors import EXIT_DONE
     from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
-    from harness.judge import provenance
+    from harness.judge import comparison as provenance
     from harness.judge.comparison import tabulated
     from harness.store.files import writable_folder
     from reports import comparison

@@ -13,7 +13,7 @@ from harness.commands import varied
 
 if TYPE_CHECKING:
     from harness.execution.runs.config import RunConfig
-    from harness.judge.tolerance import Point
+    from harness.judge.comparison import Point
 
 __all__ = ["configure", "run"]
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.execution.jobs.tolerance import knob_of
     from harness.execution.runs.idle import idle_lines
     from harness.execution.runs.methods import method_of
-    from harness.judge import provenance
+    from harness.judge import comparison
     from harness.judge.break_point import Search, tolerance
     from harness.store import Cell
     from harness.store.files import writable_folder
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
-    pages.write(found, arguments.out, {**provenance.of_program("lagbench"), "runs": hashes})
+    pages.write(found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes})
     for line in pages.lines(found):
         print(line)
     print(f"{arguments.out / 'report.md'}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.base.errors import UserError
-from harness.judge.tolerance import Point, Tolerance, errors_of, point
+from harness.judge.comparison import Point, Tolerance, errors_of, point
 from harness.store import Cell
 
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from harness.execution.runs.config import RunConfig
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import unless_missing
+from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run

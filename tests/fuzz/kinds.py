@@ -35,7 +35,7 @@ from harness.execution.processes.messages import into, packed, receive
 from harness.execution.processes.sequence_recorder import load_decode_log
 from harness.execution.runs import file as run_file
 from harness.execution.training import checkpoint
-from harness.judge.reading import read_results
+from harness.judge.makers import read_results
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline

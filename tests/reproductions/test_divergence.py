@@ -10,8 +10,7 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.execution.runs.config import RunConfig, Stage
-from harness.judge.makers import Maker, Runs, failures
-from harness.judge.reading import read_results
+from harness.judge.makers import Maker, Runs, failures, read_results
 from harness.judge.results import Exhibit, Row
 from harness.simulator import load_cluster
 from harness.store import Store, files

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from harness.base.seeds import stream
-from harness.judge.matched_pairs import matched_pairs
+from harness.judge.paired import matched_pairs
 
 LENGTHS = np.full(200, 10)
 
