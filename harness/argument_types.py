@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from harness.base.errors import UserError
-from harness.execution.runs.device import known_device
+from harness.runs.device import known_device
 from harness.store import Bucket, Gathered, Store, folder_of_run
 
 __all__ = ["add_gather", "device", "run_folder", "seed", "stored"]

@@ -22,10 +22,10 @@ from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
 from harness.base.files import listed, run_file
 from harness.base.forks import ended_by_signals
 from harness.cli import Parser, exit_code
-from harness.execution.processes.telling import GOES_ON, SECRET, say
 from harness.kernels import notice
+from harness.processes.console import GOES_ON, SECRET, say
 
-NEEDED = "harness.execution.processes.command"
+NEEDED = "harness.processes.rank_main"
 """What any process of a group imports."""
 POLL_S = 0.2
 
@@ -80,11 +80,11 @@ def _check(asked: argparse.Namespace) -> None:
         UserError: so.
     """
     if asked.backend != "gloo":
-        from harness.execution.processes.backends import check
+        from harness.processes.group import check
 
         check(asked.backend)
     if asked.device is not None:
-        from harness.execution.processes.backends import device_of
+        from harness.processes.group import device_of
 
         asked.device = device_of(asked.backend, asked.device)
     if asked.processes is not None and "RANK" not in os.environ:
@@ -100,10 +100,9 @@ def _take_part(asked: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.execution.processes.command import serve, take_part
-    from harness.execution.processes.group import join, leave, whole
-    from harness.execution.processes.messages import SERVER_RANK
-    from harness.execution.processes.rejoining import comes_late
+    from harness.processes.group import comes_late, join, leave, whole
+    from harness.processes.messages import SERVER_RANK
+    from harness.processes.rank_main import serve, take_part
 
     torch.set_num_threads(1)
     try:
@@ -172,7 +171,7 @@ def _member(
 ) -> None:
     """Be one process of a group; rank 0 is handed the socket of the store."""
     from harness.base import forks
-    from harness.execution.processes.group import LISTENING
+    from harness.processes.group import LISTENING
 
     forks.die_with_parent()
     os.environ |= environment

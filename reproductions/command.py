@@ -101,7 +101,7 @@ def run(asked: argparse.Namespace) -> int:
 
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
-    from harness.execution.runs.device import resolve
+    from harness.runs.device import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
@@ -133,8 +133,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     Raises:
         UserError: an unknown scale, exhibit or batch system.
     """
-    from harness.execution.jobs.carriers import check
-    from harness.execution.jobs.submitted import Submission
+    from harness.grid.carriers import Submission, check
     from reproductions.reproduce import Request
 
     if scale not in paper.seeds:

@@ -13,13 +13,13 @@ from typing import Any
 import reports
 from harness import argument_types
 from harness.base.seeds import identity
-from harness.execution.jobs.named import execute_named
-from harness.execution.jobs.submitted import Submission
-from harness.execution.runs.executed import Configuration
+from harness.grid.carriers import Submission
+from harness.grid.display import execute_named
 from harness.judge import comparison
 from harness.judge.makers import ASKED, Maker, Runs, asked_of_divergence, made_claim, made_exhibit
 from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
+from harness.runs.executed import Configuration
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from reproductions.paper import Paper, Subject

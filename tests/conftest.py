@@ -23,11 +23,11 @@ os.fsync = lambda fd: None
 pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forks.context(
-    "harness.execution.processes.rounds",
-    "harness.execution.processes.sequence_command",
-    "harness.execution.processes.shards",
-    "harness.execution.processes.worker",
-    "harness.execution.jobs.grid",
+    "harness.processes.rounds",
+    "harness.speech.replicas",
+    "harness.processes.shards",
+    "harness.processes.worker",
+    "harness.grid.grid",
     "lagbench",
     "reproductions.reproduce",
     "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds

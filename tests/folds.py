@@ -41,16 +41,16 @@ from harness.algorithms.catalogue import (
     TopK,
 )
 from harness.algorithms.contract import Repeating
-from harness.execution.data.frames import Frames, Order
-from harness.execution.data.minibatches import Minibatches
-from harness.execution.replay.blocks import BLOCK, BlockReplay
-from harness.execution.replay.stale import StaleReplay
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient import joint as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.blocks import BLOCK, BlockReplay
+from harness.replay.stale import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
+from harness.speech.frames import Frames
+from harness.tasks.order import Minibatches, Order
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 from tests.traffic import Traffic
 

@@ -30,10 +30,10 @@ from harness.base.errors import (
 )
 from harness.bench.baseline import machine
 from harness.bench.device import PARTS, SCALES, Scale, fitted
-from harness.execution.training.checkpoint import last_rows
 from harness.networks.feedforward import Precision, denormals_flushed
 from harness.store.files import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN
+from harness.training.loop import last_rows
 
 SCHEMA = 2
 ARCHIVE = "lagbench-device.tar.gz"

@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.algorithms.async_sgd import AveragedSgd
-from harness.execution.data.frames import Frames, Order
-from harness.execution.replay.blocks import BlockReplay
-from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, Precision, products_in, random_parameters
+from harness.replay.blocks import BlockReplay
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
+from harness.speech.frames import Frames
+from harness.tasks.order import Order
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 WORKERS, RATE = 4, 1e-5

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {arguments.out}: {arguments.out.parent} is no folder")
     if not arguments.name.isprintable() or set(arguments.name) & set('"\\'):
         raise UserError(f"--name {arguments.name!r}: allowed: letters without quotes")
-    from harness.execution.fidelity.calibrate import calibrate, cluster_text
+    from harness.fidelity.calibrate import calibrate, cluster_text
 
     found = calibrate(lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
     text = cluster_text(found, arguments.workers, arguments.name)

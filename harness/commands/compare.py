@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.base.errors import EXIT_DONE
-    from harness.execution.fidelity.compare import compared, shown
+    from harness.fidelity.compare import compared, shown
     from harness.simulator import load_cluster
 
     def say(line: str) -> None:

@@ -32,10 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what the store does not have, print the table, and write it with its picture."""
     from harness.base.errors import EXIT_DONE
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.methods import method_of
     from harness.judge import comparison as provenance
     from harness.judge.comparison import tabulated
+    from harness.runs.idle import idle_lines
+    from harness.runs.methods import method_of
     from harness.store.files import writable_folder
     from reports import comparison
 

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure for so many minutes, print what is known and write the archive."""
     from harness.base.errors import EXIT_DONE, UserError, unknown
-    from harness.execution.runs.device import resolve
+    from harness.runs.device import resolve
 
     if not 0.0 < arguments.minutes <= 1e6:
         raise UserError(f"--minutes {arguments.minutes}: allowed: a positive number")

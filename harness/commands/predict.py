@@ -87,11 +87,11 @@ def shown(cell: Cell) -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.errors import EXIT_DONE, UserError
-    from harness.execution.fidelity.predict import on_cluster, prediction
-    from harness.execution.runs.file import kind_of, load_run
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.sequence import SequenceConfig
+    from harness.fidelity.predict import on_cluster, prediction
+    from harness.runs.file import kind_of, load_run
+    from harness.runs.idle import idle_lines
     from harness.simulator import load_cluster
+    from harness.speech.sequence import SequenceConfig
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for outer loops; {arguments.file} has none")

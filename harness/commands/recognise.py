@@ -15,7 +15,7 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
-    from harness.execution.jobs.recognise import RecognitionConfig
+    from harness.speech.recognise import RecognitionConfig
 
 __all__ = ["System", "config_of", "configure", "run"]
 
@@ -105,8 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_known(system.corpus, arguments.scale)
 
     from harness.commands.recognition import measured, text
-    from harness.execution.jobs.named import execute_named
-    from harness.execution.jobs.recognise import Place
+    from harness.grid.display import execute_named
+    from harness.speech.recognise import Place
     from harness.store.files import writable_folder, write_json
 
     writable_folder(arguments.out, "--out")
@@ -150,11 +150,11 @@ def config_of(
     from harness.algorithms.async_sgd import AsyncSgd
     from harness.algorithms.schedules import Halving
     from harness.base.settings import build
-    from harness.execution.data.made import shuffling_of
-    from harness.execution.jobs.recognise import Decoding, RecognitionConfig, arpa_sha256
-    from harness.execution.runs.config import RunConfig, Stage
-    from harness.execution.runs.device import resolve
+    from harness.runs.config import Stage
+    from harness.runs.device import resolve
     from harness.simulator import Cluster
+    from harness.speech.frames import RunConfig, shuffling_of
+    from harness.speech.recognise import Decoding, RecognitionConfig, arpa_sha256
 
     arpa = system.lm
     if arpa is None and place.folder and (place.folder / "lm.arpa").exists():

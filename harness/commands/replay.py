@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.execution.fidelity.replay import replayed
+    from harness.fidelity.replay import replayed
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

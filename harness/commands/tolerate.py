@@ -12,8 +12,8 @@ from harness.base.files import listed, run_file
 from harness.commands import varied
 
 if TYPE_CHECKING:
-    from harness.execution.runs.config import RunConfig
     from harness.judge.comparison import Point
+    from harness.speech.frames import RunConfig
 
 __all__ = ["configure", "run"]
 
@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from harness.base.errors import EXIT_DONE
-    from harness.execution.jobs.tolerance import knob_of
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.methods import method_of
     from harness.judge import comparison
     from harness.judge.break_point import Search, tolerance
+    from harness.runs.idle import idle_lines
+    from harness.runs.methods import method_of
+    from harness.search.knobs import knob_of
     from harness.store import Cell
     from harness.store.files import writable_folder
     from reports import tolerance as pages

@@ -13,8 +13,8 @@ from harness.base.files import listed, run_file
 from harness.commands import varied
 
 if TYPE_CHECKING:
-    from harness.execution.runs.config import RunConfig
-    from harness.execution.runs.sequence import SequenceConfig
+    from harness.speech.frames import RunConfig
+    from harness.speech.sequence import SequenceConfig
 
 __all__ = ["configure", "run"]
 
@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.execution.jobs.named import execute_named
-    from harness.execution.runs.idle import idle_lines
+    from harness.grid.display import execute_named
+    from harness.runs.idle import idle_lines
     from harness.store.files import writable_folder
 
     configs = _configs(arguments)
@@ -94,8 +94,8 @@ def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceCon
     """Every number of workers with every seed, by what people call it."""
     from dataclasses import replace
 
-    from harness.execution.runs.device import resolve
-    from harness.execution.runs.file import KINDS, kind_of, load_run
+    from harness.runs.device import resolve
+    from harness.runs.file import KINDS, kind_of, load_run
 
     path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
     device, changes = resolve(arguments.device), varied.changes(arguments.changes)

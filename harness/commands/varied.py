@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from harness.base.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.execution.jobs.comparison import Grid
-    from harness.execution.runs.config import RunConfig
-    from harness.execution.runs.methods import Method
-    from harness.execution.runs.training import TrainingConfig
+    from harness.runs.config import TrainingConfig
+    from harness.runs.methods import Method
+    from harness.search.comparison import Grid
+    from harness.speech.frames import RunConfig
     from harness.store import Cell, Run, Store
 
 __all__ = [
@@ -115,9 +115,9 @@ def base_of(arguments: argparse.Namespace) -> tuple[RunConfig, Method]:
     Raises:
         UserError: a mistake in the file or an option.
     """
-    from harness.execution.runs.config import RunConfig
-    from harness.execution.runs.file import load_run
-    from harness.execution.runs.methods import Method
+    from harness.runs.file import load_run
+    from harness.runs.methods import Method
+    from harness.speech.frames import RunConfig
 
     base = load_run(arguments.file, RunConfig, changes=changes(arguments.changes)).config
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
@@ -143,7 +143,7 @@ def grid_of(
     from dataclasses import replace
     from typing import Any, cast
 
-    from harness.execution.jobs.comparison import Grid
+    from harness.search.comparison import Grid
 
     def configured(method: Method, workers: int, rate: float, seed: int) -> RunConfig:
         schedule = replace(cast(Any, base.schedule), rate=rate)
@@ -166,7 +166,7 @@ def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
         jobs: processes, where no rate is to be found.
     """
     from harness.base.seeds import identity
-    from harness.execution.jobs.named import execute_named
+    from harness.grid.display import execute_named
 
     def obtain(config: TrainingConfig[object], called: str) -> Run:
         name = identity(config.to_dict())

@@ -9,8 +9,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from harness.base.settings import allowed_words, dataclasses_below, limits_of
-from harness.execution.runs.file import CORPUS, FOLLOWS, KINDS
 from harness.reference.keys import meanings
+from harness.runs.file import CORPUS, FOLLOWS, KINDS
 from harness.simulator import Cluster
 from harness.simulator.protocols.contract import TimingProtocol
 

@@ -15,7 +15,7 @@ from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE
 from harness.base.forks import ended_by_signals
 from harness.cli import Parser, exit_code
-from harness.execution.jobs.named import execute_named
+from harness.grid.display import execute_named
 from harness.kernels import notice
 from harness.store import Run
 from harness.store.files import writable_folder

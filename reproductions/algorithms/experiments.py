@@ -30,10 +30,11 @@ from harness.algorithms.stale import (
     Ringmaster,
     StalenessAware,
 )
-from harness.execution.runs.config import RunConfig, Stage
+from harness.runs.config import Stage
 from harness.simulator import Averaging, ParameterServer, load_cluster
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.speech.frames import RunConfig
 from reproductions.paper import DEVELOPMENT
 
 CORPUS, SCALE = "parametric", "smoke"

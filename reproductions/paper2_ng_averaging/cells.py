@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from harness.algorithms.averaging import BlockMomentum, Mean, ModelAveraging, OuterNesterov
-from harness.execution.runs.config import RunConfig
+from harness.speech.frames import RunConfig
 
 SHARES = {"eighth": 0.125, "quarter": 0.25, "half": 0.5}
 SIZES = ("few", "many")

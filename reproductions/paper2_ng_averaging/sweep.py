@@ -26,8 +26,8 @@ from typing import Any
 
 from data_synth import load_corpus
 from harness.base.errors import unknown
-from harness.execution.jobs.named import execute_named
-from harness.execution.runs.config import RunConfig
+from harness.grid.display import execute_named
+from harness.speech.frames import RunConfig
 from harness.store import Run
 from harness.store.files import write_bytes
 from reproductions.paper import DEVELOPMENT, Subject

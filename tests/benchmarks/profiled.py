@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from data_synth import load_corpus
-from harness.execution.jobs import grid
+from harness.grid import grid
 from harness.networks.feedforward import Dnn
 from harness.store import Store
 from reproductions.command import PAPERS

@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
-from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.simulator.protocols.averaging import Averaging
 

@@ -21,7 +21,7 @@ from harness.algorithms.stale import (
     StalenessAware,
 )
 from harness.base.settings import dataclasses_below
-from harness.execution.training.recorded import between
+from harness.training.executors import between
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 
 INNER = AdamW()

@@ -9,9 +9,9 @@ import torch
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.base.settings import build
-from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging

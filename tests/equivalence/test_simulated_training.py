@@ -12,9 +12,9 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
-from harness.execution.replay.stale import StaleReplay
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
+from harness.replay.stale import StaleReplay
 from harness.simulator import (
     Contributions,
     Folds,

@@ -61,8 +61,8 @@ TESTS = (
     "tests/harness/acoustics/test_mmi.py",
     "tests/harness/acoustics/test_lattice.py",
     "tests/harness/acoustics/test_decoder.py",
-    "tests/harness/execution/training/test_frame_training.py",
-    "tests/harness/execution/training/test_rounds.py",
-    "tests/harness/execution/training/test_sequence_oracle.py",
+    "tests/harness/speech/test_frame_training.py",
+    "tests/harness/training/test_rounds.py",
+    "tests/harness/speech/test_sequence_oracle.py",
 )
 """The numerics: what rounds, and what must not."""

@@ -61,7 +61,7 @@ from harness.base import forks as forked
 from tests.portable.probes import hashes
 
 if __name__ == "__main__":
-    with ProcessPoolExecutor(1, forked.context("harness.execution.jobs.grid")) as pool:
+    with ProcessPoolExecutor(1, forked.context("harness.grid.grid")) as pool:
         print(pool.submit(hashes, ["eigh"]).result()["eigh"])
 """
 

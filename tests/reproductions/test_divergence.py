@@ -9,10 +9,11 @@ import pytest
 from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.runs.config import RunConfig, Stage
 from harness.judge.makers import Maker, Runs, failures, read_results
 from harness.judge.results import Exhibit, Row
+from harness.runs.config import Stage
 from harness.simulator import load_cluster
+from harness.speech.frames import RunConfig
 from harness.store import Store, files
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce

@@ -10,7 +10,7 @@ import pytest
 
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
-from harness.execution.runs.config import RunConfig
+from harness.speech.frames import RunConfig
 from reproductions.paper2_ng_averaging import PAPER, sweep
 from reproductions.paper2_ng_averaging.cells import rate_of
 from reproductions.paper2_ng_averaging.experiments import SEARCHED, compared, experiments

@@ -11,9 +11,9 @@ from data_synth.continuous import Maker
 from data_synth.made.speech import AT_ONCE, Speech
 from data_synth.presets import PRESETS, recipe
 from harness.base.seeds import stream
-from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import frame_scores
 from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.speech.evaluation import frame_scores
+from harness.speech.frames import Frames
 from tests.data_synth.made.hour import digest
 from tests.logical_device import DEVICE, LogicalDevice
 from tests.traffic import Traffic

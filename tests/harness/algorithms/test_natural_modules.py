@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from harness.algorithms.contract import Memory
 from harness.algorithms.descent import local_direction, local_steps
 from harness.base.errors import UserError
-from harness.modules.network import ModuleNetwork
-from harness.modules.parameters import flat, trained
+from harness.modules.network import ModuleNetwork, flat, trained
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout

@@ -10,7 +10,7 @@ from harness.algorithms.averaging import Easgd, OuterNesterov
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
-from harness.execution.training.recorded import between
+from harness.training.executors import between
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
 SGD, PLAIN_STEP = Momentum(0.0), OuterNesterov(0.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 from harness import cli
 from harness.base.errors import UserError
 from harness.base.files import bundled, cluster_file, run_file
-from harness.execution.runs.file import kind_of, load_run
+from harness.runs.file import kind_of, load_run
 from harness.simulator import load_cluster
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.inspection import AT_ONCE, Inspected, inspected
+from harness.modules.network import AT_ONCE, Inspected, inspected
 from tests.modules import KINDS, cnn, images
 
 X, Y = torch.randn(5, 4), torch.randint(3, (5,))

@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import Drawing, ModuleNetwork
-from harness.modules.parameters import Parameters, flat, trained
+from harness.modules.network import Drawing, ModuleNetwork, Parameters, flat, trained
 from tests.modules import KINDS
 
 REPLICAS = 3
