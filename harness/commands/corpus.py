@@ -211,7 +211,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _checked_arpa(path: Path | None) -> bytes | None:
-    from harness.acoustics.arpa import read_arpa
+    from harness.acoustics.language_model import read_arpa
 
     if path is None:
         return None

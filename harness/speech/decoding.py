@@ -20,9 +20,8 @@ from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics import language_model
 from harness.acoustics.batched_mmi import BatchedCriterion, Outers
 from harness.acoustics.hmm import stay_probabilities
-from harness.acoustics.lexicon import Lexicon, word_of
-from harness.acoustics.mmi import Outer, SequenceCriterion
-from harness.acoustics.numerator import References
+from harness.acoustics.language_model import Lexicon, word_of
+from harness.acoustics.mmi import Outer, References, SequenceCriterion
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout
 from harness.tasks.order import Examples

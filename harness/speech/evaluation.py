@@ -18,9 +18,8 @@ from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics import language_model
 from harness.acoustics.decoder import Beam
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.scoring import isolated_word_errors, word_errors
-from harness.acoustics.tuning import Tuned, recognise, tune
+from harness.acoustics.language_model import Lexicon
+from harness.acoustics.scoring import Tuned, isolated_word_errors, recognise, tune, word_errors
 from harness.networks.feedforward import Dnn, cross_entropy, frame_errors
 from harness.speech.decoding import evenly
 from harness.tasks.order import Examples

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
-from harness.acoustics.initial import WideRandom
-from harness.acoustics.rbm import Recipe
+from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.networks.contract import Minibatch, uploaded

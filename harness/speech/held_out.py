@@ -18,8 +18,7 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.scoring import Sentence, word_errors
-from harness.acoustics.tuning import Tuned, recognise, tune
+from harness.acoustics.scoring import Sentence, Tuned, recognise, tune, word_errors
 from harness.networks.feedforward import Dnn
 from harness.runs.executed import reads
 from harness.simulator import Timeline

@@ -18,14 +18,21 @@ from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances
 from data_synth.storage import load
 from harness.acoustics import language_model
-from harness.acoustics.arpa import read_arpa
 from harness.acoustics.decoder import Beam
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.hmm import chain_scores, chains
-from harness.acoustics.language_model import LanguageModel
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.scoring import Sentence, character_errors, phone_errors, word_errors
-from harness.acoustics.tuning import INSERTIONS, SCALES, Tuned, recognise, tune
+from harness.acoustics.language_model import LanguageModel, Lexicon, read_arpa
+from harness.acoustics.scoring import (
+    INSERTIONS,
+    SCALES,
+    Sentence,
+    Tuned,
+    character_errors,
+    phone_errors,
+    recognise,
+    tune,
+    word_errors,
+)
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.runs.config import plain

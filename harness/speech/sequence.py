@@ -17,8 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.inner import InnerLoss
-from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, unknown
 from harness.base.settings import counts, setting

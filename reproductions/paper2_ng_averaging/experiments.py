@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from data_synth.corpus import Corpus
-from harness.acoustics.initial import WideRandom
-from harness.acoustics.rbm import Recipe
+from harness.acoustics.rbm import Recipe, WideRandom
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
 from harness.runs.config import Stage

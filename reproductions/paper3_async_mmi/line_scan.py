@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.auxiliary import Auxiliary
-from harness.acoustics.denominator import Denominator
-from harness.acoustics.mmi import SequenceCriterion
+from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
 from harness.networks.feedforward import denormals_flushed
 from harness.runs.executed import Progress, Watch, executed
 from harness.speech.decoding import evenly, references_of

@@ -15,7 +15,7 @@ import pytest
 
 from data_synth.public.fetching import Source, unpack
 from data_synth.public.kaldi_arks import NotNumbers, archive, matrix
-from harness.acoustics.arpa import read_arpa
+from harness.acoustics.language_model import read_arpa
 from harness.base import settings
 from harness.base.errors import UserError
 from harness.base.settings import inflated

@@ -27,7 +27,7 @@ from data_synth.public.kaldi_targets import given_targets, read_alignments, read
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from data_synth.waves import read_flac, read_wav
-from harness.acoustics.arpa import read_arpa
+from harness.acoustics.language_model import read_arpa
 from harness.base.seeds import identity
 from harness.judge.makers import read_results
 from harness.processes.messages import FrameHeader, Kind, into, pack_header, receive

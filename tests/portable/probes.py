@@ -18,8 +18,7 @@ from torch import Tensor
 
 from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
-from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.numerator import References
+from harness.acoustics.mmi import Criterion, References, SequenceCriterion
 from harness.algorithms.descent import PLAIN, descend
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.networks.contract import Minibatch

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.acoustics import denominator
+from harness.acoustics import mmi
 from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
 from harness.speech.sequence_training import train_sequence
@@ -42,7 +42,7 @@ def test_over_a_narrow_lattice_the_slope_is_of_what_the_lattice_sums(
         searched.append(1)
         return lattice(*arguments)
 
-    monkeypatch.setattr(denominator, "lattice", counted)
+    monkeypatch.setattr(mmi, "lattice", counted)
     run = along_line(config, corpus, store, lambda progress: None)
     assert run.summary["auxiliary_at_0"] == run.summary["criterion_at_0"]
     slope = run.summary["criterion_slope"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.initial import WideRandom
+from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.simulator import Averaging

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from harness.acoustics.graph import Graph, decoding_graph
-from harness.acoustics.language_model import BEGIN, END, LanguageModel, train
-from harness.acoustics.lexicon import Lexicon
+from harness.acoustics.language_model import BEGIN, END, LanguageModel, Lexicon, train
 from harness.base.seeds import stream
 
 TEXT = [tuple(line.split()) for line in ("a b", "a", "b c a", "c", "a b c", "b b", "", "c a b")]

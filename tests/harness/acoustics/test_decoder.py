@@ -14,8 +14,7 @@ from harness.acoustics.decoder import (
     lattice,
 )
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
+from harness.acoustics.language_model import Lexicon, train
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.decoder import EVERYTHING, Beam
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _Said, _weighed
-from harness.acoustics.numerator import References
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.mmi import (
+    TROUBLES,
+    Auxiliary,
+    Criterion,
+    References,
+    SequenceCriterion,
+    _Said,
+    _weighed,
+)
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, random_parameters

@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from harness import cli
-from harness.acoustics.initial import WideRandom
+from harness.acoustics.rbm import WideRandom
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search

@@ -7,10 +7,8 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.scoring import word_errors
-from harness.acoustics.tuning import recognise, tune
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.scoring import recognise, tune, word_errors
 from harness.base.seeds import stream
 from harness.speech import evaluation
 from harness.speech.evaluation import BEAM, ORDER, Sentences

@@ -10,8 +10,7 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn.functional import linear, log_softmax
 
-from harness.acoustics.inner import InnerLoss
-from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout

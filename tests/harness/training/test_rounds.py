@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.initial import WideRandom
+from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import (
     BlockMomentum,
     GradientAveraging,

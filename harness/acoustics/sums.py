@@ -1,9 +1,17 @@
-"""Forward-backward for many utterances at once, on whatever device torch has.
+"""Forward-backward over decoding graphs: one utterance, or many at once.
 
-A machine has no junctions: what leads from state to state through them is either factored
-(one word loop for all utterances: two products of states with a few junctions a frame) or
-multiplied out (a small matrix for each reference). Letters: B utterances, T frames of the
-longest, S states, J junctions, K targets. Everything is float64.
+Forward-backward over a whole decoding graph: what an infinitely wide lattice would give.
+Probabilities, not logarithms, with each frame's sum taken out in the next: one multiplication and
+one addition an arc. Junctions factor the graph, so a frame costs its arcs, about two a state and
+one a word, where a graph without junctions would cost the square of the words. Of those two,
+staying and stepping to the next state, neither asks where it leads: a processor takes several at a
+time.
+
+Forward-backward for many utterances at once, on whatever device torch has. A machine has no
+junctions: what leads from state to state through them is either factored (one word loop for all
+utterances: two products of states with a few junctions a frame) or multiplied out (a small matrix
+for each reference). Letters: B utterances, T frames of the longest, S states, J junctions, K
+targets. Everything is float64.
 """
 
 from __future__ import annotations
@@ -11,13 +19,221 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.forward_backward import LEAST
+from harness.acoustics.compiling import kernel, part, summing_part
+from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
 from harness.acoustics.graph import Graph
+from harness.acoustics.lattice import posteriors
+
+TINY = 1e-290
+"""Shares below this count as zero: numbers just above zero take a processor many times as long."""
+
+LEAST = 1e-250
+"""Where forward and backward scarcely meet, their product may have lost paths to underflow."""
+
+Shares = tuple[np.ndarray, float]
+"""What ``likelihoods`` gives."""
+
+
+def occupancies(
+    graph: Graph, scores: np.ndarray, shares: Shares | None = None
+) -> tuple[float, np.ndarray]:
+    """Log Z and γ of all paths of a graph.
+
+    With l_t(s) the scores: Z = Σ_paths exp(Σ_t l_t(s_t) + log weights of its arcs), and
+    γ_t(s) is the share of Z of the paths that are in target s in frame t. Exact up to
+    rounding: where frames differ by more than a double's range holds, the sums are done
+    again on logarithms.
+
+    Args:
+        graph: from ``decoding_graph`` or ``transcript_graph``.
+        scores: float [T, K], scaled acoustic scores.
+        shares: their ``likelihoods``, where several graphs are summed over.
+
+    Returns:
+        log Z, and γ float64 [T, K], whose rows sum to 1. If no path has T frames, -inf and
+        zeros.
+
+    Raises:
+        ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
+            is -inf.
+    """
+    check_scores(scores)
+    ends = graph.start, graph.end, graph.nodes
+    likely, log_scale = shares or likelihoods(np.ascontiguousarray(scores, np.float64))
+    log_z, gamma, least = _sums(likely, log_scale, flat(graph), *ends)
+    if least > LEAST:
+        return log_z, gamma
+    return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
+
+
+class Arcs(NamedTuple):
+    """A graph's arcs as the sums want them.
+
+    Attributes:
+        target: uint32 [S], the states' targets.
+        stay, step: float64 [S], weight of staying in a state, and of going on to state s+1.
+        entering: (source, to, weight) of all other arcs to states.
+        passing: the same of the arcs to junctions, by source, so in topological order.
+    """
+
+    target: np.ndarray
+    stay: np.ndarray
+    step: np.ndarray
+    entering: tuple[np.ndarray, np.ndarray, np.ndarray]
+    passing: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+_FLAT: WeakKeyDictionary[Graph, Arcs] = WeakKeyDictionary()
+
+
+def flat(graph: Graph) -> Arcs:
+    """A graph's arcs as the sums want them; made once for each graph."""
+    if graph not in _FLAT:
+        _FLAT[graph] = _flattened(graph)
+    return _FLAT[graph]
+
+
+def _flattened(graph: Graph) -> Arcs:
+    # Unsigned, because numba counts a negative index from the end and asks every time.
+    source = np.repeat(np.arange(graph.nodes), np.diff(graph.first))
+    to, enters, weight = graph.to.astype(np.int64), graph.to < graph.states, np.exp(graph.weight)
+    stays, steps = (enters & (to == source + ahead) for ahead in (0, 1))
+    rest = enters & ~stays & ~steps
+    lists = [
+        (source[m].astype(np.uint32), to[m].astype(np.uint32), weight[m]) for m in (rest, ~enters)
+    ]
+    stay, step = (np.bincount(source[m], weight[m], graph.states) for m in (stays, steps))
+    return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
+
+
+def likelihoods(scores: np.ndarray) -> Shares:
+    """Each frame's scores float64 [T, K] as shares of its best, and the sum of the best scores."""
+    most = scores.max(axis=1, keepdims=True)
+    likely = scores - most
+    return np.exp(likely, out=likely), float(most.sum())
+
+
+@summing_part
+def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
+    """Fill ``b`` [N]: what the nodes ``a`` of the last layer give to this one's states."""
+    states = len(arcs.target)
+    b[0] = a[0] * arcs.stay[0]
+    for s in range(1, states):
+        b[s] = a[s] * arcs.stay[s] + a[s - 1] * arcs.step[s - 1]
+    b[states:] = 0.0
+    source, to, weight = arcs.entering
+    for i in range(len(to)):
+        b[to[i]] += a[source[i]] * weight[i]
+
+
+@part
+def pass_on(b: np.ndarray, arcs: Arcs) -> None:
+    """Let a layer's junctions collect what leads to them."""
+    source, to, weight = arcs.passing
+    for i in range(len(to)):
+        b[to[i]] += b[source[i]] * weight[i]
+
+
+@summing_part
+def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
+    """β of a layer, from the next frame's states ``entered`` [S+1], of which the last is 0.
+
+    ``b`` [N] holds, for the junctions, what ends there.
+    """
+    for s in range(len(arcs.target)):
+        b[s] = entered[s] * arcs.stay[s] + entered[s + 1] * arcs.step[s]
+    source, to, weight = arcs.entering
+    for i in range(len(to)):
+        b[source[i]] += weight[i] * entered[to[i]]
+    above, below, v = arcs.passing
+    for i in range(len(below) - 1, -1, -1):
+        b[above[i]] += v[i] * b[below[i]]
+
+
+@part
+def _each(row: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
+    """What a frame says of each state's target; by itself, so that products go several at once."""
+    for s in range(len(target)):
+        out[s] = row[target[s]]
+
+
+@summing_part
+def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
+    """Multiply a layer's states by their likelihoods and ``scale``; the sum of the products."""
+    total = 0.0
+    for s in range(len(likely)):
+        x = b[s] * (likely[s] * scale)
+        b[s] = x if x > TINY else 0.0
+        total += b[s]
+    return total
+
+
+@part
+def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
+    """α of every layer, divided by the sum of the one before; the divisors' logarithms."""
+    alpha = np.empty((len(likely) + 1, nodes))
+    alpha[0] = 0.0
+    alpha[0, start] = 1.0
+    pass_on(alpha[0], arcs)
+    seen = np.empty(len(arcs.target))
+    log_scale, total = 0.0, 1.0
+    for t in range(len(likely)):
+        _each(likely[t], arcs.target, seen)
+        advance(alpha[t], alpha[t + 1], arcs)
+        log_scale += np.log(total)
+        total = _observe(alpha[t + 1], seen, 1.0 / total)
+        if total < LEAST:
+            return alpha, -np.inf
+        pass_on(alpha[t + 1], arcs)
+    return alpha, log_scale
+
+
+@summing_part
+def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
+    """Forward times backward of every state; their sum."""
+    total = 0.0
+    for s in range(len(share)):
+        share[s] = a[s] * b[s]
+        total += share[s]
+    return total
+
+
+@kernel
+def _sums(
+    likely: np.ndarray, log_scale: float, arcs: Arcs, start: int, end: int, nodes: int
+) -> tuple[float, np.ndarray, float]:
+    """Log Z, γ, and the least that forward and backward shared in any frame."""
+    frames, states = len(likely), len(arcs.target)
+    gamma = np.zeros_like(likely)
+    alpha, grown = _forward(likely, arcs, start, nodes)
+    if grown == -np.inf or alpha[frames, end] < TINY:
+        return -np.inf, gamma, 0.0
+    log_z = log_scale + grown + np.log(alpha[frames, end])
+    beta, share, seen = np.zeros(nodes), np.empty(states), np.empty(states)
+    entered = np.zeros(states + 1)
+    beta[end] = 1.0
+    least, total = alpha[frames, end], 1.0
+    for t in range(frames, 0, -1):
+        retreat(beta, entered, arcs)
+        shared = _meet(alpha[t], beta, share)
+        least = min(least, shared)
+        _each(likely[t - 1], arcs.target, seen)
+        entered[:states] = beta[:states]
+        total = _observe(entered, seen, 1.0 / total)
+        if shared < LEAST or total < LEAST:
+            return log_z, gamma, 0.0
+        row, part, least_share = gamma[t - 1], 1.0 / shared, shared * 1e-20
+        for s in range(states):
+            if share[s] > least_share:
+                row[arcs.target[s]] += share[s] * part
+        beta[states:] = 0.0
+    return log_z, gamma, least
 
 
 class Factors(NamedTuple):
