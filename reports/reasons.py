@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.base.errors import UserError
 from harness.judge import Claim, Part, Results
 from reports import judged, numbers
-from reports.words import PAPER, Words
+from reports.reference_terms import PAPER, Words
 
 NAME = "reasons.toml"
 EMPHASIS = re.compile(r"(?<!\w)\*(\S(?:[^*]*\S)?)\*")

@@ -64,7 +64,7 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
-        held_against: what the results are held against, one of ``reports.words.KINDS``.
+        held_against: what the results are held against, one of ``reports.reference_terms.KINDS``.
         looks: how often verdicts were looked at while seeds were added, at scales where that was
             more than once; each counts in the correction over all claims.
     """

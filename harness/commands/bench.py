@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and compare, or renew."""
-    from harness.bench.measuring import BENCHMARKS, BenchmarkError, measure
+    from harness.bench.steps import BENCHMARKS, BenchmarkError, measure
 
     root = Path(__file__).parents[2]
     _refuse(arguments, root / BENCHMARKS)

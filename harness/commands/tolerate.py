@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.files import listed, run_file
-from harness.commands import varied
+from harness.commands import overrides
 
 if TYPE_CHECKING:
     from harness.judge.comparison import Point
@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--halvings", type=int, default=6, help="of the distance of the logarithms (6)"
     )
     parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
-    varied.add_changes(parser, seeds=3)
-    varied.add_rates(parser)
+    overrides.add_changes(parser, seeds=3)
+    overrides.add_rates(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     low, high = (usual if asked is None else asked for asked, usual in ends)
     limits = (low, high), arguments.margin, arguments.halvings
     search = Search(knob.name, knob.axis, knob.whole, *limits)
-    base, method = varied.base_of(arguments)
+    base, method = overrides.base_of(arguments)
     method = method_of(arguments.algorithm) if arguments.algorithm else method
     knob.check(method.algorithm)
     store = argument_types.stored(
@@ -87,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     def cell(value: float) -> Cell:
         there = turn(value)
-        return varied.cells_of(varied.grid_of(arguments, there, [method]), store, arguments.jobs)[0]
+        return overrides.cells_of(
+            overrides.grid_of(arguments, there, [method]), store, arguments.jobs
+        )[0]
 
     found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import listed, run_file
-from harness.commands import varied
+from harness.commands import overrides
 
 if TYPE_CHECKING:
     from harness.speech.frames import RunConfig
@@ -23,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
     parser.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
-    varied.add_workers(parser)
-    varied.add_changes(parser, seeds=1)
+    overrides.add_workers(parser)
+    overrides.add_changes(parser, seeds=1)
     parser.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
@@ -98,10 +98,10 @@ def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceCon
     from harness.runs.file import KINDS, kind_of, load_run
 
     path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
-    device, changes = resolve(arguments.device), varied.changes(arguments.changes)
+    device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
     base = load_run(path, kind, seed=seed, device=device, progress=_say, changes=changes).config
-    seeds = varied.seeds_from(base.seed, arguments.seeds)
-    counts, key = varied.numbers(arguments.workers), KINDS[kind].workers
+    seeds = overrides.seeds_from(base.seed, arguments.seeds)
+    counts, key = overrides.numbers(arguments.workers), KINDS[kind].workers
     if not counts:
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {

@@ -8,7 +8,7 @@ import pytest
 
 from harness.bench.baseline import load
 from harness.bench.comparison import compare, flagged
-from harness.bench.measuring import measure
+from harness.bench.steps import measure
 
 ROOT = Path(__file__).parents[2]
 FOLDS = "tests/benchmarks/test_overhead.py::test_folds_and_reads_over_bare_passes"

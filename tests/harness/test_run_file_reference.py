@@ -12,8 +12,7 @@ import pytest
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer
 from harness.algorithms.schedules import Schedule
 from harness.base.settings import KIND, dataclasses_below, load_toml
-from harness.reference.keys import meanings
-from harness.reference.run_files import classes
+from harness.reference.keys import classes, meanings
 from harness.runs.file import FOLLOWS, KINDS
 
 ROOT = Path(__file__).parents[2]

@@ -73,6 +73,7 @@ PAPER = Words(
         "gpu": "GPU scale: networks or data are smaller than the paper's",
     },
 )
+
 PREDICTION = Words(
     noun="prediction",
     whole="the predictions",
@@ -84,6 +85,7 @@ PREDICTION = Words(
     scales={"laptop": "Laptop scale: small networks and little data"},
     reads="“Reproduced” means that the prediction came true, “contradicted” that it did not. ",
 )
+
 KINDS = {each.noun: each for each in (PAPER, PREDICTION)}
 """By what a reproduction declares."""
 
