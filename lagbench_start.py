@@ -48,16 +48,16 @@ def begin(module: str) -> int:
 
 
 def _run(module: str) -> int:
-    from harness import signals
+    from harness.base import forks
 
-    signals.listen()
+    forks.listen()
     try:
         return int(import_module(module).main())
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     finally:
-        signals.ignore()
+        forks.ignore()
 
 
 def _leave_working_folder() -> None:

@@ -11,8 +11,8 @@ from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, fsdd_connected, samromur
 from data_synth.storage import load, save
-from harness.errors import UserError, unknown
-from harness.plugins import discovered
+from harness.base.errors import UserError, unknown
+from harness.base.registry import discovered
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,

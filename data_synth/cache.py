@@ -12,7 +12,7 @@ from typing import Any
 
 from data_synth.corpus import Corpus
 from data_synth.storage import load, new_folder, remove_folder
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 PACKAGE = Path(__file__).parent
 

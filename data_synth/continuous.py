@@ -29,7 +29,7 @@ from data_synth.senones import tie
 from data_synth.storage import Card, Chunk, write_chunks
 from data_synth.text import Manner, invent_bigram
 from data_synth.tree import expanded
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 MAKERS = (
     "continuous.py",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from data_synth.tree import Tree
-from harness.errors import unknown
+from harness.base.errors import unknown
 
 COLUMNS = ("id", "speaker", "split", "start", "frames")
 

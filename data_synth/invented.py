@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_synth.articulation import cosine_transform, ripple
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 SILENCE_STATES = 3
 STATES_A_PHONE = 3

@@ -32,7 +32,7 @@ from data_synth.invented import (
     invent_voice,
 )
 from data_synth.storage import Card, Chunk, write_chunks
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 MAKERS = (
     "parametric.py",

@@ -18,8 +18,8 @@ from data_synth.counted import counted
 from data_synth.features import FRONT_ENDS, normalised, normalised_by_speaker, with_deltas
 from data_synth.targets import Effort, Speech, from_transcripts
 from data_synth.waves import read_flac, read_wav
-from harness.acoustics.lexicon import variants
-from harness.errors import UserError, unknown
+from harness.acoustics.language_model import variants
+from harness.base.errors import UserError, unknown
 
 NORMALISATIONS = ("utterance", "speaker")
 READERS: dict[str, Callable[[Path, int], np.ndarray]] = {".wav": read_wav, ".flac": read_flac}

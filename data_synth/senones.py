@@ -13,7 +13,7 @@ import numpy as np
 
 from data_synth.invented import STATES_A_PHONE, Recipe, phone_name
 from data_synth.tree import SILENCE, Node, Tree
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 KMEANS_ROUNDS = 20
 

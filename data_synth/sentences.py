@@ -14,9 +14,8 @@ import numpy as np
 from data_synth.corpus import Utterances
 from harness.acoustics.decoder import EVERYTHING, decode
 from harness.acoustics.graph import Graph, transcript_graph
-from harness.acoustics.language_model import LanguageModel, train
+from harness.acoustics.language_model import LanguageModel, Lexicon, train
 from harness.acoustics.lattice import Recognised
-from harness.acoustics.lexicon import Lexicon
 
 
 @dataclass(frozen=True, eq=False)

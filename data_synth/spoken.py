@@ -27,8 +27,8 @@ from data_synth.text import Bigram, Manner, invent_bigram
 from data_synth.tree import SILENCE, expanded, untied
 from data_synth.voices import Speaker, Spoken
 from data_synth.waves import with_noise
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 
 RATE_HZ = 16_000
 STATES = 3

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from data_synth.corpus import COLUMNS, Card, Corpus, Utterances, digest, join
 from data_synth.tree import tree_from
-from harness.errors import UserError
-from harness.store.atomic import sync
+from harness.base.errors import UserError
+from harness.store.files import sync
 
 FORMAT = 1
 HEADER_BYTES = 128

@@ -25,9 +25,9 @@ from data_synth.mixtures import Mixtures, refit
 from data_synth.sentences import Aligner, Alignment
 from data_synth.tree import SILENCE, Tree, expanded, untied
 from data_synth.tying import grow, pooled, questions, statistics_of
+from harness.acoustics.language_model import variants
 from harness.acoustics.lattice import Recognised
-from harness.acoustics.lexicon import variants
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 Pronunciations = Mapping[str, tuple[str, ...]]
 Run = tuple[int, int, str, str, str, int]

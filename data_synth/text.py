@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances, splice_index
-from harness.seeds import stream, stream_key
+from harness.base.seeds import stream, stream_key
 
 MINIBATCH = 256
 RATE = 1e-3
@@ -104,7 +104,7 @@ def trained(
     """
     import torch
 
-    from harness.acoustics.denormals import denormals_flushed
+    from harness.networks.feedforward import denormals_flushed
 
     rows, targets = drawn(corpus, corpus.split(split), effort.train_frames, seed)
     features = torch.as_tensor(np.array(corpus.features, np.float32))

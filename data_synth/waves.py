@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 LONGEST_S = 6 * 3600
 """A recording lasts no longer."""

@@ -3,6 +3,8 @@
 A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only
 the one that is asked for is imported, and it imports what is heavy when it runs, so that
 ``--help`` is quick.
+
+What ``--help`` shows below a command's options: lines that can be typed as they are.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from harness.errors import (
+from harness.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -25,12 +27,11 @@ from harness.errors import (
     refused_by_machine,
     unknown,
 )
-from harness.examples import shown
-from harness.installed import version_of
+from harness.base.files import version_of
+from harness.base.forks import ended_by_signals
 from harness.kernels import notice
-from harness.signals import ended_by_signals
 
-__all__ = ["COMMANDS", "Parser", "exit_code", "main", "parser_of"]
+__all__ = ["COMMANDS", "EXAMPLES", "Parser", "exit_code", "main", "parser_of", "shown"]
 
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
@@ -62,8 +63,8 @@ COMMANDS = {
     "completion": ("harness.commands.completion", "what makes a shell complete words"),
 }
 """Module and one-line description of every subcommand."""
-OPTIONS = ("--help", "--version", "-h")
 
+OPTIONS = ("--help", "--version", "-h")
 
 MOST_SAID = 300
 """Characters of a complaint, which may quote a word of thousands."""
@@ -170,3 +171,61 @@ def parser_of(asked: str | None, *, every: bool = False) -> Parser:
             module.configure(command)
             command.set_defaults(run=module.run)
     return parser
+
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "lagbench": ("simulate k20m-server", "train async-averaged", "reproduce paper1 --scale smoke"),
+    "lagbench simulate": (
+        "k20m-server --workers 1,2,4,8",
+        "infiniband-64 --protocol averaging --every 10 --workers 8",
+        "k20m-server --sweep link.latency_s=0,1e-4,1e-3",
+        "k20m-server --workers 4 --trace trace.json --plot page.svg",
+    ),
+    "lagbench runs": ("", "reports/out --verify", "reports/out --csv"),
+    "lagbench compare-algorithms": (
+        "async-averaged --algorithms async,averaging:10 --workers 1,4 --seeds 2",
+        "diloco --rates file --set schedule.rate=0.1",
+    ),
+    "lagbench check-algorithm": ("async", "Mine --import mine"),
+    "lagbench corpus": ("make parametric --out words", "import kaldi data/train --out MINE"),
+    "lagbench corpus make": ("parametric --out words", "mandarin-like --scale laptop --out speech"),
+    "lagbench corpus validate": ("words --frames 100000",),
+    "lagbench corpus import": (
+        "kaldi data/train --dev data/dev --test data/test --out MINE",
+        "kaldi data/train --lexicon data/lang/lexicon.txt --front-end log_mel --out MINE",
+    ),
+    "lagbench corpus align": ("words --out realigned --leaves 200",),
+    "lagbench corpus knobs": ("mandarin-like --epochs 2",),
+    "lagbench corpus fetch": ("fsdd",),
+    "lagbench train": (
+        "async-averaged",
+        "async-averaged --workers 1,4,16 --seeds 3 --set schedule.rate=0.005",
+        "async-averaged --processes 5 --paced",
+    ),
+    "lagbench tolerate": ("async-averaged", "async-averaged --what delay --to 0.5"),
+    "lagbench replay": ("reports/out/runs/HASH",),
+    "lagbench compare": ("reports/out/runs/HASH", "reports/out/runs/HASH --cluster k20m-server"),
+    "lagbench validate": ("",),
+    "lagbench predict": (
+        "async-averaged --workers 16",
+        "diloco --cluster l40s-wide-area",
+        "async-averaged --target reports/out/runs/HASH",
+    ),
+    "lagbench calibrate": ("--out my.toml --workers 8",),
+    "lagbench recognise": ("parametric --scale smoke", "MINE --against initial=random --seeds 5"),
+    "lagbench bench": ("--check", "--only simulator"),
+    "lagbench device": ("--minutes 10", "--device cpu --scale small"),
+    "lagbench reproduce": ("paper1 --scale smoke", "paper1 --only table2,fig3 --seeds 5 --jobs 2"),
+    "lagbench report": ("reports/out/paper1/laptop", "--site pages"),
+    "lagbench completion": ("bash > ~/.local/share/bash-completion/completions/lagbench",),
+    "harness.train": ("async-averaged --processes 5",),
+    "reproductions": ("paper1 --scale smoke",),
+}
+"""Words after the program's name, by the program."""
+
+
+def shown(program: str) -> str:
+    """The examples of a program as a last paragraph; empty without any."""
+    before = "" if program.startswith("lagbench") else "python -m "
+    lines = [f"  {before}{program} {words}".rstrip() for words in EXAMPLES.get(program, ())]
+    return "\n".join(["", "examples:", *lines, ""]) if lines else ""

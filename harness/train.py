@@ -17,15 +17,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from harness import given
-from harness.bundled import listed, run_file
+from harness import argument_types
+from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
+from harness.base.files import listed, run_file
+from harness.base.forks import ended_by_signals
 from harness.cli import Parser, exit_code
-from harness.errors import EXIT_RUN_FAILED, ProcessDied, UserError
-from harness.execution.processes.telling import GOES_ON, SECRET, say
 from harness.kernels import notice
-from harness.signals import ended_by_signals
+from harness.processes.console import GOES_ON, SECRET, say
 
-NEEDED = "harness.execution.processes.command"
+NEEDED = "harness.processes.rank_main"
 """What any process of a group imports."""
 POLL_S = 0.2
 
@@ -34,7 +34,7 @@ def parser() -> Parser:
     """The command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
     p.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
-    p.add_argument("--seed", type=given.seed, help="in place of the file's")
+    p.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
     p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
     p.add_argument(
         "--paced",
@@ -80,11 +80,11 @@ def _check(asked: argparse.Namespace) -> None:
         UserError: so.
     """
     if asked.backend != "gloo":
-        from harness.execution.processes.backends import check
+        from harness.processes.group import check
 
         check(asked.backend)
     if asked.device is not None:
-        from harness.execution.processes.backends import device_of
+        from harness.processes.group import device_of
 
         asked.device = device_of(asked.backend, asked.device)
     if asked.processes is not None and "RANK" not in os.environ:
@@ -100,10 +100,9 @@ def _take_part(asked: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.execution.processes.command import serve, take_part
-    from harness.execution.processes.group import join, leave, whole
-    from harness.execution.processes.messages import SERVER_RANK
-    from harness.execution.processes.rejoining import comes_late
+    from harness.processes.group import comes_late, join, leave, whole
+    from harness.processes.messages import SERVER_RANK
+    from harness.processes.rank_main import serve, take_part
 
     torch.set_num_threads(1)
     try:
@@ -129,9 +128,9 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
     Raises:
         ProcessDied: the server was stopped, or the processes' fork server died.
     """
-    from harness import forked
+    from harness.base import forks
 
-    context = forked.context(NEEDED)
+    context = forks.context(NEEDED)
     # Bound here and handed on: no other process can take the port before the server listens.
     with socket.create_server(("127.0.0.1", 0)) as listening:
         group = {
@@ -148,19 +147,19 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
             )
-            with forked.guard_start():
+            with forks.guard_start():
                 process.start()
                 group_of.append(process)
             return process
 
-        with forked.kill_stopped() as stopped:
+        with forks.kill_stopped() as stopped:
             try:
                 server, *workers = [started(rank) for rank in range(processes)]
                 code = _kept_up(server, workers, started, restarts)
             finally:
-                forked.end(group_of)
+                forks.end(group_of)
     if server.pid in stopped.killed:
-        raise ProcessDied(f"the server {forked.STOPPED}")
+        raise ProcessDied(f"the server {forks.STOPPED}")
     if code < 0:
         say(f"error: the server was killed (signal {-code}); {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -171,10 +170,10 @@ def _member(
     words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
 ) -> None:
     """Be one process of a group; rank 0 is handed the socket of the store."""
-    from harness import forked
-    from harness.execution.processes.group import LISTENING
+    from harness.base import forks
+    from harness.processes.group import LISTENING
 
-    forked.die_with_parent()
+    forks.die_with_parent()
     os.environ |= environment
     if listening is not None:
         os.environ[LISTENING] = str(listening.detach())
@@ -198,16 +197,16 @@ def _kept_up(
     Raises:
         ProcessDied: what all of them are forks of has died.
     """
-    from harness import forked
+    from harness.base import forks
 
     while server.is_alive():
         server.join(POLL_S)
-        if forked.UNKNOWN in (server.exitcode, *(worker.exitcode for worker in workers)):
-            raise ProcessDied(forked.KILLED)  # the fork server, and so all of them
+        if forks.UNKNOWN in (server.exitcode, *(worker.exitcode for worker in workers)):
+            raise ProcessDied(forks.KILLED)  # the fork server, and so all of them
         for place, worker in enumerate(workers):
             if restarts and server.is_alive() and worker.exitcode:
                 workers[place], restarts = started(place + 1), restarts - 1
-    forked.join(workers, forked.ENDING_S)
+    forks.join(workers, forks.ENDING_S)
     assert server.exitcode is not None
     return server.exitcode
 

@@ -18,17 +18,25 @@ from typing import Any, Unpack
 
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
-from harness.errors import UserError
-from harness.execution.jobs.allowed import check_kind, check_number, check_whole, pair_of
-from harness.execution.jobs.comparison import Rates
-from harness.execution.jobs.experiment import Experiment, Model, Settings, cluster_of
-from harness.execution.jobs.tolerance import knob_of
-from harness.execution.runs.idle import idle_lines
-from harness.execution.runs.methods import Asked, Method, method_of
+from harness.base.errors import UserError
 from harness.judge.break_point import Search, tolerance
 from harness.judge.comparison import tabulated
+from harness.modules.experiment import (
+    Experiment,
+    Model,
+    Settings,
+    check_kind,
+    check_number,
+    check_whole,
+    cluster_of,
+    pair_of,
+)
 from harness.modules.network import Loss
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
+from harness.runs.idle import idle_lines
+from harness.runs.methods import Asked, Method, method_of
+from harness.search.comparison import Rates
+from harness.search.knobs import knob_of
 from harness.simulator import (
     Averaging,
     Cluster,

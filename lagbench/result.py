@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.judge import provenance
-from harness.judge.comparison import Row, Table
-from harness.judge.tolerance import Tolerance
+from harness.judge import comparison as provenance
+from harness.judge.comparison import Row, Table, Tolerance
 from harness.store import Cell, Run
 from reports import comparison, tolerance
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from harness.execution.jobs.experiment import USUAL
+from harness.modules.experiment import USUAL
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")

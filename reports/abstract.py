@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
-from harness.judge.parts import LOOKS
-from harness.judge.power import ENOUGH
-from reports import judged, numbers, words
+from harness.judge.parts import ENOUGH, LOOKS
+from reports import judged, numbers, reference_terms
 from reports.provenance import cited_runs
 
 EARLIER = (
@@ -125,7 +124,7 @@ def _testable(results: Results) -> str:
     )
     left_open = len(untested) - unmet - weak
     known = [claim.power for claim in results.claims if claim.power is not None]
-    told, said = list[str](), words.of(results)
+    told, said = list[str](), reference_terms.of(results)
     if untested:
         told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of "
                     f"{said.whole} that do not hold here, {left_open} for what is left open, "

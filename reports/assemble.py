@@ -7,13 +7,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.printable import printable
 from harness.judge import Exhibit, Results, read_results, write_results
-from harness.printable import printable
 from harness.simulator.timeline_file import load_timeline, save_timeline
-from harness.store.atomic import writable_folder, write_bytes
+from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, gantt, listing, pdf, reasons, tables, words
+from reports import bench, figures, gantt, listing, pdf, reasons, reference_terms, tables
 from reports.document import document
 from reports.page.page import page
 from reports.provenance import made_from
@@ -63,12 +63,12 @@ def _keep_timelines(results: Results, out: Path) -> None:
 
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
-    said = words.of(results)
+    said = reference_terms.of(results)
     exhibits = (replace(each, files=_write(each, out, said)) for each in results.exhibits)
     return replace(results, exhibits=tuple(exhibits))
 
 
-def _write(exhibit: Exhibit, out: Path, said: words.Words) -> tuple[str, ...]:
+def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[str, ...]:
     if not ID.fullmatch(exhibit.id):
         raise UserError(
             f"results.json: exhibit id {exhibit.id!r}; allowed: letters, digits, '.', '_', '-'"

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.base.errors import UserError
 from harness.bench.baseline import KEPT, latest
 from harness.bench.comparison import Row, is_ratio
 from harness.bench.showing import short
-from harness.errors import UserError
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reports import numbers
 
 NAME = "bench.json"

@@ -17,11 +17,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from harness.base.settings import format_seconds
 from harness.judge.charge import charge_line
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
-from harness.store import atomic
-from harness.units import format_seconds
+from harness.store import files as atomic
 from reports.style import COLOURS, DASHES, MARKERS, MUTED, WIDTH_IN, cycle, rendered, styled
 
 HEAD = (

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from harness.identity import SHORT
+from harness.base.seeds import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import abstract, figures, judged, listing, numbers, reasons, tables, words
+from reports import abstract, figures, judged, listing, numbers, reasons, reference_terms, tables
 from reports.listing import Line
 from reports.provenance import BAD, cited_runs, settings_of, unexpected, wall_time, where_from
-from reports.words import Words
+from reports.reference_terms import Words
 
 Data = dict[str, Any]
 
@@ -30,7 +30,7 @@ def document(
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
-    reference, said = results.provenance.get("reference", {}), words.of(results)
+    reference, said = results.provenance.get("reference", {}), reference_terms.of(results)
     return {
         "kicker": f"{results.paper} · {said.done} with lagbench · {results.scale} scale",
         "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from harness.errors import unknown
+from harness.base.errors import unknown
 from harness.judge import Exhibit
 from harness.judge.paired import against, seeds_of
 from reports import architecture, gantt, messages, numbers, series, slots, style
-from reports.words import PAPER, Words
+from reports.reference_terms import PAPER, Words
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": series.curves,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from harness.judge import Claim, Part
 from harness.judge.claims import VERDICTS
 from reports import judged, numbers
+from reports.reference_terms import PAPER, Words
 from reports.specs import MARK, SCHEMA, Spec
-from reports.words import PAPER, Words
 
 COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
 """Of the verdicts, in their order."""

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline
 from reports.style import COLOURS, INK, MUTED, cycle

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Results
 from harness.store import Run, Store
-from reports import differences
+from reports import provenance
 from reports.provenance import cited_runs, settings_of, unexpected
 
 NAME = "runs.csv"
@@ -74,7 +74,7 @@ def of_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
     listed = [run for run in stored if run.hash in wanted]
     order = {hash_: place for place, hash_ in enumerate(names)}
     listed.sort(key=lambda run: order.get(run.hash, len(order)))
-    kinds = differences.alike([run.config for run in listed])
+    kinds = provenance.alike([run.config for run in listed])
     made = [
         line
         for number, kind in enumerate(kinds, 1)
@@ -104,7 +104,7 @@ def from_csv(path: Path) -> list[Line]:
 
 
 def _kind(number: str, runs: Sequence[Run], names: Mapping[str, str]) -> Iterator[Line]:
-    flats = [differences.flat(run.config) for run in runs]
+    flats = [provenance.flat(run.config) for run in runs]
     seeds = [own.pop("seed", "") for own in flats]
     counts = Counter(pair for own in flats for pair in own.items())
     usual = dict(pair for pair, _ in reversed(counts.most_common()))  # the commonest comes last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.judge import Claim, Part, Results
-from reports import judged, numbers, words
+from reports import judged, numbers, reference_terms
 
 HEAD = ("claim", "statement", "measured", "95% interval", "band", "power", "finds", "verdict")
 """Beside what the claims are held against."""
@@ -15,7 +15,7 @@ def verdict_table(results: Results) -> str:
     The line above the table says at which scale the verdicts were reached.
     """
     seeds = f"{len(results.seeds)} seed{'s' if len(results.seeds) != 1 else ''}"
-    said = words.of(results)
+    said = reference_terms.of(results)
     caution = f" These are not verdicts on {said.whole}." if results.scale == "smoke" else ""
     head = (*HEAD[:2], said.noun, *HEAD[2:])
     rows = [head, ("---",) * len(head)]

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit
 from reports.style import COLOURS, DASHES, INK, MUTED
 

@@ -1,22 +1,31 @@
-"""The last page: which commit and versions the figures come from, and what differs."""
+"""The last page: commit and versions behind the figures, and differences of runs.
+
+The last page: which commit and versions the figures come from, and what differs. What sets runs
+apart: their configurations compared key by key.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from harness.judge import Results
 from harness.judge.makers import ASKED
-from harness.store import integrity
+from harness.store import files
 from reports import numbers
 
 BAD = ("diverged", "failed")
+
 NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
+
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
+
 SOURCES = ("results.json", "reasons.toml", "runs.csv")
 """Files of words and figures that a report is made from; beside them lie timelines."""
+
 Data = dict[str, Any]
 
 
@@ -38,7 +47,7 @@ def where_from(results: Results) -> Data:
 
 def made_from(out: Path) -> list[tuple[str, str]]:
     """Name and SHA-256 of each file in ``out`` that its report is made from."""
-    return [(name, integrity.of(out / name)) for name in SOURCES if (out / name).is_file()]
+    return [(name, files.of(out / name)) for name in SOURCES if (out / name).is_file()]
 
 
 def cited_runs(results: Results) -> set[str]:
@@ -121,3 +130,67 @@ def _fact(facts: Mapping[str, Any], key: str) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, cast(list[object], value)))
     return str(value)
+
+
+LONG = 70  # characters of a printed value
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A configuration as dotted keys and values as text.
+
+    Example:
+        >>> flat({"schedule": {"is": "Hand", "rate": 0.1}})
+        {'schedule.is': 'Hand', 'schedule.rate': '0.1'}
+    """
+    items: dict[str, str] = {}
+    for key, value in config.items():
+        inner = _inner(value)
+        if inner:
+            items |= flat(inner, f"{prefix}{key}.")
+        else:
+            items[prefix + key] = _text(value)
+    return items
+
+
+def alike(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Indices of configurations grouped by their keys: different keys, different kinds of run."""
+    groups: dict[frozenset[str], list[int]] = {}
+    for index, config in enumerate(configs):
+        groups.setdefault(frozenset(config), []).append(index)
+    return list(groups.values())
+
+
+def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What all configurations share, and what is left of each.
+
+    Returns:
+        The shared keys with their values, and for each configuration its own; long
+        values are cut for printing, after they were compared.
+    """
+    flats = [flat(config) for config in configs]
+    if not flats:
+        return {}, []
+    shared = {
+        key: value for key, value in flats[0].items() if all(f.get(key) == value for f in flats)
+    }
+    own = [{k: v for k, v in each.items() if k not in shared} for each in flats]
+    return _cut(shared), [_cut(each) for each in own]
+
+
+def _inner(value: Any) -> Mapping[str, Any]:
+    """What can be entered key by key: a table, or a list of tables by position."""
+    if isinstance(value, Mapping):
+        return cast(Mapping[str, Any], value)
+    if isinstance(value, list):
+        items = cast(list[object], value)
+        if all(isinstance(each, Mapping) for each in items):
+            return {str(position): each for position, each in enumerate(items, 1)}
+    return {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(items: dict[str, str]) -> dict[str, str]:
+    return {k: v if len(v) <= LONG else v[: LONG - 1] + "…" for k, v in items.items()}

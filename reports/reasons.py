@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Claim, Part, Results
 from reports import judged, numbers
-from reports.words import PAPER, Words
+from reports.reference_terms import PAPER, Words
 
 NAME = "reasons.toml"
 EMPHASIS = re.compile(r"(?<!\w)\*(\S(?:[^*]*\S)?)\*")

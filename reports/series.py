@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit, Row
 from harness.judge.paired import against, seeds_of
 from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
-from harness.printable import printable
-from harness.store.atomic import writable_folder, write_bytes
+from harness.store.files import writable_folder, write_bytes
 from reports import abstract, build, judged
 from reports.page.page import framed
 from reports.page.parts import tag

@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.judge.charge import charge_line
-from harness.judge.tolerance import Point, Tolerance
-from harness.store import atomic
+from harness.judge.comparison import Point, Tolerance
+from harness.store import files as atomic
 from reports.style import COLOURS, INK, MUTED, WIDTH_IN, rendered, styled
 
 HEAD = (

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
-from harness.printable import printable
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reports import markdown
 from reports.reasons import NAME, NEEDS_REASON, given, heading
 

@@ -12,12 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import given
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness.base.forks import ended_by_signals
+from harness.base.registry import discovered
 from harness.cli import Parser, exit_code
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.kernels import notice
-from harness.plugins import discovered
-from harness.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -59,7 +59,7 @@ def configure(p: argparse.ArgumentParser) -> None:
         "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
     )
     p.add_argument(
-        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
@@ -72,7 +72,7 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
-    given.add_gather(p)
+    argument_types.add_gather(p)
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
 
@@ -101,8 +101,8 @@ def run(asked: argparse.Namespace) -> int:
 
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
-    from harness.execution.runs.device import resolve
-    from harness.store.atomic import writable_folder
+    from harness.runs.device import resolve
+    from harness.store.files import writable_folder
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
 
@@ -133,8 +133,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     Raises:
         UserError: an unknown scale, exhibit or batch system.
     """
-    from harness.execution.jobs.carriers import check
-    from harness.execution.jobs.submitted import Submission
+    from harness.grid.carriers import Submission, check
     from reproductions.reproduce import Request
 
     if scale not in paper.seeds:

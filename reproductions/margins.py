@@ -20,14 +20,14 @@ from typing import Any
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness.base.forks import ended_by_signals
+from harness.base.seeds import identity
 from harness.cli import Parser, exit_code
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
-from harness.execution.jobs.named import execute_named
-from harness.execution.runs.config import RunConfig
-from harness.execution.runs.sequence import SequenceConfig
-from harness.identity import identity
+from harness.grid.display import execute_named
 from harness.kernels import notice
-from harness.signals import ended_by_signals
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
 from harness.store import Run
 from reproductions.command import PAPERS
 from reproductions.paper import DEVELOPMENT, Paper, Subject

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from data_synth.corpus import Corpus
-from harness.errors import unknown
-from harness.execution.runs.executed import Configuration
+from harness.base.errors import unknown
 from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit
+from harness.runs.executed import Configuration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
 """The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included.
@@ -64,7 +64,7 @@ class Paper:
         differences: what a reader must know to be different here, as rows of ``what``,
             ``paper`` and ``here``.
         exhibits, claims: what is made of the finished runs.
-        held_against: what the results are held against, one of ``reports.words.KINDS``.
+        held_against: what the results are held against, one of ``reports.reference_terms.KINDS``.
         looks: how often verdicts were looked at while seeds were added, at scales where that was
             more than once; each counts in the correction over all claims.
     """

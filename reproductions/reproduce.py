@@ -11,22 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import reports
-from harness import given
-from harness.execution.jobs.named import execute_named
-from harness.execution.jobs.submitted import Submission
-from harness.execution.runs.executed import Configuration
-from harness.identity import identity
-from harness.judge import provenance
-from harness.judge.makers import (
-    ASKED,
-    Maker,
-    Runs,
-    asked_of_divergence,
-    made_claim,
-    made_exhibit,
-)
+from harness import argument_types
+from harness.base.seeds import identity
+from harness.grid.carriers import Submission
+from harness.grid.display import execute_named
+from harness.judge import comparison
+from harness.judge.makers import ASKED, Maker, Runs, asked_of_divergence, made_claim, made_exhibit
 from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
+from harness.runs.executed import Configuration
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from reproductions.paper import Paper, Subject
@@ -59,7 +52,7 @@ class Request:
     @property
     def store(self) -> Store:
         """Where the runs are."""
-        return given.stored(self.out / "runs", self.gather)
+        return argument_types.stored(self.out / "runs", self.gather)
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
@@ -80,12 +73,12 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
         **({LOOKS: looks} if looks > 1 else {}),
-        **provenance.of_program(_program()),
+        **comparison.of_program(_program()),
         "device": subject.device,
         "wall_s": round(time.monotonic() - clock, 1),
         "started": started.isoformat(timespec="seconds"),
         "corpora": _fingerprints(subject, request.seeds),
-        **provenance.of_runs(runs, before),
+        **comparison.of_runs(runs, before),
         ASKED: asked_of_divergence(makers, runs),
     }
     results = Results(

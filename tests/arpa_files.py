@@ -6,8 +6,7 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.acoustics.arpa import LN10, NEVER
-from harness.acoustics.language_model import LanguageModel
+from harness.acoustics.language_model import LN10, NEVER, LanguageModel
 
 
 def write_arpa(model: LanguageModel, path: Path) -> None:

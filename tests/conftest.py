@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from harness import forked
+from harness.base import forks
 
 # Read when torch and numpy are first imported, which no plugin does before this file.
 for library in ("OMP", "MKL", "OPENBLAS"):
@@ -22,12 +22,12 @@ os.fsync = lambda fd: None
 
 pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
-forked.context(
-    "harness.execution.processes.rounds",
-    "harness.execution.processes.sequence_command",
-    "harness.execution.processes.shards",
-    "harness.execution.processes.worker",
-    "harness.execution.jobs.grid",
+forks.context(
+    "harness.processes.rounds",
+    "harness.speech.replicas",
+    "harness.processes.shards",
+    "harness.processes.worker",
+    "harness.grid.grid",
     "lagbench",
     "reproductions.reproduce",
     "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds

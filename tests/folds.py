@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
+from harness.algorithms.averaging import BlockMomentum, OuterNesterov
 from harness.algorithms.catalogue import (
     AdamW,
     AsyncDescent,
@@ -41,17 +40,17 @@ from harness.algorithms.catalogue import (
     StreamingDiLoCo,
     TopK,
 )
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.algorithms.repeating import Repeating
-from harness.execution.data.frames import Frames, Order
-from harness.execution.data.minibatches import Minibatches
-from harness.execution.replay.blocks import BLOCK, BlockReplay
-from harness.execution.replay.stale import StaleReplay
+from harness.algorithms.contract import Repeating
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient import joint as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.blocks import BLOCK, BlockReplay
+from harness.replay.stale import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
+from harness.speech.frames import Frames
+from harness.tasks.order import Minibatches, Order
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 from tests.traffic import Traffic
 

@@ -171,10 +171,10 @@ def _checked(request, monkeypatch):
     module = sys.modules.get("harness.simulator.simulation")
     if module is None or "benchmarks" in request.path.parts:
         return
-    from harness.simulator import exchange, network
+    from harness.simulator import collectives, network
     from harness.simulator.protocols import client_sampling
 
-    simulation, all_reduce = module.Simulation, exchange.AllReduce
+    simulation, all_reduce = module.Simulation, collectives.AllReduce
     run, change, messages, transfer = (
         *(simulation._run, simulation.change),
         *(all_reduce._run, network.transfer),

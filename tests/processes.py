@@ -19,8 +19,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from types import ModuleType
 
-from harness import forked
-from harness.execution.processes.group import LISTENING
+from harness.base import forks
+from harness.processes.group import LISTENING
 
 PATIENCE_S = 600.0
 """What hangs fails after this; what is slow, on a machine with much to do, does not."""
@@ -49,7 +49,7 @@ class Started:
             file.touch()
         self.words = list(map(str, words))
         where = str(Path.cwd()), dict(os.environ if environment is None else environment)
-        self.process = forked.context().Process(
+        self.process = forks.context().Process(
             target=_become,
             args=(self.words, *where, str(self.out), str(self.err), listening, leads),
         )
@@ -111,7 +111,7 @@ def _become(
     leads: bool,
 ) -> None:
     """In the fork: do what ``python WORDS`` does, for as long as who wants it lives."""
-    forked.killed_with_starter()
+    forks.killed_with_starter()
     if leads:
         os.setsid()
     os.chdir(folder)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.seeds import stream_key
+from harness.base.seeds import stream_key
 
 MULTIPLIER, WEYL, ROUNDS = 0xD256D193, 0x9E3779B9, 10
 LOW = 0xFFFFFFFF

@@ -23,7 +23,7 @@ from data_synth.public.fetching import find as find_folder
 from data_synth.recorded import Recipe, Recording, build, read_lines
 from data_synth.storage import write
 from data_synth.targets import Effort
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 FOLDERS = ("data_aishell", "aishell_sample/data_aishell")
 SOURCE = Source(

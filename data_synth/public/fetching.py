@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from data_synth.storage import new_folder
-from harness.errors import UserError
-from harness.reading import inflated
+from harness.base.errors import UserError
+from harness.base.settings import inflated
 
 
 @dataclass(frozen=True)

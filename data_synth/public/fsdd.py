@@ -24,8 +24,8 @@ from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
 from data_synth.storage import write
 from data_synth.waves import babble, read_wav, with_noise
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")

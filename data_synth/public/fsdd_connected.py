@@ -25,7 +25,7 @@ from data_synth.recorded import Recording, table_of
 from data_synth.storage import write
 from data_synth.targets import Effort, Speech, from_transcripts
 from data_synth.waves import read_wav
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 MAKERS = (
     "public/fsdd_connected.py",

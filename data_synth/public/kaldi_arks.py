@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from harness.reading import inflated
+from harness.base.settings import inflated
 
 __all__ = ["NotNumbers", "archive", "matrix"]
 

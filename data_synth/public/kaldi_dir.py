@@ -24,8 +24,8 @@ from data_synth.public.kaldi_targets import Given, given_targets
 from data_synth.recorded import Recipe, Recording, Tally, normalise, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of
 from data_synth.tree import expanded
-from harness.acoustics.lexicon import variants
-from harness.errors import UserError
+from harness.acoustics.language_model import variants
+from harness.base.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from data_synth.features import FRONT_ENDS
 from data_synth.public.kaldi_arks import matrix
 from data_synth.public.kaldi_tables import read_table
 from data_synth.recorded import READERS
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 __all__ = ["has_sound", "matrices", "rate_of"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data_synth.recorded import read_lines
 from data_synth.tree import SILENCE
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 __all__ = ["SILENCE_PHONES", "read_lexicon", "read_table"]
 

@@ -26,7 +26,7 @@ from data_synth.public.kaldi_tables import SILENCE_PHONES, read_table
 from data_synth.recorded import read_lines
 from data_synth.targets import monophones
 from data_synth.tree import SILENCE, Tree
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 __all__ = ["Given", "given_targets"]
 

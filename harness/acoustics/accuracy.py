@@ -18,18 +18,9 @@ import numpy as np
 
 from harness.acoustics.compiling import kernel, part, summing_part
 from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
-from harness.acoustics.forward_backward import (
-    LEAST,
-    TINY,
-    Arcs,
-    advance,
-    flat,
-    likelihoods,
-    pass_on,
-    retreat,
-)
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, log_sums
+from harness.acoustics.sums import LEAST, TINY, Arcs, advance, flat, likelihoods, pass_on, retreat
 
 
 class Accuracies(NamedTuple):

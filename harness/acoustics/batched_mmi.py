@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.batched_sums import Chain, Chains, Loop, best_paths, chain, factors, sums
-from harness.acoustics.mmi import Outer, SequenceCriterion, Trouble
-from harness.acoustics.numerator import REMEMBERED, Alignment, Words
+from harness.acoustics.mmi import REMEMBERED, Alignment, Outer, SequenceCriterion, Trouble, Words
+from harness.acoustics.sums import Chain, Chains, Loop, best_paths, chain, factors, sums
 
 
 @dataclass(frozen=True, eq=False)

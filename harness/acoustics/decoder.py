@@ -16,7 +16,7 @@ import numpy as np
 from harness.acoustics.compiling import kernel, part
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 EXHAUSTIVE = 2**31 - 1
 ROOM = 512

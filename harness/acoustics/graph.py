@@ -20,9 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.acoustics.language_model import BEGIN, END, LanguageModel, Ngram
-from harness.acoustics.lexicon import Lexicon
-from harness.errors import UserError
+from harness.acoustics.language_model import BEGIN, END, LanguageModel, Lexicon, Ngram
+from harness.base.errors import UserError
 
 NO_WORD = -1
 

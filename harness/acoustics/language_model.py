@@ -1,29 +1,45 @@
-"""N-gram language models, estimated from text.
+"""N-gram language models, ARPA files and pronunciations.
 
-Both smoothings are interpolated, so both are back-off models in the ARPA sense: with
-h' the history h without its oldest word,
+N-gram language models, estimated from text. Both smoothings are interpolated, so both are back-off
+models in the ARPA sense: with h' the history h without its oldest word,
 
     p(w | h) = p*(w | h)          where the n-gram (h, w) was seen,
     p(w | h) = b(h) p(w | h')     where it was not.
+
+Language models as ARPA files, plain or gzip-compressed: base-10 logarithms in text.
+
+How words are said: pronunciations, each a sequence of targets. In a lexicon ``"word"``,
+``"word(2)"``, ... are entries of one word, said differently.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.base.errors import UserError
+from harness.base.settings import inflated
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
+
 MARKS = (BEGIN, END, UNKNOWN)
 
 Ngram = tuple[str, ...]
+
 Counts = Mapping[Ngram, Mapping[str, int]]
 """History -> word -> how often; the histories of one order have one length."""
+
 Smoothing = Literal["kneser-ney", "witten-bell"]
+
 SMOOTHINGS: tuple[Smoothing, ...] = ("kneser-ney", "witten-bell")
 
 
@@ -195,3 +211,163 @@ def _interpolated(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing)
                 probs[(*history, word)] = seen / total + weight * below
         log_probs.update((gram, math.log(p)) for gram, p in probs.items())
     return LanguageModel(len(counts), log_probs, backoffs)
+
+
+LN10 = math.log(10.0)
+
+NEVER = -99.0
+"""What ARPA files have for the logarithm of zero."""
+
+
+def read_arpa(path: Path) -> LanguageModel:
+    """Read a model of any order.
+
+    Raises:
+        UserError: the file cannot be read, is not UTF-8 or not an ARPA file, or holds
+            another number of n-grams than it announces.
+    """
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            file = inflated(raw, size) if path.suffix == ".gz" else raw
+            return _Reader(path).model(io.TextIOWrapper(file, encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; an ARPA file must be") from None
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+class _Reader:
+    """Reads one file, line by line, knowing where it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.number = path, 0
+        self.announced: dict[int, int] = {}
+        self.log_probs: dict[Ngram, float] = {}
+        self.backoffs: dict[Ngram, float] = {}
+
+    def model(self, lines: Iterator[str]) -> LanguageModel:
+        """The model in the file; what stands around the data is ignored."""
+        section: int | None = None
+        for self.number, raw in enumerate(lines, 1):
+            line = raw.strip()
+            if line == "\\data\\":
+                section = 0
+            elif line == "\\end\\" and section is not None:
+                return self._whole()
+            elif line.startswith("\\") and line.endswith("-grams:"):
+                section = self._integer(line[1 : -len("-grams:")])
+            elif line and section is not None:
+                self._entry(line, section)
+        raise UserError(f"{self.path}: ends after line {self.number} without a line \\end\\")
+
+    def _entry(self, line: str, section: int) -> None:
+        if section == 0:
+            order, _, count = line.removeprefix("ngram").partition("=")
+            self.announced[self._integer(order)] = self._integer(count)
+            return
+        fields = line.split()
+        if not section + 1 <= len(fields) <= section + 2:
+            raise self._wrong(f"{line!r}; allowed: log10 p, {section} words, perhaps log10 b")
+        gram = tuple(fields[1 : section + 1])
+        value = self._log(fields[0])
+        self.log_probs[gram] = -math.inf if gram == (BEGIN,) else value
+        if len(fields) == section + 2:
+            self.backoffs[gram] = self._log(fields[-1])
+
+    def _whole(self) -> LanguageModel:
+        held = Counter(map(len, self.log_probs))
+        for order, count in self.announced.items():
+            if held[order] != count:
+                raise UserError(
+                    f"{self.path}: announces {count} n-grams of order {order}, holds {held[order]}"
+                )
+        if set(held) - set(self.announced) or not self.announced:
+            raise UserError(f"{self.path}: n-gram orders {sorted(held)} are not all announced")
+        return LanguageModel(max(held), self.log_probs, self.backoffs)
+
+    def _integer(self, text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise self._wrong(f"{text!r}; a whole number is needed") from None
+
+    def _log(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._wrong(f"{text!r}; a base-10 logarithm is needed") from None
+        if math.isnan(value) or value == math.inf:
+            raise self._wrong(f"{text!r}; a finite base-10 logarithm is needed")
+        return -math.inf if value <= NEVER else value * LN10
+
+    def _wrong(self, what: str) -> UserError:
+        return UserError(f"{self.path}: line {self.number}: {what}")
+
+
+def word_of(entry: str) -> str:
+    """The word of a lexicon entry, which may be a second or third pronunciation of it.
+
+    Example:
+        >>> word_of("either"), word_of("either(2)"), word_of("f(x)")
+        ('either', 'either', 'f(x)')
+    """
+    stem, bracket, number = entry.removesuffix(")").rpartition("(")
+    return stem if bracket and stem and entry.endswith(")") and number.isdigit() else entry
+
+
+def variants(pronunciations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Word -> its lexicon entries, in the lexicon's order.
+
+    Example:
+        >>> variants({"a": (1,), "the": (2,), "the(2)": (3,)})
+        {'a': ('a',), 'the': ('the', 'the(2)')}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in pronunciations:
+        found[word_of(entry)] = (*found.get(word_of(entry), ()), entry)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Lexicon:
+    """How words are said, and what may stand between them.
+
+    Args:
+        words: word -> its pronunciations, each a left-to-right sequence of targets; they
+            share the word's probability equally.
+        silence: the targets of the silence that may stand between words and at both ends.
+        silence_prob: how likely silence is at each of these places.
+        stay: probability [K] that a target's state is followed by itself, in (0, 1); if
+            left out, staying and advancing weigh nothing.
+    """
+
+    words: Mapping[str, Sequence[Sequence[int]]]
+    silence: Sequence[int] = ()
+    silence_prob: float = 0.5
+    stay: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.silence_prob < 1:
+            raise UserError(f"silence_prob: {self.silence_prob}; allowed: between 0 and 1")
+        empty = [w for w, said in self.words.items() if not said or not all(map(len, said))]
+        if empty:
+            raise UserError(f"lexicon: word {empty[0]!r} has a pronunciation without targets")
+
+    @classmethod
+    def of(
+        cls,
+        entries: Mapping[str, Sequence[int]],
+        silence: Sequence[int] = (),
+        stay: np.ndarray | None = None,
+    ) -> Lexicon:
+        """From a corpus's lexicon, where ``"word(2)"`` is another way to say ``"word"``."""
+        said = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
+        return cls(said, silence, stay=stay)
+
+    def staying(self, target: int) -> tuple[float, float]:
+        """Log weights of staying in and of leaving a state of ``target``."""
+        if self.stay is None:
+            return 0.0, 0.0
+        p = float(self.stay[target])
+        return math.log(p), math.log1p(-p)

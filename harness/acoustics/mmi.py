@@ -1,7 +1,8 @@
-"""Sequence criteria: from an utterance's log posteriors to its outer gradient (paper 3, eq. 2, 3).
+"""Sequence criteria: numerator, denominator, outer and inner gradients.
 
-With scores l_t(s) = κ (log p(s|x_t) - log p(s)) and Z the sum over paths of
-exp(Σ_t l_t + log transitions + log P(W)),
+Sequence criteria: from an utterance's log posteriors to its outer gradient (paper 3, eq. 2, 3).
+With scores l_t(s) = κ (log p(s|x_t) - log p(s)) and Z the sum over paths of exp(Σ_t l_t + log
+transitions + log P(W)),
 
     F = log Z_num - log Z_den,      o_t(s) = ∂F/∂log p(s|x_t) = κ (γ_num,t(s) - γ_den,t(s)).
 
@@ -12,29 +13,57 @@ entries may not. Gradients here point uphill.
 Beside MMI: boosted MMI (Povey et al. 2008), which counts a path as e^b likelier for each frame
 in which its state is not the reference's; state-level minimum Bayes risk (``accuracy``); and
 MMI's numerator alone, paper 3's control, whose rows of o sum to κ.
+
+The numerator of sequence training: what was said, aligned or summed over all alignments.
+
+The denominator of sequence training: all that could have been said, two ways. A lattice, made on
+the fly by a beam search with the current parameters, as in paper 3; or the whole graph, which is
+what an infinitely wide beam would find.
+
+The auxiliary function of paper 3, section 3.3: what a replica climbs between two decodes. With the
+outer gradient o of θ' held fixed,
+
+    A(θ; θ') = F(θ') + Σ_t Σ_s o_t(s; θ') (log p_θ(s|x_t) - log p_θ'(s|x_t))
+
+touches the criterion F at θ': it has F's value there (paper 3 leaves the constant out) and,
+by the chain rule, F's gradient. It looks like a frame criterion with o as its targets.
+
+The inner gradient of sequence training: a frame loss whose targets are outer gradients. Paper 3,
+section 2: with the outer gradient o_t(s) held fixed, the loss is -Σ_t Σ_s o_t(s) log p(s|x_t). Its
+derivative at the logits is softmax(z_t) Σ_s o_t(s) - o_t: where the rows of o sum to zero, as in
+MMI, it is -o_t whatever the parameters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from harness.acoustics.accuracy import Accuracies, accuracies, lattice_accuracies
 from harness.acoustics.compiling import kernel
-from harness.acoustics.decoder import Beam
-from harness.acoustics.denominator import Denominator, WholeGraph, denominator
-from harness.acoustics.forward_backward import Shares, likelihoods
-from harness.acoustics.graph import Graph
-from harness.acoustics.numerator import Alignment, References, Words
-from harness.errors import UserError, unknown
+from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
+from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
+from harness.acoustics.language_model import LanguageModel, Lexicon
+from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
+from harness.acoustics.sums import Shares, likelihoods, occupancies
+from harness.base.errors import UserError, unknown
+from harness.networks.feedforward import Dnn, Layout, Visit
 
 Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
+
 Paths = Literal["lattice", "graph"]
+
 Numerator = Literal["alignment", "sum"]
+
 Lost = Literal["reject", "skip", "add"]
+
 Trouble = Literal[
     "no frames",  # an utterance of none
     "not finite",  # a log posterior is NaN or +inf, or a frame has nothing above -inf; or they
@@ -45,8 +74,10 @@ Trouble = Literal[
     "lost",  # the lattice does not hold the reference
     "nothing kept",  # every frame was rejected or cancelled
 ]
+
 ROUNDING = 1e-9
 """How far, of log Z, rounding may lift one sum above another."""
+
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
@@ -339,3 +370,240 @@ def _numbers(log_z: float, found: np.ndarray) -> bool:
 
 def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Outer:
     return Outer(value, np.zeros(like.shape), np.zeros(len(like), np.bool_), trouble=trouble)
+
+
+REMEMBERED = 16_384
+"""Transcripts whose graphs are kept."""
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """One path of a reference.
+
+    Attributes:
+        targets: int32 [T], the target of each frame.
+        weight: log weight of the path's arcs: transitions, pronunciations, language model.
+    """
+
+    targets: np.ndarray
+    weight: float
+
+    def log_weight(self, scores: np.ndarray) -> float:
+        """Log weight of the path, its acoustic ``scores`` [T, K] included."""
+        return self.weight + float(scores[np.arange(len(scores)), self.targets].sum())
+
+    def occupancies(self, n_targets: int) -> np.ndarray:
+        """γ [T, K], float64: one in each frame's target."""
+        gamma = np.zeros((len(self.targets), n_targets))
+        gamma[np.arange(len(self.targets)), self.targets] = 1.0
+        return gamma
+
+
+class References:
+    """Makes the graphs of references, arc for arc those of the word loop they compete in.
+
+    Args:
+        model: a unigram model: with it a path's weight is the same in both graphs.
+        lexicon: how words are said.
+
+    Attributes:
+        loop: the graph of everything that can be said.
+    """
+
+    def __init__(self, model: LanguageModel, lexicon: Lexicon) -> None:
+        self.model, self.lexicon = model, lexicon
+        self.loop = decoding_graph(model, lexicon)
+        self._sayable = frozenset(self.loop.words)
+
+        @lru_cache(REMEMBERED)
+        def kept(words: Words) -> Graph:
+            return transcript_graph(words, model, lexicon)
+
+        self._graph = kept
+
+    def unsayable(self, reference: Words) -> Words:
+        """The words of a reference that the loop does not have."""
+        return tuple(w for w in reference if w not in self._sayable)
+
+    def graph(self, reference: Words) -> Graph:
+        """The graph of one reference, whose words must all be sayable."""
+        return self._graph(reference)
+
+    def align(self, reference: Words, scores: np.ndarray) -> Alignment | None:
+        """The heaviest path of a reference (Viterbi); None if none has T frames.
+
+        Args:
+            reference: what was said.
+            scores: float64 [T, K], scaled acoustic scores.
+        """
+        found = decode(self.graph(reference), scores, EVERYTHING)
+        if not found.complete or found.score == -math.inf:
+            return None
+        acoustic = scores[np.arange(len(scores)), found.targets].sum()
+        return Alignment(found.targets, found.score - float(acoustic))
+
+    def sum(
+        self, reference: Words, scores: np.ndarray, shares: Shares | None = None
+    ) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K] of all paths of a reference; -inf and zeros if none has T frames."""
+        return occupancies(self.graph(reference), scores, shares)
+
+
+@dataclass(frozen=True, eq=False)
+class WholeGraph:
+    """Exact sums over every path of ``graph`` for one utterance's ``scores`` [T, K].
+
+    ``shares`` are the scores' ``likelihoods``, if they are known.
+    """
+
+    graph: Graph
+    scores: np.ndarray
+    shares: Shares | None = None
+
+    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the scores."""
+        if boost is None:
+            return occupancies(self.graph, self.scores, self.shares)
+        return occupancies(self.graph, self.scores + boost)
+
+    def accuracies(self, targets: np.ndarray) -> Accuracies:
+        """Expected state accuracy against ``targets`` [T]."""
+        return accuracies(self.graph, self.scores, targets)
+
+    def at(self, scores: np.ndarray) -> WholeGraph:
+        """The same paths with other ``scores`` [T, K]."""
+        return WholeGraph(self.graph, scores)
+
+
+@dataclass(frozen=True, eq=False)
+class OnTheFly:
+    """Sums over the paths of the lattice that a beam search found for one utterance."""
+
+    lattice: Lattice
+    n_targets: int
+
+    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the arcs' scores."""
+        found = self.lattice if boost is None else boosted(self.lattice, boost)
+        return posteriors(found, self.n_targets)
+
+    def accuracies(self, targets: np.ndarray) -> Accuracies:
+        """Expected state accuracy against ``targets`` [T]."""
+        return lattice_accuracies(self.lattice, targets, self.n_targets)
+
+    def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K] of the paths that say ``words``; -inf where none does."""
+        return reference_posteriors(self.lattice, words, self.n_targets)
+
+    def at(self, scores: np.ndarray) -> OnTheFly:
+        """The same paths, none searched for anew, with other ``scores`` [T, K]."""
+        weighed = replace(self.lattice, score=self.lattice.graph.weight[self.lattice.arc])
+        return replace(self, lattice=boosted(weighed, scores))
+
+
+Denominator = WholeGraph | OnTheFly
+
+
+def denominator(
+    graph: Graph, scores: np.ndarray, beam: Beam | None, shares: Shares | None = None
+) -> Denominator:
+    """What stands in the denominator of one utterance.
+
+    Args:
+        graph: the word loop.
+        scores: float64 [T, K], scaled acoustic scores.
+        beam: what the search for a lattice keeps; None for the whole graph.
+        shares: the scores' ``likelihoods``, if they are known.
+    """
+    if beam is None:
+        return WholeGraph(graph, scores, shares)
+    return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
+
+
+def boosted(found: Lattice, boost: np.ndarray) -> Lattice:
+    """The same paths with ``boost[t, s]`` nats more wherever target s is entered in frame t."""
+    entered = found.node[found.to]
+    gain = np.zeros(len(entered))
+    state = entered < found.graph.states
+    frame = found.layer[found.to[state]] - 1
+    gain[state] = boost[frame, found.graph.target[entered[state]]]
+    return replace(found, score=found.score + gain)
+
+
+@dataclass(frozen=True, eq=False)
+class Auxiliary:
+    """A tangent of the criterion for one utterance.
+
+    Args:
+        outer: value and outer gradient at θ'. Where frames were rejected or cancelled, the
+            tangent is that of what is left.
+        log_posteriors: float [T, K], log p_θ'(s|x_t).
+    """
+
+    outer: Outer
+    log_posteriors: np.ndarray
+
+    def value(self, log_posteriors: np.ndarray) -> float:
+        """A(θ; θ') from log p_θ(s|x_t), float [T, K]; finite wherever θ' gives no -inf."""
+        moved = np.asarray(log_posteriors, np.float64) - self.log_posteriors
+        return self.outer.value + float((self.outer.gradient * moved).sum())
+
+    def slope(self) -> np.ndarray:
+        """∂A/∂log p, float64 [T, K]: the same everywhere."""
+        return self.outer.gradient
+
+
+@dataclass(frozen=True)
+class InnerLoss:
+    """A network under the inner loss, as algorithms take it: outer gradients are its targets.
+
+    Args:
+        net: what maps a frame's input to logits.
+        balanced: whether every row of the outer gradients sums to zero.
+        frozen: targets whose outputs get no update.
+    """
+
+    net: Dnn
+    balanced: bool = True
+    frozen: Sequence[int] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """Where the network's layers lie."""
+        return self.net.layout
+
+    def matrices(self, stack: Tensor) -> list[Tensor]:
+        """See ``Dnn.matrices``."""
+        return self.net.matrices(stack)
+
+    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        """The gradient summed over each minibatch, into ``out``; returns zeros ``[R]``.
+
+        The loss's value says nothing: outer gradients change with the parameters.
+
+        Args:
+            stack: parameters ``[R, P]``.
+            x: inputs ``[R, B, D]``.
+            targets: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
+            out: ``[R, P]``, overwritten.
+        """
+        return self.backward(stack, x, targets, self.net.into(out))
+
+    def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
+        """Show every layer's inputs and derivatives to ``visit``; see ``Dnn.backward``."""
+        return self.net.backward_from(stack, x, self._derivative(targets), visit)
+
+    def _derivative(self, outer: Tensor) -> Callable[[Tensor], Tensor]:
+        def inner(logits: Tensor) -> Tensor:
+            if self.balanced:
+                torch.neg(outer, out=logits)
+            else:
+                torch.softmax(logits, 2, out=logits)
+                logits.mul_(outer.sum(2, keepdim=True)).sub_(outer)
+            if self.frozen:
+                logits[:, :, list(self.frozen)] = 0.0
+            return logits.new_zeros(len(logits))
+
+        return inner

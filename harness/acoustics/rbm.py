@@ -1,4 +1,6 @@
-"""Restricted Boltzmann machines that give a sigmoid network its first weights.
+"""First weights of a network: restricted Boltzmann machines, or drawn at random.
+
+Restricted Boltzmann machines that give a sigmoid network its first weights.
 
 Each hidden layer is trained as a machine on the activations of the layer below (Hinton,
 Osindero and Teh 2006) by one step of contrastive divergence (Hinton 2002), all replicas at
@@ -9,28 +11,33 @@ once. The input layer's visible units are Gaussian with unit variance, the other
 
 Letters as in ``stack``; here V visible and H hidden units. The recipe is that of Kaldi's
 nnet1, which paper 2 used.
+
+The parameters that training starts from where no machine has pretrained them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Affine
-from harness.seeds import stream
-from harness.uploads import uploaded
+from harness.base.seeds import stream
+from harness.networks.contract import uploaded
+from harness.networks.feedforward import Affine, Dnn, Layout
 
 Kind = Literal["gaussian", "bernoulli"]
+
 CLIP = 1e-4
 """Mean activations are kept this far from 0 and 1 before their logit is taken."""
+
 SHRINK = 0.9
 """What a diverging machine's rate is multiplied with."""
+
 MEAN_OVER = 100
 """Minibatches that mean activations are taken over."""
 
@@ -277,3 +284,33 @@ def _uniform(
     streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
     drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
     return uploaded(torch.as_tensor(drawn), like.device).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class WideRandom:
+    """The random start of Kaldi's nnet1 for sigmoid networks, which paper 2 used.
+
+    ``W ~ N(0, (gain sqrt(2 / (in + out)))²)``, that of the first layer times ``first``; biases
+    of hidden units uniform from ``low_bias`` to 0, of the outputs zero.
+
+    Args:
+        gain: 3.5 there (0.1 of Glorot's, times 35).
+        first: factor of the first layer, sqrt(1/12) there.
+        low_bias: the lowest bias of a hidden unit, -4 there.
+    """
+
+    gain: float = 3.5
+    first: float = (1.0 / 12.0) ** 0.5
+    low_bias: float = -4.0
+
+    def parameters(self, layout: Layout, generator: torch.Generator) -> Tensor:
+        """A ``[1, P]`` stack, drawn in float64 on the CPU and rounded to float32."""
+        stack = torch.zeros(1, layout.parameters, dtype=torch.float64)
+        layers = layout.views(stack)
+        for i, ((m, n), layer) in enumerate(zip(pairwise(layout.sizes), layers, strict=True)):
+            spread = self.gain * (2.0 / (m + n)) ** 0.5 * (self.first if i == 0 else 1.0)
+            layer.weight[0] = spread * torch.randn(n, m, generator=generator, dtype=torch.float64)
+            if i < len(layers) - 1:
+                drawn = torch.rand(n, generator=generator, dtype=torch.float64)
+                layer.bias[0] = self.low_bias * drawn
+        return stack.float()

@@ -1,15 +1,23 @@
-"""Word and character errors: what was recognised against what was said."""
+"""Word and character errors, and the tuning of recognition on development data.
+
+Word and character errors: what was recognised against what was said. Recognising whole sets, and
+tuning what only a development set may decide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from harness.acoustics.compiling import kernel
+from harness.acoustics.decoder import Beam, decode
+from harness.acoustics.graph import Graph
 from harness.acoustics.hmm import chain_scores, chains
+from harness.acoustics.lattice import Recognised
 
 Sentence = Sequence[str]
 
@@ -174,3 +182,159 @@ def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
     substitutions = most[-1, -1]
     others, longer = cost[-1, -1] - substitutions, len(heard) - len(said)
     return substitutions, (others + longer) // 2, (others - longer) // 2
+
+
+_E6 = (1.0, 1.5, 2.2, 3.3, 4.7, 6.8)  # preferred numbers, each about 10^(1/6) of the last
+
+SCALES = (*(round(decade * step, 3) for decade in (0.01, 0.1, 1.0) for step in _E6), 10.0)
+
+INSERTIONS = tuple(float(nats) for nats in range(-12, 13, 2))
+
+TELLS = 2.0
+"""Standard errors of a paired difference beyond which one setting is clearly worse."""
+
+UNITS = {"words": word_errors, "characters": character_errors}
+
+
+def recognise(
+    graph: Graph, scores: Iterable[np.ndarray], scale: float, beam: Beam | None = None
+) -> list[Recognised]:
+    """The best path of every utterance.
+
+    Args:
+        graph: from ``decoding_graph``, perhaps ``penalised``.
+        scores: for each utterance ``[T, K]``: log p(s | x_t) - log prior(s).
+        scale: κ, what these are multiplied with.
+        beam: what to keep; by default ``Beam()``.
+    """
+    return [decode(graph, scale * each, beam) for each in scores]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting: acoustic scale κ, insertion penalty in nats, and its error rate."""
+
+    scale: float
+    insertion: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Neighbouring settings that development data cannot tell from the best one.
+
+    Attributes:
+        middle: the one to use.
+        low, high: the first and the last of them.
+        decided: whether the next ones on both sides were tried and are clearly worse, or there
+            was nothing to choose from.
+    """
+
+    middle: float
+    low: float
+    high: float
+    decided: bool
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The setting to use, all that were tried, and which others are as good."""
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    scale: Plateau
+    insertion: Plateau
+
+    @property
+    def decided(self) -> bool:
+        """Whether development data could tell where the good settings end."""
+        return self.scale.decided and self.insertion.decided
+
+
+def tune(
+    said: Sequence[Sentence],
+    scores: Iterable[np.ndarray],
+    graph: Graph,
+    *,
+    scales: Sequence[float] = SCALES,
+    insertions: Sequence[float] = INSERTIONS,
+    unit: Literal["words", "characters"] = "words",
+    beam: Beam | None = None,
+) -> Tuned:
+    """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
+
+    Args:
+        said: words of each utterance of the development set, or of a part of it.
+        scores: ``[T, K]`` log p(s | x_t) - log prior(s) of each.
+        graph: what to search.
+        scales: values of κ that may be tried, as `plateau` has them.
+        insertions: penalties that may be tried, in nats a word; less than 0 favours more words.
+        unit: what the error rate counts.
+        beam: what the search keeps.
+
+    Raises:
+        ValueError: there is no scale or no penalty to try.
+    """
+    heard = list(scores)
+    found: dict[tuple[float, float], ErrorCounts] = {}
+
+    def errors(scale: float, insertion: float) -> np.ndarray:
+        if (scale, insertion) not in found:
+            best = recognise(graph.penalised(insertion), heard, scale, beam)
+            found[scale, insertion] = UNITS[unit](said, [each.words for each in best])
+        return found[scale, insertion].errors
+
+    scale = plateau(scales, lambda value: errors(value, 0.0))
+    insertion = plateau(insertions, lambda value: errors(scale.middle, value))
+    trials = {setting: Trial(*setting, counts.rate) for setting, counts in found.items()}
+    return Tuned(trials[scale.middle, insertion.middle], tuple(trials.values()), scale, insertion)
+
+
+def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray]) -> Plateau:
+    """The best setting and its neighbours that are as good as far as utterances can tell.
+
+    From the middle of the settings the search goes on in both directions until the next one is
+    clearly worse than the best: it makes more errors, by more than `TELLS` standard errors of
+    the difference utterance by utterance. The rest is not tried. What is used is the middle of
+    the plateau: the best one itself is often the best by chance (Breiman et al., Classification
+    and Regression Trees, section 3.4.3, have the rule of one standard error). Of two middles
+    it is the one with fewer errors, then the one nearer to where the search began.
+
+    Args:
+        settings: in ascending order, such that steps change the errors about equally.
+        errors_of: the errors ``[U]`` of each utterance with a setting.
+
+    Raises:
+        ValueError: there are no settings.
+    """
+    if not settings:
+        raise ValueError("there is no setting to try")
+    begin, last = len(settings) // 2, len(settings) - 1
+    tried, asked = dict[int, np.ndarray](), [begin]
+    low = high = begin
+    while asked:
+        tried |= {i: errors_of(settings[i]) for i in asked}
+        low, high = _as_good(tried)
+        asked = [i for i in (low - 1, high + 1) if 0 <= i <= last and i not in tried]
+    middles = ((low + high) // 2, (low + high + 1) // 2)
+    middle = min(middles, key=lambda i: (tried[i].sum(), abs(i - begin)))
+    decided = not last or (low > 0 and high < last)
+    return Plateau(settings[middle], settings[low], settings[high], decided)
+
+
+def _as_good(tried: Mapping[int, np.ndarray]) -> tuple[int, int]:
+    """The first and the last of the settings in a row with the best that are as good."""
+    low = high = best = min(sorted(tried), key=lambda i: tried[i].sum())
+    while low - 1 in tried and not clearly_worse(tried[low - 1], tried[best]):
+        low -= 1
+    while high + 1 in tried and not clearly_worse(tried[high + 1], tried[best]):
+        high += 1
+    return low, high
+
+
+def clearly_worse(errors: np.ndarray, fewest: np.ndarray) -> bool:
+    """Whether utterances tell that errors ``[U]`` are more than the fewest, ``[U]``."""
+    more = errors - fewest
+    if len(more) < 2:
+        return False
+    return bool(more.sum() > TELLS * math.sqrt(len(more)) * more.std(ddof=1))

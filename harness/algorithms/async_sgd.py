@@ -1,22 +1,44 @@
-"""Asynchronous stochastic gradient descent: the server adds each gradient as it arrives.
+"""Asynchronous SGD, its averaged and clipped forms, and descents of other optimizers.
 
-Dean et al. 2012 (Downpour SGD); paper 1, section 2.2.
+Asynchronous stochastic gradient descent: the server adds each gradient as it arrives. Dean et al.
+2012 (Downpour SGD); paper 1, section 2.2.
+
+Averaged SGD over any descent: the model deployed is an average of the iterates. Polyak and
+Juditsky 1992; Xu 2011 (arXiv 1107.2490); paper 1, sections 2.3 and 2.4.
+
+What asynchronous SGD and its kin have in common: a plain fold, and gradients to be folded. A kin
+differs in one of them. Rates of `Gradients` are of the summed gradient, as in `AsyncSgd`.
+
+Asynchronous SGD with clipped gradients: no step is longer than a limit, however stale. Erickson
+and Johansson (arXiv 2606.13287), whose bound does not depend on the largest delay.
+
+Asynchronous steps along the directions of any local optimizer. ``theta <- theta - rate
+U(g(theta_read))``, where U is what a worker's optimizer makes of its gradients: how staleness and
+optimizer go together (arXiv 2606.30634 for a staleness of 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from harness.algorithms.blocks import fit_for_blocks, step_and_average
-from harness.algorithms.contract import Memory, Server
-from harness.algorithms.repeating import Repeating
-from harness.algorithms.turns import FoldsInARow, Turns, one_by_one
-from harness.network import Minibatch, Network
+from harness.algorithms.contract import (
+    Algorithm,
+    FoldsInARow,
+    Memory,
+    Repeating,
+    Server,
+    Turns,
+    one_by_one,
+)
+from harness.algorithms.descent import PLAIN, Descent, local_direction
+from harness.algorithms.folding import fit_for_blocks, step_and_average, step_and_draw
+from harness.base.settings import setting
+from harness.networks.contract import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -115,3 +137,197 @@ class AsyncSgd(FoldsInARow, Repeating):
         else:
             size = gradient.square().add_(self.k).sqrt_()
             model.addcdiv_(gradient, size, value=-rate)
+
+
+@dataclass(frozen=True)
+class AveragedSgd(FoldsInARow, Repeating):
+    """A running average at first, and from the switch on the average of all iterates.
+
+    Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
+    iterates averaged so far (the running average counts as the first):
+    ``average <- average + (theta - average) / (n + 1)``.
+
+    Args:
+        descent: what moves theta.
+        eta: the running average's rate; 0.01 throughout paper 1.
+        considers: how often in a pass the switch is considered. The sooner, the more early
+            iterates stay in the average for good; the paper does not say.
+    """
+
+    remembers: ClassVar[bool] = False
+
+    descent: AsyncSgd = field(default_factory=AsyncSgd)
+    eta: float = 0.01
+    considers: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def start(self, model: Tensor) -> Server:
+        """Iterate and average both start from ``model [P]``; no switch yet."""
+        server = self.descent.start(model)
+        server.vectors["average"] = model.clone()
+        server.numbers["averaged"] = 0.0
+        return server
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """As the descent contributes."""
+        return self.descent.contribute(network, replicas, minibatches, out, rate, memory)
+
+    def fold(
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
+    ) -> None:
+        """Move theta, then draw the average towards it."""
+        self.descent.fold(server, contributions, staleness, rate, workers, weights)
+        server.vectors["average"].lerp_(server.model, self._weight(server))
+
+    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
+        """The bytes of ``one_by_one``, in one pass over memory where steps are plain."""
+        if not self.descent.in_blocks(server.model):
+            one_by_one(self, server, turns, rate)
+            return
+        weights = [self._weight(server) for _ in turns.order]
+        step_and_average(server.model, server.vectors["average"], turns, rate, weights)
+        server.version += len(turns.order)
+
+    @property
+    def repeats(self) -> bool:
+        """Where the descent does."""
+        return self.descent.repeats
+
+    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
+        """The rate, and the iterate's weight in the average."""
+        return (*self.descent.numbers(server, rate), self._weight(server))
+
+    def fold_from(
+        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
+    ) -> None:
+        """Move theta and draw the average towards it, as one operation."""
+        step_and_draw(before, contributions, numbers, server.model, server.vectors["average"])
+
+    def _weight(self, server: Server) -> float:
+        """The next iterate's weight in the average; from the switch on, the iterate is counted."""
+        averaged = server.numbers["averaged"]
+        if not averaged:
+            return self.eta
+        server.numbers["averaged"] = averaged + 1.0
+        return 1.0 / (averaged + 1.0)
+
+    def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
+        """Begin the full average once the running one beats the iterate on the development set."""
+        if server.numbers["averaged"] or not errors["average"] < errors["iterate"]:
+            return {}
+        server.numbers["averaged"] = 1.0
+        return {"switch": 1.0}
+
+
+class PlainFolds(Algorithm):
+    """An algorithm whose server takes a step along whatever is contributed."""
+
+    def start(self, model: Tensor) -> Server:
+        """A server that holds a copy of ``model [P]``."""
+        return Server(model.clone())
+
+    def fold(
+        self,
+        server: Server,
+        contributions: Tensor,
+        staleness: Sequence[int],
+        rate: float,
+        workers: Sequence[int] = (),
+        weights: Sequence[float] = (),
+    ) -> None:
+        """``theta <- theta - rate c`` for each of ``contributions [W, P]``, however stale."""
+        del staleness, workers, weights
+        for contribution in contributions:
+            server.model.sub_(contribution, alpha=rate)
+        server.version += 1
+
+
+class Gradients(PlainFolds):
+    """An algorithm whose contributions are those of `AsyncSgd`."""
+
+    remembers: ClassVar[bool] = False
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """As `AsyncSgd` contributes."""
+        return AsyncSgd().contribute(network, replicas, minibatches, out, rate, memory)
+
+
+@dataclass(frozen=True)
+class ClippedSgd(PlainFolds):
+    """``theta <- theta - rate min(1, limit / |g|) g``, where |g| is the norm of the mean gradient.
+
+    The worker clips, so that every shard of a server folds its part of one clipped gradient.
+
+    Args:
+        limit: of the norm of a gradient's mean over the frames of its contribution.
+    """
+
+    remembers: ClassVar[bool] = False
+
+    limit: float = setting(1.0, above=0.0)
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """Clipped gradients summed over frames, into ``out [W, P]``; losses ``[W]``."""
+        losses = AsyncSgd().contribute(network, replicas, minibatches, out, rate, memory)
+        frames = sum(minibatch.targets.shape[1] for minibatch in minibatches)
+        norms = out.square().sum(1, keepdim=True).sqrt_()
+        out.mul_((self.limit * frames / norms).clamp_(max=1.0))
+        return losses
+
+
+@dataclass(frozen=True)
+class AsyncDescent(PlainFolds):
+    """A contribution is the mean direction of its minibatches at what was read.
+
+    Rates are of the mean gradient (see `descent`). The optimizer's state is the worker's.
+
+    Args:
+        descent: what makes a direction of a gradient.
+    """
+
+    descent: Descent = PLAIN
+
+    def contribute(
+        self,
+        network: Network,
+        replicas: Tensor,
+        minibatches: Sequence[Minibatch],
+        out: Tensor,
+        rate: float,
+        memory: Memory,
+    ) -> Tensor:
+        """The directions into ``out [W, P]``; losses ``[W]``."""
+        direction, losses = local_direction(
+            self.descent, network, replicas, minibatches, rate, memory
+        )
+        out.copy_(direction)
+        return losses

@@ -1,16 +1,23 @@
-"""Learning-rate schedules: rules that are asked at set moments, and remember in a `Pace`.
+"""Learning-rate schedules, and the trial descents of a rate search.
 
-What a rate multiplies is the algorithm's business: the gradient **summed** over a minibatch
-in `AsyncSgd` (paper 1's equation 1), the **mean** gradient in `ModelAveraging` (paper 2).
+Learning-rate schedules: rules that are asked at set moments, and remember in a `Pace`. What a rate
+multiplies is the algorithm's business: the gradient **summed** over a minibatch in `AsyncSgd`
+(paper 1's equation 1), the **mean** gradient in `ModelAveraging` (paper 2).
+
+Trial descents for a rate search, all rungs of the ladder at once as one replica stack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from harness.spec import setting
+import torch
+from torch import Tensor
+
+from harness.base.settings import setting
+from harness.networks.contract import Gradient, Minibatch
 
 
 @dataclass
@@ -276,3 +283,35 @@ class Halving(Schedule):
             return
         pace.halving = pace.halving or gain < self.halve_below
         pace.rate *= 0.5 if pace.halving else 1.0
+
+
+@torch.no_grad()
+def trial_losses(
+    gradient: Gradient, model: Tensor, rates: Sequence[float], minibatches: Iterable[Minibatch]
+) -> list[float]:
+    """Descend from ``model [P]`` at each rate; the model itself is left alone.
+
+    Args:
+        gradient: the model's summed gradient.
+        model: where every descent starts.
+        rates: one descent each; a rate of 0 measures the untouched model.
+        minibatches: each with W = 1; every descent sees the same.
+
+    Returns:
+        For each rate the loss summed over all frames, each minibatch scored before the
+        descent learns from it; NaN or infinity where the descent left the finite numbers.
+    """
+    stack = model.repeat(len(rates), 1)
+    out = torch.empty_like(stack)
+    scale = torch.tensor(rates, dtype=model.dtype, device=model.device).unsqueeze(1)
+    losses = torch.zeros(len(rates), dtype=torch.float64, device=model.device)
+    for x, targets in minibatches:
+        shared = Minibatch(_repeated(x, len(rates)), _repeated(targets, len(rates)).contiguous())
+        losses += gradient(stack, *shared, out)
+        stack.sub_(out.mul_(scale))
+    return [float(loss) for loss in losses]
+
+
+def _repeated(one: Tensor, times: int) -> Tensor:
+    """The one minibatch for so many descents."""
+    return one.expand(times, *(-1 for _ in one.shape[1:]))

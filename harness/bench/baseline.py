@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.base.errors import UserError
+from harness.base.files import known_version
 from harness.bench.comparison import Bound, Expected, Measured, Row
-from harness.errors import UserError
-from harness.installed import known_version
-from harness.store.atomic import writable_folder, write_json
+from harness.store.files import writable_folder, write_json
 
 SCHEMA = 1
 KEPT = Path("reports") / "out" / "bench"

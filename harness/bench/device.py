@@ -20,9 +20,6 @@ import torch
 from data_synth.continuous import Maker
 from data_synth.made.speech import Speech
 from data_synth.presets import recipe
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.precision import Precision, products_in
-from harness.acoustics.stack import Layout
 from harness.bench.steps import (
     WORKERS,
     Setting,
@@ -34,10 +31,10 @@ from harness.bench.steps import (
     speech_for,
     timed,
 )
-from harness.execution.data.made import room_on
-from harness.execution.replay.blocks import BLOCK
-from harness.execution.replay.graphs import recorded
-from harness.execution.training.simulated import IN_BLOCKS
+from harness.networks.feedforward import Dnn, Layout, Precision, products_in
+from harness.replay.blocks import BLOCK, recorded
+from harness.speech.frames import room_on
+from harness.training.executors import IN_BLOCKS
 
 PASS_FRAMES = 180_000_000
 """Paper 1's 500 h, at 100 frames a second."""

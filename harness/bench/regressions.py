@@ -16,8 +16,8 @@ from harness.bench.comparison import (
     expected,
     flagged,
 )
-from harness.bench.measuring import Run
 from harness.bench.showing import short
+from harness.bench.steps import Run
 
 AGAIN = 2
 """How often a flagged benchmark is run again before it fails."""

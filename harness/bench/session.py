@@ -21,20 +21,19 @@ from typing import Any, get_args
 
 import torch
 
-from harness.acoustics.denormals import denormals_flushed
-from harness.acoustics.precision import Precision
-from harness.bench.baseline import machine
-from harness.bench.device import PARTS, SCALES, Scale, fitted
-from harness.errors import (
+from harness.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_RUN_FAILED,
     UserError,
 )
-from harness.execution.training.checkpoint import last_rows
-from harness.store.atomic import replacing, writable_folder, write_json
+from harness.bench.baseline import machine
+from harness.bench.device import PARTS, SCALES, Scale, fitted
+from harness.networks.feedforward import Precision, denormals_flushed
+from harness.store.files import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN
+from harness.training.loop import last_rows
 
 SCHEMA = 2
 ARCHIVE = "lagbench-device.tar.gz"

@@ -1,38 +1,51 @@
-"""One minibatch of asynchronous training, as the harness executes it and as torch would.
+"""One minibatch of asynchronous training as the harness and as torch execute it, measured.
 
-Paper 1's setting: four workers' averaged SGD in the order of a simulated server, frames from
-all over speech that lies on the device, spliced as they are gathered. Beside it the bare step in
-torch: forward, backward, one step of plain SGD, on minibatches that lie there spliced.
+One minibatch of asynchronous training, as the harness executes it and as torch would. Paper 1's
+setting: four workers' averaged SGD in the order of a simulated server, frames from all over speech
+that lies on the device, spliced as they are gathered. Beside it the bare step in torch: forward,
+backward, one step of plain SGD, on minibatches that lie there spliced.
+
+Run the benchmarks in a process of their own, and read what they told.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.precision import Precision, products_in
-from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.execution.data.frames import Frames, Order
-from harness.execution.replay.blocks import BlockReplay
-from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.algorithms.async_sgd import AveragedSgd
+from harness.bench.comparison import Measured, read
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, Precision, products_in, random_parameters
+from harness.replay.blocks import BlockReplay
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
+from harness.speech.frames import Frames
+from harness.tasks.order import Order
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
+
 WORKERS, RATE = 4, 1e-5
+
 CONTEXT, UTTERANCE = 5, 500
+
 READY = 4
 """Minibatches that lie spliced before the bare step."""
 
@@ -188,3 +201,75 @@ def over(one: Sequence[float], other: Sequence[float]) -> float:
 def _wait_for(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+BENCHMARKS = Path("tests") / "benchmarks"
+
+OPTIONS = (
+    "--benchmark-enable",
+    "--benchmark-only",
+    "--benchmark-max-time=0.3",
+    "--benchmark-min-rounds=3",
+    "--benchmark-quiet",
+    "--quiet",
+    "--no-header",
+    "-rfE",
+)
+
+
+class BenchmarkError(Exception):
+    """A benchmark did not end: its own checks failed, or it could not be collected."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of the benchmarks told.
+
+    Args:
+        measured: by benchmark.
+        skipped: benchmarks that said they cannot run here.
+        seconds: the median of each benchmark's own time, for people.
+    """
+
+    measured: dict[str, Measured]
+    skipped: tuple[str, ...]
+    seconds: dict[str, float]
+
+
+def measure(root: Path, names: Sequence[str] = (), extra: Sequence[str] = ()) -> Run:
+    """Run all benchmarks of a source tree, or those named, in one thread.
+
+    Args:
+        root: the source tree.
+        names: pytest names, relative to ``root``; none for all.
+        extra: further options for pytest.
+
+    Raises:
+        BenchmarkError: with pytest's exit code.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        told, ended = Path(folder) / "told.json", Path(folder) / "ended.xml"
+        files = (f"--benchmark-json={told}", f"--junitxml={ended}")
+        command = [sys.executable, "-m", "pytest", *(names or [str(BENCHMARKS)]), *OPTIONS]
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # Asked from a test that shares the cores with others, pytest would not measure at all.
+        here = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+        done = subprocess.run(
+            [*command, *files, *extra], cwd=root, env={**here, **threads}, check=False
+        )
+        if done.returncode != 0:
+            raise BenchmarkError(f"pytest ended with {done.returncode}")
+        # With nothing but skipped benchmarks there is nothing to tell.
+        text = told.read_text(encoding="utf-8") if told.is_file() else ""
+        each: list[dict[str, Any]] = json.loads(text)["benchmarks"] if text.strip() else []
+        measured = {str(one["fullname"]): read(one["extra_info"]) for one in each}
+        seconds = {str(one["fullname"]): float(one["stats"]["median"]) for one in each}
+        return Run(measured, tuple(skipped(ended.read_text(encoding="utf-8"))), seconds)
+
+
+def skipped(junit: str) -> Iterable[str]:
+    """The pytest names of the tests that were skipped, from a report in JUnit's format."""
+    for case in ElementTree.fromstring(junit).iter("testcase"):
+        if case.find("skipped") is not None:
+            file = case.attrib["classname"].replace(".", "/")
+            yield f"{file}.py::{case.attrib['name']}"

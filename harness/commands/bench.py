@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import EXIT_DONE, UserError
+from harness.base.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
     from harness.bench.comparison import Row
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and compare, or renew."""
-    from harness.bench.measuring import BENCHMARKS, BenchmarkError, measure
+    from harness.bench.steps import BENCHMARKS, BenchmarkError, measure
 
     root = Path(__file__).parents[2]
     _refuse(arguments, root / BENCHMARKS)
@@ -99,7 +99,7 @@ def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int
 def _enter(kept: Path, folder: Path) -> None:
     """Put a record on a page of the report in a folder."""
     import reports
-    from harness.store.atomic import write_bytes
+    from harness.store.files import write_bytes
     from reports.bench import NAME
 
     write_bytes(folder / NAME, kept.read_bytes())

@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write."""
-    from harness.errors import EXIT_DONE, UserError
-    from harness.store.atomic import replacing
+    from harness.base.errors import EXIT_DONE, UserError
+    from harness.store.files import replacing
 
     if not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {arguments.out}: {arguments.out.parent} is no folder")
     if not arguments.name.isprintable() or set(arguments.name) & set('"\\'):
         raise UserError(f"--name {arguments.name!r}: allowed: letters without quotes")
-    from harness.execution.fidelity.calibrate import calibrate, cluster_text
+    from harness.fidelity.calibrate import calibrate, cluster_text
 
     found = calibrate(lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
     text = cluster_text(found, arguments.workers, arguments.name)

@@ -12,19 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Cluster, Level, Network, Simulation, Timeline, laws
 from harness.simulator.costs import Costs, costs_of
-from harness.simulator.protocols.roads import is_networked
+from harness.simulator.protocols.state import is_networked
 from harness.simulator.queueing import (
     Steady,
+    Visits,
     constant_repair,
     lockstep,
     machine_repairman,
     mean_value_analysis,
     throughput_bounds,
+    visits,
 )
-from harness.simulator.visits import Visits, visits
 
 __all__ = ["Finding", "check", "findings", "solution"]
 

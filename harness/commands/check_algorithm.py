@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask every promise and say which are kept; 3 if one is not."""
-    from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.execution.jobs.contract import UNASKED, answers
-    from harness.execution.runs.methods import method_of
-    from harness.plugins import imported
+    from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
+    from harness.base.registry import imported
+    from harness.fidelity.promises import UNASKED, answers
+    from harness.runs.methods import method_of
 
     imported(arguments.modules, "--import", Path.cwd())
     algorithm = method_of(arguments.name).algorithm

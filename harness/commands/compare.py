@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness import given
-from harness.bundled import cluster_file
+from harness import argument_types
+from harness.base.files import cluster_file
 
 __all__ = ["configure", "run"]
 
@@ -14,7 +14,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", type=given.run_folder, help="the run's folder, as lagbench runs names it"
+        "folder", type=argument_types.run_folder, help="the run's folder, as lagbench runs names it"
     )
     parser.add_argument(
         "--cluster",
@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
-    from harness.errors import EXIT_DONE
-    from harness.execution.fidelity.compare import compared, shown
+    from harness.base.errors import EXIT_DONE
+    from harness.fidelity.compare import compared, shown
     from harness.simulator import load_cluster
 
     def say(line: str) -> None:

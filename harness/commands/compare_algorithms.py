@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness import given
-from harness.bundled import listed, run_file
-from harness.commands import varied
+from harness import argument_types
+from harness.base.files import listed, run_file
+from harness.commands import overrides
 
 __all__ = ["configure", "run"]
 
@@ -19,36 +19,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithms", default="", help="async,averaging:10,… or classes; without it the file's"
     )
-    varied.add_workers(parser)
-    varied.add_changes(parser, seeds=3)
-    varied.add_rates(parser)
+    overrides.add_workers(parser)
+    overrides.add_changes(parser, seeds=3)
+    overrides.add_rates(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what the store does not have, print the table, and write it with its picture."""
-    from harness.errors import EXIT_DONE
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.methods import method_of
-    from harness.judge import provenance
+    from harness.base.errors import EXIT_DONE
+    from harness.judge import comparison as provenance
     from harness.judge.comparison import tabulated
-    from harness.store.atomic import writable_folder
+    from harness.runs.idle import idle_lines
+    from harness.runs.methods import method_of
+    from harness.store.files import writable_folder
     from reports import comparison
 
-    base, own = varied.base_of(arguments)
+    base, own = overrides.base_of(arguments)
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = [method_of(word) for word in named] or [own]
-    grid = varied.grid_of(arguments, base, methods, varied.numbers(arguments.workers))
-    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
+    grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
+    store = argument_types.stored(
+        writable_folder(arguments.out, "--out") / "runs", arguments.gather
+    )
     seed, rate = base.seed, base.schedule.rate
     asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
-    cells = varied.cells_of(grid, store, arguments.jobs)
+    cells = overrides.cells_of(grid, store, arguments.jobs)
     table = tabulated(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
     told = {**provenance.of_program("lagbench"), "runs": runs}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, cast
 
-from harness.bundled import Kind, bundled, cluster_file, run_file
-from harness.errors import EXIT_DONE, UserError
+from harness.base.errors import EXIT_DONE, UserError
+from harness.base.files import Kind, bundled, cluster_file, run_file
 
 __all__ = ["configure", "run"]
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -211,7 +211,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _checked_arpa(path: Path | None) -> bytes | None:
-    from harness.acoustics.arpa import read_arpa
+    from harness.acoustics.language_model import read_arpa
 
     if path is None:
         return None

@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure for so many minutes, print what is known and write the archive."""
-    from harness.errors import EXIT_DONE, UserError, unknown
-    from harness.execution.runs.device import resolve
+    from harness.base.errors import EXIT_DONE, UserError, unknown
+    from harness.runs.device import resolve
 
     if not 0.0 < arguments.minutes <= 1e6:
         raise UserError(f"--minutes {arguments.minutes}: allowed: a positive number")

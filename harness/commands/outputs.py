@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from harness.errors import UserError
-from harness.simulator.output import STANDARD, refuse_to_replace
+from harness.base.errors import UserError
+from harness.simulator.timeline_file import STANDARD, refuse_to_replace
 
 __all__ = ["check_outputs", "write_each"]
 

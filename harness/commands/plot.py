@@ -20,9 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import SERVER, Timeline
-from harness.simulator.output import written_whole
+from harness.simulator.timeline_file import written_whole
 from reports import gantt
 from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, rendered, styled
 

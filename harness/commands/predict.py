@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from harness.bundled import cluster_file, listed, run_file
+from harness.base.files import cluster_file, listed, run_file
 
 if TYPE_CHECKING:
     from harness.simulator.outer_loops import Cell
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time; or a table of outer loops."""
-    from harness.spec import KIND, load_toml
+    from harness.base.settings import KIND, load_toml
 
     kind = load_toml(arguments.file).get(KIND)
     return _outer_loops(arguments) if kind == "OuterLoops" else _run(arguments)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _outer_loops(arguments: argparse.Namespace) -> int:
     """Print, and write if asked for, the rows of a plan."""
-    from harness.errors import EXIT_DONE, UserError
+    from harness.base.errors import EXIT_DONE, UserError
     from harness.simulator.outer_loops import load_plan, predicted
 
     for option in ("cluster", "workers", "target", "kept"):
@@ -64,7 +64,7 @@ def _outer_loops(arguments: argparse.Namespace) -> int:
     cells = list(predicted(load_plan(arguments.file), arguments.file, say))
     _write_rows(sys.stdout, cells)
     if arguments.out is not None:
-        from harness.simulator.output import written_whole
+        from harness.simulator.timeline_file import written_whole
 
         with written_whole(arguments.out, "the prediction") as draft, draft.open("w") as file:
             _write_rows(file, cells)
@@ -86,12 +86,12 @@ def shown(cell: Cell) -> list[str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
-    from harness.errors import EXIT_DONE, UserError
-    from harness.execution.fidelity.predict import on_cluster, prediction
-    from harness.execution.runs.file import kind_of, load_run
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.sequence import SequenceConfig
+    from harness.base.errors import EXIT_DONE, UserError
+    from harness.fidelity.predict import on_cluster, prediction
+    from harness.runs.file import kind_of, load_run
+    from harness.runs.idle import idle_lines
     from harness.simulator import load_cluster
+    from harness.speech.sequence import SequenceConfig
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for outer loops; {arguments.file} has none")

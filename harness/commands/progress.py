@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from harness.units import format_quantity, format_seconds
+from harness.base.settings import format_quantity, format_seconds
 
 __all__ = ["Progress"]
 

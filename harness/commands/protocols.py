@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.base.settings import Spec
     from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
-    from harness.spec import Spec
 
 __all__ = ["MOST_FOLDS", "SETTINGS", "configure", "folds", "protocol"]
 
@@ -78,8 +78,8 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
     Raises:
         UserError: there is none of that name, or a setting is not allowed with it.
     """
+    from harness.base.settings import build
     from harness.simulator import PROTOCOLS, protocol_named
-    from harness.spec import build
 
     kind = cast("type[Spec]", type(protocol_named(arguments.protocol)))
     given = {name: getattr(arguments, name) for name in SETTINGS}

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import given
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
-    from harness.execution.jobs.recognise import RecognitionConfig
+    from harness.speech.recognise import RecognitionConfig
 
 __all__ = ["System", "config_of", "configure", "run"]
 
@@ -79,9 +79,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"a second system that differs in this: {', '.join(READERS)}; may be repeated",
     )
     parser.add_argument(
-        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
@@ -105,9 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         check_known(system.corpus, arguments.scale)
 
     from harness.commands.recognition import measured, text
-    from harness.execution.jobs.named import execute_named
-    from harness.execution.jobs.recognise import Place
-    from harness.store.atomic import writable_folder, write_json
+    from harness.grid.display import execute_named
+    from harness.speech.recognise import Place
+    from harness.store.files import writable_folder, write_json
 
     writable_folder(arguments.out, "--out")
     corpora: list[Corpus] = []
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             config = config_of(system, place, corpora[-1], seed, arguments.device)
             configs[number, seed] = config
     names = {key: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
-    store = given.stored(arguments.out, arguments.gather)
+    store = argument_types.stored(arguments.out, arguments.gather)
     done = execute_named(configs, names.__getitem__, store, arguments.jobs)
     broken = {names[key]: run for key, run in done.items() if run.status != "done"}
     for name, run in broken.items():
@@ -149,12 +149,12 @@ def config_of(
     from harness.acoustics.rbm import Recipe
     from harness.algorithms.async_sgd import AsyncSgd
     from harness.algorithms.schedules import Halving
-    from harness.execution.data.made import shuffling_of
-    from harness.execution.jobs.recognise import Decoding, RecognitionConfig, arpa_sha256
-    from harness.execution.runs.config import RunConfig, Stage
-    from harness.execution.runs.device import resolve
+    from harness.base.settings import build
+    from harness.runs.config import Stage
+    from harness.runs.device import resolve
     from harness.simulator import Cluster
-    from harness.spec import build
+    from harness.speech.frames import RunConfig, shuffling_of
+    from harness.speech.recognise import Decoding, RecognitionConfig, arpa_sha256
 
     arpa = system.lm
     if arpa is None and place.folder and (place.folder / "lm.arpa").exists():

@@ -10,10 +10,10 @@ import numpy as np
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from data_synth.corpus import Corpus
-from harness.execution.jobs.recognise import ERRORS
+from harness.base.seeds import stream
 from harness.judge import Interval, bootstrap_rate_ci, rate_ci, rate_difference_ci
-from harness.judge.matched_pairs import matched_pairs
-from harness.seeds import stream
+from harness.judge.paired import matched_pairs
+from harness.speech.recognise import ERRORS
 from harness.store import Run
 
 __all__ = ["measured", "text"]

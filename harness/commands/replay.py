@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness import given
+from harness import argument_types
 
 __all__ = ["configure", "run"]
 
@@ -13,14 +13,14 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", type=given.run_folder, help="the run's folder, as lagbench runs names it"
+        "folder", type=argument_types.run_folder, help="the run's folder, as lagbench runs names it"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
-    from harness.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.execution.fidelity.replay import replayed
+    from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
+    from harness.fidelity.replay import replayed
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.errors import EXIT_DONE, UserError
+from harness.base.errors import EXIT_DONE, UserError
 
 __all__ = ["configure", "run"]
 

@@ -1,35 +1,42 @@
-"""`lagbench simulate`: what a cluster does to timing, as a table, JSON, a trace or a page."""
+"""`lagbench simulate`: what a cluster does to timing, as a table, JSON, a trace or a page.
+
+What needs more memory than there is, is refused, and the machine not brought to a standstill.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from harness.bundled import cluster_file, listed
+from harness.base.errors import EXIT_DONE, UserError
+from harness.base.files import cluster_file, listed
+from harness.base.settings import format_quantity
 from harness.commands import protocols
 from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
-from harness.errors import EXIT_DONE, UserError
 
 if TYPE_CHECKING:
-    from harness.commands.rows import Row, Watch
-    from harness.commands.sweep import Point
-    from harness.commands.timing import Timing
+    from harness.commands.timing import Point, Row, Timing, Watch
     from harness.simulator import Cluster, Workload
-    from harness.simulator.effort import Effort
+    from harness.simulator.foresight import Effort
 
-__all__ = ["configure", "run"]
+__all__ = ["available_bytes", "configure", "refuse_beyond_memory", "run", "within_memory"]
 
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
+
 PLOT_FORMS = (".svg", ".png", ".pdf")
+
 SHOWN, MOST_SHOWN = 10_000, 1 << 20
 """Folds of a long run that are drawn, traced or checked: at least, and at most."""
+
 DRAWN, CHECKED = 4, 25
 """Of these, how many a worker."""
 
@@ -74,8 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate each worker count, print the table, write what was asked for."""
-    from harness.commands.memory import within_memory
-    from harness.commands.sweep import points
+    from harness.commands.timing import points
 
     _check_options(arguments)
     found = points(arguments.cluster, arguments.sweep)
@@ -89,10 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     """Every row of every point, then what is said and written of them."""
     from harness.commands.outputs import write_each
-    from harness.commands.rows import rows
-    from harness.commands.timing import heading, table, warnings
+    from harness.commands.timing import heading, rows, table, warnings
     from harness.simulator import bare_throughput_per_s
-    from harness.simulator.output import STANDARD
+    from harness.simulator.timeline_file import STANDARD
 
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
@@ -133,8 +138,7 @@ def _efforts(
     Raises:
         UserError: one of them needs more memory than there is.
     """
-    from harness.commands.memory import refuse_beyond_memory
-    from harness.simulator.effort import effort_of
+    from harness.simulator.foresight import effort_of
 
     protocol = protocols.protocol(arguments)
     for count in counts:
@@ -148,8 +152,8 @@ def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
     """A line for each key of the files that has no effect on what was asked."""
-    from harness.simulator.effects import without_effect
-    from harness.simulator.horizon import history
+    from harness.simulator.foresight import without_effect
+    from harness.simulator.steady import history
 
     protocol, found = protocols.protocol(arguments), dict[str, str]()
     for point, workload, counts in asked:
@@ -163,7 +167,7 @@ def _idle(
 
 def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
     """A line for each device whose minibatches take less than it takes to launch them."""
-    from harness.simulator.devices import LEAST_STEP_S
+    from harness.simulator.cluster import LEAST_STEP_S
 
     found = {
         name: device.minibatch_s(workload)
@@ -199,7 +203,7 @@ def _writers(
         records = [record(timing) for timing in timings]
         yield lambda: _write_json(arguments.json, records)
     if arguments.trace is not None:
-        from harness.simulator.trace import write_trace
+        from harness.simulator.timeline_file import write_trace
 
         yield lambda: write_trace(last.shown(folds), arguments.trace)
     if arguments.check:
@@ -217,7 +221,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Refuse what can be refused before anything is simulated."""
     from harness.commands.outputs import check_outputs
     from harness.simulator import protocol_named
-    from harness.simulator.output import STANDARD
+    from harness.simulator.timeline_file import STANDARD
 
     if arguments.folds is not None and not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
@@ -300,7 +304,89 @@ def _refuse(option: str, value: object, allowed: str) -> NoReturn:
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:
-    from harness.simulator.output import written_whole
+    from harness.simulator.timeline_file import written_whole
 
     with written_whole(path, "the figures") as draft:
         draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
+
+
+SPARE = 0.05
+"""Part of the memory that is left to others."""
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> float:
+    """Memory that can still be taken: of the machine, and of the group of processes; or infinity.
+
+    Only Linux says.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    known = dict(line.split(":", 1) for line in lines)
+    free = 1024.0 * int(known["MemAvailable"].split()[0])
+    return (1.0 - SPARE) * min(free, _left_in_group())
+
+
+def _left_in_group() -> float:
+    """What the control group of a container leaves."""
+    try:
+        most = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)$", (CGROUP / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):
+        return float("inf")
+    return float("inf") if most == "max" else int(most) - used + int(cached[1] if cached else 0)
+
+
+def refuse_beyond_memory(what: str, size: float) -> None:
+    """Refuse what is known beforehand to need too much.
+
+    Raises:
+        UserError: names what it is, its size and what there is.
+    """
+    if size > available_bytes():
+        raise UserError(
+            f"{what}: needs about {format_quantity(size, 'B')} of memory; allowed: what there is,"
+            f" {format_quantity(available_bytes(), 'B')}"
+        )
+
+
+@contextmanager
+def within_memory() -> Generator[None]:
+    """What is asked for beyond the available memory fails at once, instead of all else.
+
+    Raises:
+        UserError: it did; with the size that was asked for, where that is known.
+    """
+    there = available_bytes()
+    with _limited(there):
+        try:
+            yield
+        except MemoryError as error:
+            size = re.search(r"Unable to allocate ([\d.]+ \w+)", str(error))
+            asked = f"{size[1]} more" if size else "more"
+            raise UserError(
+                f"memory: {asked} than the {format_quantity(there, 'B')} there were are needed;"
+                " allowed: fewer workers or folds"
+            ) from error
+
+
+@contextmanager
+def _limited(more: float) -> Generator[None]:
+    """The address space of this process grows by so much at most; where systems can say so."""
+    if sys.platform != "linux" or more == float("inf"):
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = [int(now + more), *(edge for edge in before if edge != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import given
-from harness.bundled import listed, run_file
-from harness.commands import varied
+from harness import argument_types
+from harness.base.files import listed, run_file
+from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.execution.runs.config import RunConfig
-    from harness.judge.tolerance import Point
+    from harness.judge.comparison import Point
+    from harness.speech.frames import RunConfig
 
 __all__ = ["configure", "run"]
 
@@ -40,27 +40,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--halvings", type=int, default=6, help="of the distance of the logarithms (6)"
     )
     parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
-    varied.add_changes(parser, seeds=3)
-    varied.add_rates(parser)
+    overrides.add_changes(parser, seeds=3)
+    overrides.add_rates(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Try values between both ends, print where quality breaks, and write it with its curve."""
     from dataclasses import replace
 
-    from harness.errors import EXIT_DONE
-    from harness.execution.jobs.tolerance import knob_of
-    from harness.execution.runs.idle import idle_lines
-    from harness.execution.runs.methods import method_of
-    from harness.judge import provenance
+    from harness.base.errors import EXIT_DONE
+    from harness.judge import comparison
     from harness.judge.break_point import Search, tolerance
+    from harness.runs.idle import idle_lines
+    from harness.runs.methods import method_of
+    from harness.search.knobs import knob_of
     from harness.store import Cell
-    from harness.store.atomic import writable_folder
+    from harness.store.files import writable_folder
     from reports import tolerance as pages
 
     knob = knob_of(arguments.what)
@@ -68,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     low, high = (usual if asked is None else asked for asked, usual in ends)
     limits = (low, high), arguments.margin, arguments.halvings
     search = Search(knob.name, knob.axis, knob.whole, *limits)
-    base, method = varied.base_of(arguments)
+    base, method = overrides.base_of(arguments)
     method = method_of(arguments.algorithm) if arguments.algorithm else method
     knob.check(method.algorithm)
-    store = given.stored(writable_folder(arguments.out, "--out") / "runs", arguments.gather)
+    store = argument_types.stored(
+        writable_folder(arguments.out, "--out") / "runs", arguments.gather
+    )
 
     def turn(value: float) -> RunConfig:
         machine, workers = knob.at(base.cluster, base.workers, value)
@@ -85,11 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     def cell(value: float) -> Cell:
         there = turn(value)
-        return varied.cells_of(varied.grid_of(arguments, there, [method]), store, arguments.jobs)[0]
+        return overrides.cells_of(
+            overrides.grid_of(arguments, there, [method]), store, arguments.jobs
+        )[0]
 
     found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
-    pages.write(found, arguments.out, {**provenance.of_program("lagbench"), "runs": hashes})
+    pages.write(found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes})
     for line in pages.lines(found):
         print(line)
     print(f"{arguments.out / 'report.md'}")

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import given
-from harness.bundled import listed, run_file
-from harness.commands import varied
-from harness.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.files import listed, run_file
+from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.execution.runs.config import RunConfig
-    from harness.execution.runs.sequence import SequenceConfig
+    from harness.speech.frames import RunConfig
+    from harness.speech.sequence import SequenceConfig
 
 __all__ = ["configure", "run"]
 
@@ -22,11 +22,11 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
-    parser.add_argument("--seed", type=given.seed, help="in place of the file's")
-    varied.add_workers(parser)
-    varied.add_changes(parser, seeds=1)
+    parser.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
+    overrides.add_workers(parser)
+    overrides.add_changes(parser, seeds=1)
     parser.add_argument(
-        "--device", type=given.device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
     parser.add_argument(
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
-    given.add_gather(parser)
+    argument_types.add_gather(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.execution.jobs.named import execute_named
-    from harness.execution.runs.idle import idle_lines
-    from harness.store.atomic import writable_folder
+    from harness.grid.display import execute_named
+    from harness.runs.idle import idle_lines
+    from harness.store.files import writable_folder
 
     configs = _configs(arguments)
-    store = given.stored(writable_folder(arguments.out, "--out"), arguments.gather)
+    store = argument_types.stored(writable_folder(arguments.out, "--out"), arguments.gather)
     for line in idle_lines(configs.values()):
         _say(line)
     found = execute_named(configs, str, store, jobs=max(1, arguments.jobs))
@@ -94,14 +94,14 @@ def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceCon
     """Every number of workers with every seed, by what people call it."""
     from dataclasses import replace
 
-    from harness.execution.runs.device import resolve
-    from harness.execution.runs.file import KINDS, kind_of, load_run
+    from harness.runs.device import resolve
+    from harness.runs.file import KINDS, kind_of, load_run
 
     path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
-    device, changes = resolve(arguments.device), varied.changes(arguments.changes)
+    device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
     base = load_run(path, kind, seed=seed, device=device, progress=_say, changes=changes).config
-    seeds = varied.seeds_from(base.seed, arguments.seeds)
-    counts, key = varied.numbers(arguments.workers), KINDS[kind].workers
+    seeds = overrides.seeds_from(base.seed, arguments.seeds)
+    counts, key = overrides.numbers(arguments.workers), KINDS[kind].workers
     if not counts:
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {

@@ -9,15 +9,15 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """It takes no options: regimes are declared in `harness.execution.fidelity.validate`."""
+    """It takes no options: regimes are declared in `harness.fidelity.validate`."""
     del parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run every regime on this machine, and print a table in Markdown."""
     del arguments
-    from harness.errors import EXIT_DONE
-    from harness.execution.fidelity.validate import markdown, validated
+    from harness.base.errors import EXIT_DONE
+    from harness.fidelity.validate import markdown, validated
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 ``statistics`` turns values over seeds into 95% intervals, ``utterances`` does so
 for errors over seeds and test utterances, ``claims`` turns intervals into verdicts,
-``power`` says what could have been seen, ``parts`` judges whole claims, ``makers``
+``parts`` says what could have been seen, ``parts`` judges whole claims, ``makers``
 turns finished runs into exhibits and claims, and ``results`` is what a reproduction
 writes and a report reads.
 """
@@ -21,8 +21,8 @@ from harness.judge.claims import (
     relative_error,
 )
 from harness.judge.interval import Interval, Sample
-from harness.judge.power import finds, power
-from harness.judge.reading import read_results
+from harness.judge.makers import read_results
+from harness.judge.parts import finds, power
 from harness.judge.results import Claim, Condition, Exhibit, Part, Results, Row, write_results
 from harness.judge.statistics import (
     bounded_difference_ci,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.errors import UserError
-from harness.judge.tolerance import Point, Tolerance, errors_of, point
+from harness.base.errors import UserError
+from harness.judge.comparison import Point, Tolerance, errors_of, point
 from harness.store import Cell
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.base.settings import format_quantity, format_seconds
 from harness.simulator import Workload
 from harness.store import Cell, Run
-from harness.units import format_quantity, format_seconds
 
 
 def charge_line(cells: Sequence[Cell]) -> str:

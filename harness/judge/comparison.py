@@ -1,15 +1,27 @@
-"""From the runs of a comparison to its rows: errors and seconds to a target, with intervals."""
+"""Comparisons and tolerances in rows, and where their results come from.
+
+From the runs of a comparison to its rows: errors and seconds to a target, with intervals. Whether
+quality has broken: errors at one value beside those where a search began. Where results come from:
+the program, the command, and the runs behind them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from harness.base.files import version_of
 from harness.judge.interval import Interval
-from harness.judge.statistics import mean_ci
+from harness.judge.makers import Runs
+from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
@@ -143,3 +155,131 @@ def _staleness(run: Run) -> float:
         return math.nan
     found = load_timeline(run.path(TIMELINE)).staleness()
     return float(found.mean()) if len(found) else math.nan
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value that was tried.
+
+    Attributes:
+        value: of what is turned up.
+        cell: its runs.
+        errors: at the end, one a seed; infinite where training diverged.
+        ratio: of the mean error to that of the reference, 95% over seeds; None where a seed
+            diverged.
+        broken: whether the ratio exceeds 1 by more than the margin.
+        decided: whether its whole interval lies on that side.
+    """
+
+    value: float
+    cell: Cell
+    errors: Sequence[float]
+    ratio: Interval | None
+    broken: bool
+    decided: bool
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a search found.
+
+    Attributes:
+        what: was turned up, e.g. ``"workers"``.
+        axis: the same with its unit.
+        margin: relative, above which quality counts as broken.
+        points: every value tried, in order; the first is the reference.
+        tolerated, broken: the largest value that was and the smallest that was not; the second is
+            infinite if none was found.
+    """
+
+    what: str
+    axis: str
+    margin: float
+    points: Sequence[Point]
+    tolerated: float
+    broken: float
+
+    @property
+    def target(self) -> float:
+        """The error beyond which quality counts as broken."""
+        errors = self.points[0].errors
+        return (1.0 + self.margin) * sum(errors) / len(errors)
+
+    def seconds(self, point: Point) -> list[float]:
+        """Simulated seconds to ``target``, one a seed; infinite if it is not reached."""
+        metric = point.cell.judged
+        return [
+            time_to(run, run.deployed(metric), self.target) if run.status == "done" else math.inf
+            for run in point.cell.runs
+        ]
+
+
+def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -> Point:
+    """One value's errors beside the reference's.
+
+    Args:
+        value: of what is turned up.
+        cell: its runs.
+        reference: errors where the search began, one a seed.
+        margin: relative.
+    """
+    errors = errors_of(cell)
+    if not all(math.isfinite(each) for each in errors):
+        return Point(value, cell, errors, None, broken=True, decided=True)
+    ratio = ratio_ci(errors, reference)
+    edge = 1.0 + margin
+    broken = ratio.estimate > edge
+    return Point(
+        value, cell, errors, ratio, broken, ratio.low > edge if broken else ratio.high <= edge
+    )
+
+
+def errors_of(cell: Cell) -> list[float]:
+    """The errors at the end, one a seed; infinite where training diverged."""
+    return [last(run, cell.judged) if run.status == "done" else math.inf for run in cell.runs]
+
+
+PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
+
+
+def of_program(command: str) -> dict[str, Any]:
+    """Commit, versions, and what was asked for.
+
+    Args:
+        command: as it is called, e.g. ``"python -m reproductions"``; its arguments are added.
+    """
+    return {
+        "git": _commit(),
+        "versions": {"python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}},
+        "command": " ".join([command, *sys.argv[1:]]),
+    }
+
+
+def of_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
+    """Which runs each setting has, how long they took together, and how many were reused.
+
+    Processor time is left out if a run's is not known: earlier versions did not keep it.
+
+    Args:
+        runs: by setting.
+        before: hashes of the runs that were finished before.
+    """
+    distinct = {run.hash: run for group in runs.values() for run in group}
+    moments = [run.provenance for run in distinct.values()]
+    found = {
+        "settings": {name: [run.hash for run in group] for name, group in runs.items()},
+        "runs_s": round(sum(each.get("wall_s", 0.0) for each in moments), 1),
+        "reused": len(distinct.keys() & set(before)),
+    }
+    if moments and all("processor_s" in each for each in moments):
+        found["runs_processor_s"] = round(sum(each["processor_s"] for each in moments), 1)
+    return found
+
+
+def _commit() -> str:
+    """The commit of the source tree, or "unknown" where there is none."""
+    try:
+        git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

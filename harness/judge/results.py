@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from harness.judge.claims import Verdict
 from harness.judge.interval import Interval, Sample
-from harness.store import atomic
+from harness.store import files as atomic
 
 SCHEMA = 1
 Kind = Literal["table", "figure"]

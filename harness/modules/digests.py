@@ -15,6 +15,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import json
 import sys
 import sysconfig
 import textwrap
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 PACKAGES = {"site-packages", "dist-packages"}
@@ -212,6 +213,7 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
         raise _UnknownError(value, "it has no name of its own")
+    where = former_module(where, name)
     yield f"builtin {where} {name} {_version(where)}"
     bound: object = getattr(value, "__self__", None)
     if isinstance(bound, Tensor | np.ndarray):
@@ -270,7 +272,8 @@ def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
 
 def _class(kind: type, seen: Seen) -> Iterator[str]:
     if _installed(kind.__module__):
-        yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
+        where = former_module(kind.__module__, kind.__qualname__)
+        yield f"class {where}.{kind.__qualname__} {_version(where)}"
         return
     yield f"class {kind.__qualname__}"
     source = _source(kind)
@@ -289,7 +292,7 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     if _installed(function.__module__):
-        where = function.__module__
+        where = former_module(function.__module__, function.__qualname__)
         yield f"function {where}.{function.__qualname__} {_version(where)}"
         return
     yield f"function {function.__qualname__}"
@@ -365,6 +368,30 @@ def _instructions(code: types.CodeType) -> str:
 
 
 # -- packages --------------------------------------------------------------------------------
+
+
+def former_module(module: str, name: str) -> str:
+    """The module in which a class or function of ours had its place when identities began.
+
+    Identities of a user's classes name those of ours from which they derive, so a module that is
+    moved or merged goes on counting under its first name.
+
+    Args:
+        module: where it is defined.
+        name: its qualified name.
+    """
+    return _former().get(module, {}).get(name.partition(".")[0], module)
+
+
+@functools.cache
+def _former() -> Mapping[str, Mapping[str, str]]:
+    """First modules by module of today and name."""
+    text = Path(__file__).with_name("former_modules.json").read_text(encoding="utf-8")
+    table: dict[str, dict[str, list[str]]] = json.loads(text)
+    return {
+        now: {name: first for first, names in rows.items() for name in names}
+        for now, rows in table.items()
+    }
 
 
 @functools.cache

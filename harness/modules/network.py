@@ -1,4 +1,6 @@
-"""The gradient of any module under any loss, over the replica stack.
+"""Any module as a network over the replica stack: gradients, parameters, inspection.
+
+The gradient of any module under any loss, over the replica stack.
 
 One replica at a time, gradients are what ``loss(module(x), y).backward()`` gives, to the bit:
 the module's parameters become views of the replica's row. Several at once are one call of
@@ -6,24 +8,34 @@ the module's parameters become views of the replica's row. Several at once are o
 
 To an algorithm a minibatch of the user's is *one* frame, whose loss is what the user's function
 returns. So a rate multiplies the gradient of that loss, whether it is a sum or a mean.
+
+Where the parameters of a module lie in a vector ``[P]``.
+
+Shape letters, here and beside: W replicas, P parameters of one, B examples of a minibatch.
+
+PyTorch's own random numbers, from a seed, without a trace on the user's. What a module is like,
+found by running it: does it draw, does it batch, can it be shared?
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import NamedTuple, cast
+from math import prod
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from harness.modules.draws import seed_generators
-from harness.modules.parameters import Parameters, trained
-from harness.natural_gradient.seen import Affine, Reduction, Watched, is_affine
+from harness.base.errors import UserError
+from harness.natural_gradient.layer_hooks import Affine, Reduction, Watched, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)``: one number a minibatch, a mean or a sum over its examples."""
@@ -46,7 +58,7 @@ class Drawing(NamedTuple):
 
 
 class ModuleNetwork:
-    """See `harness.network.Network`.
+    """See `harness.networks.contract.Network`.
 
     Args:
         module: a copy is taken; it trains in the mode it has.
@@ -111,7 +123,7 @@ class ModuleNetwork:
         return len(self._affine), [name for place, name in names if place not in inside]
 
     def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
         views, (weight, *bias) = self.parameters.views(row), self._affine[place][1]
         return views[weight], views[bias[0]] if bias else None
 
@@ -133,7 +145,7 @@ class ModuleNetwork:
     def watched(
         self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
     ) -> Tensor:
-        """See `harness.natural_gradient.seen.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
         keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
         inputs, losses = x.x if isinstance(x, Drawing) else x, list[Tensor]()
         hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]
@@ -189,3 +201,217 @@ class ModuleNetwork:
         for parameter in self._trained:
             parameter.grad = None
         return [gradient.flatten() for gradient in found]
+
+
+WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
+"""Precisions of parameters that could not be stored."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters that are trained, in the module's own order; tied ones count once.
+
+    Args:
+        names: as ``module.named_parameters()`` has them.
+        shapes: of each.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Parameters:
+        """Those of a module that ask for a gradient.
+
+        Raises:
+            UserError: there are none, or they are of several precisions.
+        """
+        found = trained(module)
+        kinds = {str(parameter.dtype) for parameter in found.values()}
+        if len(kinds) != 1:
+            told = f"of {' and '.join(sorted(kinds))}" if kinds else "none that ask for a gradient"
+            raise UserError(f"model: parameters {told}; allowed: some, all of one precision")
+        if kinds & WITHOUT_NUMPY:
+            told = "allowed: float32 or float64, e.g. model.float()"
+            raise UserError(f"model: parameters of {kinds.pop()}, which NumPy has not; {told}")
+        return cls(tuple(found), tuple(tuple(p.shape) for p in found.values()))
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return sum(self._lengths)
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [prod(shape) for shape in self.shapes]
+
+    def split(self, stack: Tensor) -> list[Tensor]:
+        """Views ``[W, *shape]`` of a stack ``[W, P]``, one a parameter."""
+        parts = stack.split_with_sizes(self._lengths, 1)
+        return [p.view(len(stack), *shape) for p, shape in zip(parts, self.shapes, strict=True)]
+
+    def views(self, model: Tensor) -> Sequence[Tensor]:
+        """Views ``[*shape]`` of a vector ``[P]``, one a parameter."""
+        return _unflattened(model, self._like)
+
+    @cached_property
+    def _like(self) -> list[Tensor]:
+        """Nothing but the shapes."""
+        return [torch.empty(shape, device="meta") for shape in self.shapes]
+
+
+# In one call: a view each takes as long as a small layer's product.
+_unflattened = cast(
+    Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]],
+    cast(Any, torch._C)._nn.unflatten_dense_tensors,  # pyright: ignore[reportPrivateUsage]
+)
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that ask for a gradient, by name.
+
+    Raises:
+        UserError: one of them has no shape yet.
+    """
+    found = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    lazy = [n for n, p in found.items() if isinstance(p, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise UserError(f"model: {lazy[0]!r} has no shape yet; allowed: a module that has run once")
+    return found
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors one after the other as a vector of their own."""
+    return torch.cat([each.detach().flatten() for each in tensors])
+
+
+@contextmanager
+def generators_kept() -> Generator[None]:
+    """PyTorch's generators are afterwards what they were before."""
+    with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
+        yield
+
+
+def seed_generators(seed: int) -> None:
+    """What is drawn next depends on ``seed``, of 63 bits, alone."""
+    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+
+
+def state_of_generator(device: torch.device) -> Tensor:
+    """Of the generator that a module on this device draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+AT_ONCE = 16
+"""Replicas from which a processor is quicker with all at once than one by one (docs/api.md)."""
+
+AT_ONCE_ON_A_GPU = 2
+
+APART = 1e-3
+"""Relative difference between both ways beyond which they are taken to compute other things."""
+
+SLOW = "batching rule"
+"""What PyTorch warns of where an operation is done replica by replica after all."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was found.
+
+    Attributes:
+        draws: whether the module uses random numbers as it trains.
+        together: from how many replicas on they are computed at once; None for never.
+        reduction: whether the loss is the mean or the sum over examples.
+    """
+
+    draws: bool
+    together: int | None
+    reduction: Reduction = "mean"
+
+
+def inspected(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspected:
+    """Run a module once or twice on one minibatch.
+
+    Args:
+        module: left as it is.
+        loss: of its outputs.
+        x: inputs ``[B, ...]``.
+        targets: ``[B, ...]``.
+
+    Raises:
+        UserError: it fails, its loss is no one number, or training changes one of its buffers.
+    """
+    draws, reduction = _runs(copy.deepcopy(module), loss, x, targets)
+    if draws:
+        return Inspected(draws, None, reduction)
+    on_cpu = x.device.type == "cpu"
+    if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
+        return Inspected(draws, None, reduction)  # convolutions one by one are quicker there
+    least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
+    return Inspected(draws, least if _batches(module, loss, x, targets) else None, reduction)
+
+
+def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> tuple[bool, Reduction]:
+    """One step without its end; whether random numbers were drawn, and what the loss is.
+
+    Raises:
+        UserError: see `inspected`.
+    """
+    Parameters.of(module)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    known = state_of_generator(x.device)
+    with generators_kept(), torch.enable_grad():
+        try:
+            outputs = module(x)
+            found = loss(outputs, targets)
+        except Exception as error:
+            raise UserError(
+                f"model: fails on a minibatch of {len(x)} examples: {type(error).__name__}:"
+                f" {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+        drawn = not torch.equal(known, state_of_generator(x.device))
+    if not torch.is_tensor(found) or found.dim() != 0 or not found.is_floating_point():
+        told = f"shape {list(found.shape)}" if torch.is_tensor(found) else type(found).__name__
+        raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
+    if not found.requires_grad:
+        raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise UserError(
+                f"model: buffer {name!r} changes as it trains, which replicas cannot share;"
+                " allowed: layers without running statistics (LayerNorm, GroupNorm,"
+                " track_running_stats=False)"
+            )
+    return drawn, "sum" if _doubles(loss, outputs, targets, float(found.detach())) else "mean"
+
+
+@torch.no_grad()
+def _doubles(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
+    """Whether a loss of every example twice is twice the loss: then it sums over examples."""
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != targets.shape[:1]:
+        return False
+    try:
+        twice = float(loss(torch.cat([outputs, outputs]), torch.cat([targets, targets])))
+    except Exception:  # a loss for minibatches of one size, which can be no sum over any
+        return False
+    return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
+
+
+def _batches(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
+    """Whether two replicas can be computed at once, and give what each gives alone."""
+    model = flat(list(trained(module).values()))
+    stack = torch.stack([model, 0.9 * model])
+    xs, ys = (torch.stack([each, each]).unsqueeze(1) for each in (x, targets))
+    alone, both = torch.empty_like(stack), torch.empty_like(stack)
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
+        try:
+            ModuleNetwork(module, loss, together=2).gradient(stack, xs, ys, both)
+        except Exception:  # whatever vmap cannot follow
+            return False
+    if any(SLOW in str(warning.message) for warning in said):
+        return False
+    with torch.no_grad():
+        ModuleNetwork(module, loss).gradient(stack, xs, ys, alone)
+    apart = (both - alone).square().sum(), alone.square().sum()
+    return bool(apart[0] <= APART**2 * apart[1])

@@ -14,8 +14,7 @@ arXiv 1410.7455). Nothing else of the harness is loaded.
 
 from __future__ import annotations
 
-from harness.natural_gradient.change import PerComponent, PerSample
-from harness.natural_gradient.estimate import Preconditioner
+from harness.natural_gradient.estimate import PerComponent, PerSample, Preconditioner
 from harness.natural_gradient.layer import NaturalGradient
 from harness.natural_gradient.sgd import NGSGD
 

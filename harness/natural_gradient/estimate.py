@@ -1,10 +1,31 @@
 # torch.linalg says no types:
 # pyright: reportUnknownMemberType=false
-"""What online natural gradient knows of the rows one side of a layer sees.
+"""Estimates of second moments: their use, their update, and the limit of a change.
 
-The second moment of rows x is modelled as ``F = Rᵀ diag(d) R + ρ I`` (Povey, Zhang and
-Khudanpur, arXiv 1410.7455), with k orthonormal rows in R. Shape letters: R replicas, N rows,
-D columns of a row (m, or m + 1 where a one is appended), k the rank of an estimate.
+What online natural gradient knows of the rows one side of a layer sees. The second moment of rows
+x is modelled as ``F = Rᵀ diag(d) R + ρ I`` (Povey, Zhang and Khudanpur, arXiv 1410.7455), with k
+orthonormal rows in R. Shape letters: R replicas, N rows, D columns of a row (m, or m + 1 where a
+one is appended), k the rank of an estimate.
+
+One update of a second moment by the rows of a minibatch. Povey, Zhang and Khudanpur (arXiv
+1410.7455): one step of subspace iteration on ``T = η XᵀX / N + (1 - η) F``, from products of k by
+D and k by k only. Rows and W have the caller's precision, everything k by k is float64. Shape
+letters as in `estimate`.
+
+Online natural gradient: rows of a minibatch, shrunk where rows have been large before. Povey,
+Zhang and Khudanpur (arXiv 1410.7455) model the second moment of the rows ``x`` that one side of an
+affine layer sees as ``F = Rᵀ diag(d) R + ρ I``, with k orthonormal rows in R, and multiply every
+row by the inverse of ``G = F + (α/D) tr(F) I``, scaled so that the minibatch keeps its norm. With
+``β = ρ (1 + α) + α Σd / D``, ``e = 1 / (β / d + 1)`` and ``W = diag(e)^½ R`` the product needs no
+inverse: ``β G⁻¹ = I - WᵀW``.
+
+An estimate (`Moment`) goes in and comes out; nothing is kept elsewhere. Rows and W have the
+caller's precision, everything k by k is float64. Shape letters: R replicas, N rows, D
+columns of a row (m, or m + 1 where a one is appended), k the rank of an estimate.
+
+How far one minibatch may move a network: the max-change of two generations of Kaldi.
+
+Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs.
 """
 
 from __future__ import annotations
@@ -13,12 +34,13 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, cast
+from math import exp
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 FIRST_CALLS = 10
 """The estimate is updated in each of its first ten calls, then once a period."""
@@ -215,3 +237,310 @@ def moment_of(
 def _require(name: str, value: float, holds: bool, allowed: str) -> None:
     if not holds:
         raise UserError(f"natural gradient: {name} is {value}; allowed: {allowed}")
+
+
+def updated(
+    moment: Moment, rows: Rows, along: Tensor, total: Tensor, options: Preconditioner, scale: float
+) -> Moment:
+    """The estimate after ``T = η XᵀX / N + (1 - η) F``, by one step of subspace iteration.
+
+    ``Y = R T`` spans the next subspace; with the eigenvectors U and eigenvalues C of
+    ``Z = Y Yᵀ``, ``R' = C^-½ Uᵀ Y`` is orthonormal. Here Z comes from products of k by D and
+    k by k only, and everything is in units of the larger of rows and estimate, so that no
+    scale of the rows leaves float32's range.
+
+    Args:
+        moment: F.
+        rows: X before ``scale``.
+        along: ``H = X Wᵀ``, likewise.
+        total: ``tr(X Xᵀ)``, likewise, ``[R]``.
+        options: the preconditioner.
+        scale: see `precondition`.
+    """
+    count, width, size = along.shape[1], rows.width, total * scale**2
+    eta = min(0.9, 1.0 - exp(-count / options.history))
+    keep, c = 1.0 - eta, eta / count
+    square = torch.maximum(size / count, moment.energy.amax(1) + moment.floor)
+    energy, floor = moment.energy / square[:, None], moment.floor / square
+    inverse = (scale / square.sqrt()).to(along.dtype)[:, None, None]
+    h = along * inverse
+    j = rows.gathered(h).mul_(inverse)
+
+    root = moment.shrink.sqrt()
+    old = keep * (energy + floor[:, None])
+    z = _gram(j, h, root, old, c)
+    top, vectors = _eigen(z, keep * floor)
+    size_left = c * size / square + keep * (width * floor + energy.sum(1)) - top.sum(1)
+    rho = size_left / (width - energy.shape[1])
+    least = torch.maximum(options.epsilon / square, options.delta * top.amax(1))
+    energy = (top - rho[:, None]).maximum(least[:, None])
+    rho = rho.maximum(least)
+
+    mixture = (c / top).unsqueeze(2) * vectors.mT / root.unsqueeze(1)
+    y = j.add_((old / c).to(j.dtype).unsqueeze(2) * moment.basis)
+    orthonormal = _orthonormal(torch.bmm(mixture.to(y.dtype), y))
+    after = moment_of(
+        orthonormal, energy * square[:, None], rho * square, options.alpha, moment.calls, y.dtype
+    )
+    sound = size.isfinite()
+    whole = asking_is_free(sound) and bool(sound.all())
+    return after if whole else _where(sound, after, moment)
+
+
+def _gram(j: Tensor, h: Tensor, root: Tensor, old: Tensor, c: float) -> Tensor:
+    """``Z = Y Yᵀ`` of ``Y = diag(e)^-½ (c J + diag(old) W)``, ``[R, k, k]``, float64.
+
+    ``J Wᵀ = HᵀH`` and ``W Wᵀ = diag(e)`` leave only ``J Jᵀ`` and ``HᵀH`` to compute.
+
+    Args:
+        j: ``J = HᵀX``, ``[R, k, D]``.
+        h: H, ``[R, N, k]``.
+        root: ``e^½``, ``[R, k]``.
+        old: ``(1 - η) (d + ρ)``, ``[R, k]``.
+        c: ``η / N``.
+    """
+    outer = root.unsqueeze(2) * root.unsqueeze(1)
+    z = torch.bmm(j, j.mT).double().mul_(c * c)
+    z += torch.bmm(h.mT, h).double().mul_(c) * (old.unsqueeze(2) + old.unsqueeze(1))
+    z = z.div_(outer) + torch.diag_embed(old.square())
+    return torch.nan_to_num(0.5 * (z + z.mT), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _eigen(z: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
+    """Square roots of Z's eigenvalues, descending, and the eigenvectors.
+
+    T's eigenvalues are at least ``floor``; what lies below is rounding. So is what lies seven
+    orders below the largest root, where float64 can tell nothing of Z.
+
+    Args:
+        z: ``[R, k, k]``.
+        floor: ``(1 - η) ρ``, ``[R]``.
+
+    Returns:
+        ``C^½ [R, k]`` and ``U [R, k, k]``.
+    """
+    values, vectors = cast(tuple[Tensor, Tensor], torch.linalg.eigh(z))
+    top = values.flip(1).clamp_min(0.0).sqrt()
+    return top.maximum(floor[:, None]).maximum(1e-7 * top[:, :1]), vectors.flip(2)
+
+
+def _orthonormal(rows: Tensor) -> Tensor:
+    """Gram-Schmidt on the rows of the replicas where they are not orthonormal to 1e-3.
+
+    A device computes it of all replicas, since the host may not ask which need it.
+
+    They lose it where eigenvalues of Z span many orders or were floored; looking costs little
+    beside the products before. A Householder QR with a positive diagonal gives the same rows
+    as Gram-Schmidt or a Cholesky factor would, also where they depend on each other or vanish.
+
+    Args:
+        rows: ``[R, k, D]``, changed in place.
+    """
+    unit = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    far = (torch.bmm(rows, rows.mT) - unit).abs().amax((1, 2))
+    bad = ~(far <= 1e-3)
+    if not asking_is_free(rows):
+        return torch.where(bad[:, None, None], _gram_schmidt(rows), rows)
+    if bool(bad.any()):
+        rows[bad] = _gram_schmidt(rows[bad])
+    return rows
+
+
+def _gram_schmidt(rows: Tensor) -> Tensor:
+    """Orthonormal rows that span the same, ``[R, k, D]``."""
+    finite = torch.nan_to_num(rows.double(), nan=0.0, posinf=0.0, neginf=0.0)
+    q, triangle = cast(tuple[Tensor, Tensor], torch.linalg.qr(finite.mT))
+    sign = torch.where(triangle.diagonal(dim1=1, dim2=2) < 0.0, -1.0, 1.0)
+    return (q * sign.unsqueeze(1)).mT.to(rows.dtype)
+
+
+def _where(sound: Tensor, new: Moment, old: Moment) -> Moment:
+    """Each replica's new estimate if its rows were finite, else its old one."""
+    return Moment(
+        torch.where(sound[:, None, None], new.basis, old.basis),
+        torch.where(sound[:, None], new.energy, old.energy),
+        torch.where(sound, new.floor, old.floor),
+        torch.where(sound[:, None], new.shrink, old.shrink),
+        old.calls,
+    )
+
+
+WARMING_PASSES = 3
+"""Updates on the first minibatch, before the first call counts."""
+
+
+class Factor(NamedTuple):
+    """What one call makes of its rows: ``γ (X - H W)``, without forming it.
+
+    Args:
+        basis: the W that was used, ``[R, k, D]``.
+        along: ``H = X Wᵀ``, ``[R, N, k]``.
+        squares: squared lengths of the rows of ``X - H W``, ``[R, N]``, float64.
+        gain: γ, ``[R]``, float64: the norm of X over that of ``X - H W``.
+    """
+
+    basis: Tensor
+    along: Tensor
+    squares: Tensor
+    gain: Tensor
+
+    @property
+    def rank(self) -> int:
+        """k; 0 if the rows are left as they are."""
+        return self.basis.shape[1]
+
+
+def precondition(
+    moment: Moment, rows: Rows, options: Preconditioner, scale: float = 1.0
+) -> tuple[Moment, Factor]:
+    """One call of the online preconditioner: the next estimate, and this call's factor.
+
+    The factor comes from the estimate as it was **before** these rows.
+
+    Args:
+        moment: the estimate so far.
+        rows: this minibatch.
+        options: as at every call for this estimate.
+        scale: the estimate is of ``scale`` times the rows. A derivative of a mean over N
+            frames is thus compared with that of a sum if N is given.
+
+    Returns:
+        ``(moment, factor)``. A minibatch that is not finite leaves the estimate as it was.
+    """
+    squares, ordinary = rows.squares()
+    if not moment.basis.shape[1]:
+        return moment.called(), untouched(rows, squares)
+    total = squares.sum(1)
+    if not moment.calls:
+        for _ in range(WARMING_PASSES):
+            along = rows.along(moment.basis)
+            moment = updated(moment, rows, along, total, options, scale)
+    along = rows.along(moment.basis)
+    shrunk = _shrunk(squares, along if ordinary else along.double(), moment)
+    factor = Factor(moment.basis, along, shrunk, _gain(total, shrunk))
+    if options.updates_at(moment.calls):
+        moment = updated(moment, rows, along, total, options, scale)
+    return moment.called(), factor
+
+
+def untouched(rows: Rows, squares: Tensor | None = None) -> Factor:
+    """The factor that leaves rows as they are: no direction is shrunk."""
+    replicas, count, _ = rows.x.shape
+    return Factor(
+        rows.x.new_zeros(replicas, 0, rows.width),
+        rows.x.new_zeros(replicas, count, 0),
+        rows.squares()[0] if squares is None else squares,
+        torch.ones(replicas, dtype=torch.float64, device=rows.x.device),
+    )
+
+
+def formed(rows: Rows, factor: Factor) -> Tensor:
+    """``X - H W`` itself, ``[R, N, D]`` and without γ; only its columns of x if one is appended.
+
+    The appended column is ``1 - H w`` with w the last column of W.
+    """
+    return torch.baddbmm(rows.x, factor.along, factor.basis[:, :, : rows.x.shape[2]], alpha=-1)
+
+
+def _shrunk(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
+    """Squared lengths of the rows of ``X - HW``: ``|x|² + Σ (e - 2) h²``, as ``WWᵀ = diag(e)``.
+
+    Rounding may not take them beyond ``|x|²`` times a squared eigenvalue of ``I - WᵀW``: so
+    γ is at least 1 and never infinite.
+    """
+    change = torch.bmm(along.square(), moment.change.to(along.dtype)).squeeze(2).double()
+    return change.add_(squares).clamp_(squares * moment.least, squares)
+
+
+def _gain(total: Tensor, shrunk: Tensor) -> Tensor:
+    """γ, ``[R]``: 1 for rows that are all zero, or not finite."""
+    return total.div(shrunk.sum(1)).sqrt_().nan_to_num_(nan=1.0, posinf=1.0)
+
+
+Rate = float | Tensor
+"""One learning rate, or one a replica: ``[R]``."""
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """Limit the mean change a sample may cause in a layer: Kaldi's nnet2.
+
+    ``s = min(1, limit N / (rate γᵢ γₒ Σ |x̂| |d̂|))``.
+
+    Args:
+        limit: 0.075 to 0.1 in recipes for minibatches of 512.
+        counts_rate: whether the rate is part of the change. Without it large minibatches move
+            each layer by ``rate limit N`` at most, whatever their gradient.
+    """
+
+    limit: float = 0.075
+    counts_rate: bool = True
+
+    def __post_init__(self) -> None:
+        _require_positive("PerSample.limit", self.limit)
+
+
+@dataclass(frozen=True)
+class PerComponent:
+    """Limit the norm of each layer's change, then that of all layers together: nnet3.
+
+    Args:
+        each: the largest Euclidean norm of one layer's change of weights and biases.
+        together: that of the whole network's, after each layer was limited.
+    """
+
+    each: float = 0.75
+    together: float = 2.0
+
+    def __post_init__(self) -> None:
+        _require_positive("PerComponent.each", self.each)
+        _require_positive("PerComponent.together", self.together)
+
+
+def per_sample_share(
+    change: PerSample, inputs: Tensor, outputs: Tensor, gain: Tensor, rate: Rate
+) -> Tensor:
+    """The s of `PerSample`, for one layer or, with an axis in front of all, for many.
+
+    Args:
+        change: the limit.
+        inputs: squared lengths of the rows ``X - H W`` of the inputs, ``[R, N]``.
+        outputs: those of the output derivatives, ``[R, N]``.
+        gain: ``γᵢ γₒ``, ``[R]``.
+        rate: of the summed loss.
+
+    Returns:
+        s, ``[R]``.
+    """
+    total = (inputs.sqrt() * outputs.sqrt()).sum(-1)
+    total *= gain * (rate if change.counts_rate else 1.0)
+    return torch.clamp(change.limit * inputs.shape[-1] / total, max=1.0)
+
+
+def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
+    """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
+
+    Returns:
+        The norm of the change that is left, ``[R]``.
+    """
+    squares = cast(Tensor, torch.linalg.vector_norm(weight, dim=(1, 2))).double().square_()
+    if bias is not None:
+        squares += cast(Tensor, torch.linalg.vector_norm(bias, dim=1)).double().square_()
+    norm = squares.sqrt_() * rate
+    share = torch.clamp(most / norm, max=1.0)
+    if not asking_is_free(share) or bool((share < 1.0).any()):
+        scale_(weight, bias, share)
+    return norm * share
+
+
+def scale_(weight: Tensor, bias: Tensor | None, scale: Tensor) -> None:
+    """Multiply each replica's ``weight [R, n, m]`` and ``bias [R, n]`` by ``scale [R]``."""
+    scale = scale.to(weight.dtype).unsqueeze(1)
+    weight.mul_(scale.unsqueeze(2))
+    if bias is not None:
+        bias.mul_(scale)
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0.0:
+        raise UserError(f"natural gradient: {name} is {value}; allowed: above 0")

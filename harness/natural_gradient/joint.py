@@ -17,12 +17,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.natural_gradient.change import PerComponent, PerSample, Rate, per_sample_share
-from harness.natural_gradient.estimate import Moment, Preconditioner, Rows, asking_is_free
-from harness.natural_gradient.layer import NaturalGradient, Sides
-from harness.natural_gradient.precondition import Factor, formed, precondition
-from harness.natural_gradient.product import forming_is_cheaper
-from harness.network import LayeredNetwork, Minibatch
+from harness.natural_gradient.estimate import (
+    Factor,
+    Moment,
+    PerComponent,
+    PerSample,
+    Preconditioner,
+    Rate,
+    Rows,
+    asking_is_free,
+    formed,
+    per_sample_share,
+    precondition,
+)
+from harness.natural_gradient.layer import NaturalGradient, Sides, forming_is_cheaper
+from harness.networks.contract import LayeredNetwork, Minibatch
 
 FEW = 2**18
 """Elements of a layer's rows, ``R N D``, up to which calls cost more than copying the rows."""

@@ -1,7 +1,7 @@
 """Natural-gradient SGD for any PyTorch model: a `torch.optim` optimizer with hooks.
 
-Every `torch.nn.Linear`, `Conv1d` and `Conv2d` has both of its sides preconditioned as in `seen`;
-every other parameter takes a plain SGD step. Nothing else of this project is needed.
+Every `torch.nn.Linear`, `Conv1d` and `Conv2d` has both of its sides preconditioned as in
+`layer_hooks`; every other parameter takes a plain SGD step. Nothing else of this project is needed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, cast, overload
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError, unknown
+from harness.base.errors import UserError, unknown
 from harness.natural_gradient.layer import NaturalGradient, Sides
-from harness.natural_gradient.seen import Reduction, Watched, is_affine, naturalise_
+from harness.natural_gradient.layer_hooks import Reduction, Watched, is_affine, naturalise_
 
 
 class NGSGD(torch.optim.Optimizer):

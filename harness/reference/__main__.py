@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from harness.base.errors import EXIT_DONE, unknown
 from harness.cli import exit_code
-from harness.errors import EXIT_DONE, unknown
 from harness.reference.pages import PAGES, as_it_should_be
 
 

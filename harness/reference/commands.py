@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from harness import train
-from harness.cli import COMMANDS, Parser
-from harness.examples import shown
+from harness.cli import COMMANDS, Parser, shown
 
 __all__ = ["commands"]
 

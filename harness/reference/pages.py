@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.reference.commands import commands
-from harness.reference.keys import device_table, markdown
+from harness.reference.keys import device_table, markdown, run_file_keys
 from harness.reference.results_schema import results_schema
-from harness.reference.run_files import run_file_keys
-from harness.simulator.cluster import Cluster
-from harness.simulator.devices import catalogue
+from harness.simulator.cluster import Cluster, catalogue
 
 __all__ = ["PAGES", "as_it_should_be", "cluster_page"]
 

@@ -1,7 +1,7 @@
 """The JSON Schema of ``results.json``, from the dataclasses that are the file.
 
 A key is required if its field has no default: files of older commits lack what came later, and
-are read all the same (`harness.judge.reading`).
+are read all the same (`harness.judge.makers`).
 """
 
 from __future__ import annotations

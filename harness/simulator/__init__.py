@@ -24,7 +24,7 @@
     whole = concat([segment, …])                 # as if it had been one segment
     save_timeline(whole, "run.parquet")          # harness.simulator.timeline_file; gives
     whole = load_timeline("run.parquet")         # whole.sha256(), which loading checks
-    write_trace(whole, "trace.json")             # harness.simulator.trace, for Perfetto
+    write_trace(whole, "trace.json")             # harness.simulator.timeline_file, for Perfetto
 
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker
@@ -53,6 +53,7 @@ from harness.simulator.cluster import (
     Server,
     Stragglers,
     WorkerGroup,
+    Workload,
     load_cluster,
 )
 from harness.simulator.costs import (
@@ -62,6 +63,7 @@ from harness.simulator.costs import (
     fold_seconds,
 )
 from harness.simulator.faults import Fault
+from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
@@ -80,8 +82,6 @@ from harness.simulator.timeline import (
     Timeline,
     concat,
 )
-from harness.simulator.topology import Level, Network
-from harness.simulator.workload import Workload
 
 __all__ = [
     "IN_FLIGHT",

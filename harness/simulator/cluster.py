@@ -1,18 +1,26 @@
-"""The machine: devices, host, link, server, and how much their speeds vary."""
+"""A cluster file: workers and their devices, host, link, server, and the job they do.
+
+The machine: devices, host, link, server, and how much their speeds vary. What a worker computes
+with, and a catalogue of devices that need no description. Measured durations in a text file: what
+an empirical jitter law draws from. What timing needs to know of a training job.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
-from harness.errors import UserError
-from harness.simulator.devices import Device, unknown_device, with_catalogue
-from harness.simulator.durations import with_durations
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting, text_of
 from harness.simulator.faults import Fault
-from harness.simulator.quantities import duration, rate, ratio
-from harness.simulator.topology import Network
-from harness.simulator.workload import Workload
-from harness.spec import Spec, build, load_toml, setting
+from harness.simulator.network import Network
+from harness.simulator.quantities import duration, rate, ratio, size
 
 __all__ = [
     "Checkpoints",
@@ -27,12 +35,20 @@ __all__ = [
     "Server",
     "Stragglers",
     "WorkerGroup",
+    "Workload",
+    "catalogue",
     "cluster_from",
     "load_cluster",
+    "read_durations",
+    "unknown_device",
+    "with_catalogue",
+    "with_durations",
 ]
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
+
 MOST_WORKERS = 10_000_000
+
 LEAST = 1e-100
 """Of a spread or a mean duration that is not 0: its square is a number, and so is one over it."""
 
@@ -359,3 +375,189 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))
+
+
+CATALOGUE = Path(__file__).with_name("devices.toml")
+
+LAUNCH_S = 3e-6
+"""From one empty kernel to the next, whatever the card: see the head of devices.toml."""
+
+LEAST_STEP_S = 10 * LAUNCH_S
+"""Of a minibatch: forward, backward and update of two layers and a loss are ten kernels or more."""
+
+
+@dataclass(frozen=True)
+class Device(Spec):
+    """What a worker computes with.
+
+    Attributes:
+        achieved_flops_per_s: rate of training arithmetic at large minibatches; none is
+            infinitely fast.
+        half_rate_frames: minibatch at which half of that rate is reached.
+        launch_s: fixed time a minibatch costs whatever its size.
+        peak_flops_per_s: the maker's figure; nothing is computed from it.
+        memory_bytes_per_s: of the device's own memory, the maker's figure; nothing is
+            computed from it.
+        source: where the figures come from, and which of them are assumed.
+    """
+
+    achieved_flops_per_s: float | None = rate()
+    half_rate_frames: float = size(0.0)
+    launch_s: float = duration()
+    peak_flops_per_s: float | None = rate()
+    memory_bytes_per_s: float | None = rate()
+    source: str = setting("")
+
+    def trouble(self) -> tuple[str, str] | None:
+        """A device that is described in part must not be taken for an infinitely fast one."""
+        described = self.half_rate_frames > 0.0 or self.peak_flops_per_s is not None
+        if self.achieved_flops_per_s is None and described:
+            return "achieved_flops_per_s", "missing; needed with half_rate_frames or a peak"
+        return None
+
+    def rate_flops_per_s(self, frames: float) -> float:
+        """Achieved rate for a minibatch of ``frames``: saturating, r·b / (b + h)."""
+        if self.achieved_flops_per_s is None:
+            return math.inf
+        return self.achieved_flops_per_s * frames / (frames + self.half_rate_frames)
+
+    def minibatch_s(self, workload: Workload) -> float:
+        """Seconds for one minibatch, without variation."""
+        rate = self.rate_flops_per_s(workload.minibatch_frames)
+        return self.launch_s + workload.minibatch_flops / rate
+
+    def is_too_quick(self, workload: Workload) -> bool:
+        """Whether a minibatch takes less than its launch would, and no ``launch_s`` says so."""
+        return self.launch_s == 0.0 and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
+
+
+@cache
+def catalogue() -> Mapping[str, Device]:
+    """The devices known by name, each with the sources of its figures."""
+    known = load_toml(CATALOGUE)
+    return {name: build(Device, table, CATALOGUE.name, name) for name, table in known.items()}
+
+
+def with_catalogue(table: dict[str, Any]) -> None:
+    """Describe, in a cluster file's table, the devices that its workers name and it does not.
+
+    Whatever is malformed is left as it is, for the schema to refuse.
+    """
+    devices, groups = table.setdefault("devices", {}), table.get("workers")
+    if not isinstance(devices, dict) or not isinstance(groups, list):
+        return
+    described = cast(dict[str, Any], devices)
+    for group in cast(list[Any], groups):
+        name = cast(dict[str, Any], group).get("device") if isinstance(group, dict) else None
+        if isinstance(name, str) and name in catalogue():
+            described.setdefault(name, catalogue()[name].to_dict())
+
+
+def unknown_device(name: str, described: Collection[str]) -> str:
+    """What to say of a device that is neither described in a file nor in the catalogue."""
+    near = get_close_matches(name, [*described, *catalogue()], n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
+    return (
+        f"unknown {shown}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
+        f" and in the catalogue {', '.join(catalogue())}"
+    )
+
+
+MOST_DURATIONS = 100_000
+
+LONGEST_S = 1e9
+
+
+def with_durations(table: dict[str, Any], path: Path) -> None:
+    """Put the content of every ``file`` of a jitter table in the place of its name.
+
+    Args:
+        table: of a cluster file; what is malformed in it is left for the schema to refuse.
+        path: the cluster file, to whose folder names are relative.
+
+    Raises:
+        UserError: such a file cannot be read, or holds something that is no duration.
+    """
+    server = table.get("server")
+    inner = cast(dict[str, Any], server) if isinstance(server, dict) else {}
+    for key, value in (("jitter", table.get("jitter")), ("server.jitter", inner.get("jitter"))):
+        if not isinstance(value, dict):
+            continue
+        jitter = cast(dict[str, Any], value)
+        name = jitter.get("file")
+        if isinstance(name, str) and name and "values" not in jitter:
+            where = f"{path}: {key}.file"
+            jitter["values"] = read_durations(path.parent / name, where)
+            del jitter["file"]
+
+
+def read_durations(path: Path, where: str) -> list[float]:
+    """The numbers of a text file, one a line; empty lines and ``#`` comments are skipped.
+
+    Args:
+        path: the file.
+        where: what refers to it, for messages.
+
+    Raises:
+        UserError: it cannot be read, or a line is no finite number of at least 0.
+    """
+    lines = text_of(path, where).splitlines()
+    numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
+    found = [
+        _duration(text, f"{where}: {path.name} line {number}") for number, text in numbered if text
+    ]
+    if len(found) > MOST_DURATIONS:
+        allowed = f"at most {MOST_DURATIONS}"
+        raise UserError(f"{where}: {path.name} has {len(found)} durations; allowed: {allowed}")
+    return found
+
+
+def _duration(text: str, where: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= LONGEST_S:
+        allowed = f"a number from 0 to {LONGEST_S:g}"
+        raise UserError(f"{where}: {text[:40]!r} is not allowed; allowed: {allowed}")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Workload(Spec):
+    """One minibatch of work, and the size of what travels.
+
+    Attributes:
+        minibatch_frames: frames (training examples) in one minibatch.
+        flops_per_frame: floating-point operations to train on one frame.
+        parameter_bytes: size of the parameters, and so of a gradient.
+    """
+
+    minibatch_frames: int = setting(at_least=1, at_most=2**40)
+    flops_per_frame: float = size()
+    parameter_bytes: float = size()
+
+    @property
+    def minibatch_flops(self) -> float:
+        """Floating-point operations of one minibatch."""
+        return self.minibatch_frames * self.flops_per_frame
+
+    @classmethod
+    def of_network(cls, layer_sizes: Sequence[int], minibatch: int) -> Workload:
+        """The job of training a fully connected network in 32-bit floats.
+
+        A frame costs 2 operations a weight forward, 2 for the weights' gradient and 2 for
+        the inputs' gradient, which the first layer does not need: 6·P − 2·P₁ over weights;
+        biases travel but their additions are not counted.
+
+        Args:
+            layer_sizes: units of each layer, input first, e.g. ``(429, 2048, 10217)``.
+            minibatch: frames in a minibatch.
+        """
+        weights = [below * above for below, above in pairwise(layer_sizes)]
+        return cls(
+            minibatch_frames=minibatch,
+            flops_per_frame=float(6 * sum(weights) - 2 * weights[0]),
+            parameter_bytes=float(4 * (sum(weights) + sum(layer_sizes[1:]))),
+        )

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import laws
-from harness.simulator.cluster import Cluster, Jitter
+from harness.simulator.cluster import Cluster, Jitter, Workload
+from harness.simulator.events import kernel, part
 from harness.simulator.faults import Faults, faults_of
-from harness.simulator.jit import kernel, part
-from harness.simulator.workload import Workload
 
 __all__ = [
     "Costs",

@@ -1,9 +1,12 @@
-"""Pending events in a total order: time, then priority, then sequence.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Pending events in a total order, and the compiling of kernels that handle them.
 
-The heap is an array of events with its size and a sequence counter in a second one, so that
-it can live in a kernel's state, be saved and be restored. Priority and sequence share one
-integer: ``key = priority · 2⁵⁶ + sequence``. The sequence counts insertions, so no two keys
-are equal and the order never depends on how the heap happens to be laid out.
+Pending events in a total order: time, then priority, then sequence. The heap is an array of events
+with its size and a sequence counter in a second one, so that it can live in a kernel's state, be
+saved and be restored. Priority and sequence share one integer: ``key = priority · 2⁵⁶ +
+sequence``. The sequence counts insertions, so no two keys are equal and the order never depends on
+how the heap happens to be laid out.
 
 Where every worker has at most one pending event and all events are of one kind, a tournament
 is three times as fast: a tree whose leaves are the workers and whose every node holds the
@@ -12,17 +15,25 @@ processor can fetch them all at once, and choosing the earlier one needs no bran
 
 Events that are inserted in order of their times, or nearly so, need neither: they wait in a
 queue, first in, first out.
+
+Asking the processor for memory before it is needed. Compiling kernels of the simulator.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from harness.simulator.jit import kernel, part
+from harness.kernels import compiling
 
 __all__ = [
+    "FAR_LEVELS",
     "Heap",
     "Queue",
     "append",
@@ -30,10 +41,15 @@ __all__ = [
     "enter",
     "first_s",
     "head_s",
+    "kernel",
+    "levels_below_horizon",
+    "loop",
     "new_heap",
     "new_queue",
     "new_tournament",
+    "part",
     "pop",
+    "prefetch",
     "push",
     "scratch",
     "soon",
@@ -41,8 +57,36 @@ __all__ = [
     "withdraw",
 ]
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# Kernels allocate no arrays, so counting references to those they are handed is wasted;
+# with the counting a fold takes five times as long.
+_OPTIONS = {"_nrt": False}
+
+
+def kernel(function: _F) -> _F:
+    """Compile for other kernels, which lend their named tuples, and for Python."""
+    return compiling.shared(function, **_OPTIONS)
+
+
+def loop(function: _F) -> _F:
+    """Compile for Python alone, with the fields of its named tuples as variables of its own.
+
+    A loop of few instructions keeps them in registers; with lent ones it would take 1.6 times
+    as long. It calls `part` where it can: what it lends to a kernel is first copied.
+    """
+    return compiling.kernel(function, **_OPTIONS)
+
+
+def part(function: _F) -> _F:
+    """Compile as if it were written out in every kernel that calls it."""
+    return compiling.kernel(function, inline="always", **_OPTIONS)
+
+
 EVENT = np.dtype([("time_s", np.float64), ("key", np.int64), ("who", np.int64)])
+
 PRIORITY_SHIFT = 56
+
 SIZE, SEQUENCE = 0, 1
 
 
@@ -118,9 +162,13 @@ def pop(heap: Heap) -> tuple[float, int, int]:
 
 
 ENTRY = np.dtype([("time_s", np.float64), ("key", np.int64)])
+
 WHO_BITS = 24
+
 WHO = (1 << WHO_BITS) - 1
+
 _NOBODY = 1 << 62
+
 LINE_BYTES = 64
 
 
@@ -185,6 +233,7 @@ def rise(entries: Any, place: int, time_s: float, key: int) -> None:
 
 
 WAITING = np.dtype([("time_s", np.float64), ("who", np.int64)])
+
 FIRST, WAIT = 0, 1
 
 
@@ -265,3 +314,45 @@ def withdraw(queue: Queue, who: int) -> None:
             events[(counts[FIRST] + kept) % room] = event
             kept += 1
     counts[WAIT] = kept
+
+
+CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
+"""With more leaves than the first, an event's memory is fetched ahead: when it is among so many
+that are next, with so many levels of its tournament."""
+
+_TO_BE_WRITTEN, _STAYS_NEAR, _DATA = 1, 3, 1
+
+
+def _prefetch(typing: Any, rows: Any, row: Any) -> Any:
+    """Begin to fetch ``rows[row]``, from where it starts a cache line each; changes no value.
+
+    Only inside a kernel; ``rows`` is a contiguous array of one axis. A row outside it is
+    allowed: the processor ignores an address where there is no memory.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        address = builder.bitcast(cgutils.gep_inbounds(builder, array.data, place), byte)
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        constants = [ir.Constant(word, n) for n in (_TO_BE_WRITTEN, _STAYS_NEAR, _DATA)]
+        for start in range(0, size, LINE_BYTES):
+            builder.call(ask, [builder.gep(address, [ir.Constant(word, start)]), *constants])
+        return context.get_dummy_value()
+
+    return types.void(rows, row), generate
+
+
+prefetch: Any = intrinsic(_prefetch)  # called without the first argument
+
+
+@kernel
+def levels_below_horizon(leaves: int) -> int:
+    """Levels of a tournament below the `HORIZON`; 0 where a cache holds everything anyhow."""
+    levels = 0
+    while leaves > CACHED and (leaves >> levels) > HORIZON:
+        levels += 1
+    return levels

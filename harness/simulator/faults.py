@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.base.settings import Spec, setting
 from harness.simulator import laws
-from harness.simulator.jit import kernel
+from harness.simulator.events import kernel
 from harness.simulator.quantities import GREATEST_DURATION_S, duration
-from harness.spec import Spec, setting
 
 __all__ = [
     "DEATH",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from harness.errors import UserError
-from harness.simulator.devices import with_catalogue
+from harness.base.errors import UserError
+from harness.simulator.cluster import with_catalogue
 
 __all__ = ["at", "is_key", "put"]
 

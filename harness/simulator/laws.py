@@ -2,7 +2,7 @@
 
 The generator is Philox 4×32 with 10 rounds (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC 2011): 128 counter bits are worker, step and draw, 64 key bits come
-from `harness.seeds.stream_key` of the seed and the purpose. Nothing is ever advanced, so
+from `harness.base.seeds.stream_key` of the seed and the purpose. Nothing is ever advanced, so
 every protocol sees the same worker take the same time for its n-th minibatch.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.seeds import stream_key
-from harness.simulator.jit import kernel
+from harness.base.seeds import stream_key
+from harness.simulator.events import kernel
 
 __all__ = ["CONSTANT", "EMPIRICAL", "GAMMA", "LAW_CODES", "LOGNORMAL", "SHIFTED_EXPONENTIAL"]
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.cluster import Link
-from harness.simulator.events import WAIT, Queue, append, head_s, new_queue, take
-from harness.simulator.jit import kernel
+from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, take
 
 __all__ = [
     "DOWN",

@@ -2,7 +2,7 @@
 
 A plan names a cluster file, algorithms with the steps between two of their synchronisations, the
 bandwidths of the links, and the figures of the file that are known within limits only. Each cell
-is simulated once a draw of those figures (`harness.simulator.uncertain`), as a short run would be
+is simulated once a draw of those figures (`harness.simulator.steady`), as a short run would be
 measured: so many steps, of which the first are not counted.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting
 from harness.simulator.cluster import Cluster, cluster_from
 from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
-from harness.simulator.uncertain import Uncertain, draws, set_in
-from harness.spec import Spec, build, load_toml, setting
+from harness.simulator.steady import Uncertain, draws, set_in
 
 __all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predicted"]
 

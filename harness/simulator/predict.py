@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from harness.simulator.cluster import Cluster
+from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
-from harness.simulator.workload import Workload
 
 __all__ = ["Epoch", "Fit", "fit", "simulated_epoch"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import Any
 
-from harness.spec import setting
+from harness.base.settings import setting
 
 __all__ = ["duration", "rate", "ratio", "size"]
 

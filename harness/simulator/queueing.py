@@ -1,9 +1,10 @@
-"""Queueing theory in closed form: what a parameter server must come to in the long run.
+"""Queueing theory in closed form, and the queues of a timeline to hold it against.
 
-Around one server, N workers are a closed network: each is away for its think time Z (computing
-and copying), then queues for a fold of s seconds. Names follow Kendall: M/D/1//N has exponential
-think times, constant folds, one server and N customers. Symbols: X throughput, ρ utilisation,
-W waiting time, L number present.
+Queueing theory in closed form: what a parameter server must come to in the long run. Around one
+server, N workers are a closed network: each is away for its think time Z (computing and copying),
+then queues for a fold of s seconds. Names follow Kendall: M/D/1//N has exponential think times,
+constant folds, one server and N customers. Symbols: X throughput, ρ utilisation, W waiting time, L
+number present.
 
     machine_repairman    M/M/1//N by its product form
     mean_value_analysis  the same and any chain of stations, without normalising constants
@@ -12,27 +13,46 @@ W waiting time, L number present.
     open_queue           M/G/1 (Pollaczek and Khinchine), of which M/M/1 and M/D/1 are cases
     throughput_bounds    what holds for every law
     slowest_s            where all wait for the slowest: the mean of the longest of N times
+
+The queues of a timeline: when each contribution came to a stage, was served, and left. A worker's
+life is a chain of stages (fetch, compute, push, fold). What a timeline records is when each stage
+was busy with a contribution; the gap before it is the wait in that stage's queue. This holds for
+protocols in which a worker has one contribution under way at a time.
+
+Workers in lock step: equal, with nothing that varies, so that all do everything at once. They all
+copy at the same instants and wait for each other, and compute at the same instants and leave the
+link idle. No real cluster does: a little jitter takes them apart, and may change throughput by
+much. Whether it does is found by trying.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
+from harness.simulator.cluster import Cluster, Jitter, Workload
+from harness.simulator.costs import compute_seconds
+from harness.simulator.timeline import SERVER, Timeline
+
 __all__ = [
+    "CV",
     "Steady",
+    "Visits",
     "constant_repair",
+    "jittered",
     "lockstep",
     "machine_repairman",
     "mean_value_analysis",
+    "nothing_varies",
     "open_queue",
     "slowest_s",
     "throughput_bounds",
+    "visits",
 ]
 
 Floats = NDArray[np.float64]
@@ -208,3 +228,134 @@ def _inverse(seconds: Floats) -> Floats:
     """1/x, infinite where no time passes."""
     with np.errstate(divide="ignore"):
         return 1.0 / seconds
+
+
+STAGES = ("fetch", "compute", "push", "fold")
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """[C] visits to one stage, a row a contribution.
+
+    Attributes:
+        arrive_s: when the contribution came.
+        start_s: when its service began.
+        end_s: when it left.
+    """
+
+    arrive_s: Floats
+    start_s: Floats
+    end_s: Floats
+
+    def mean_present(self, from_s: float, to_s: float) -> float:
+        """L: the number present, averaged over time by following every arrival and departure."""
+        return _mean_count(self.arrive_s, self.end_s, from_s, to_s)
+
+    def utilisation(self, from_s: float, to_s: float) -> float:
+        """ρ: the mean number in service."""
+        return _mean_count(self.start_s, self.end_s, from_s, to_s)
+
+    def littles_product(self, from_s: float, to_s: float) -> float:
+        """λ·W of the contributions that came in that time, W the whole stay."""
+        came = (self.arrive_s >= from_s) & (self.arrive_s < to_s)
+        stay_s = (self.end_s - self.arrive_s)[came]
+        return float(stay_s.sum()) / (to_s - from_s)
+
+
+def _mean_count(enter_s: Floats, leave_s: Floats, from_s: float, to_s: float) -> float:
+    """Time average of a count that goes up at ``enter_s`` and down at ``leave_s``."""
+    times_s = np.clip(np.concatenate([enter_s, leave_s]), from_s, to_s)
+    steps = np.concatenate([np.ones(len(enter_s)), -np.ones(len(leave_s))])
+    order = np.argsort(times_s, kind="stable")
+    counts, edges_s = np.cumsum(steps[order]), np.append(times_s[order], to_s)
+    return float(counts @ np.diff(edges_s)) / (to_s - from_s)
+
+
+def visits(timeline: Timeline) -> dict[str, Visits]:
+    """The visits to every stage of the contributions that were folded.
+
+    A stage that took no time has no span; its visit is the instant at which the stage before
+    it ended.
+
+    Args:
+        timeline: of one server, recorded with spans.
+    """
+    rows = timeline.folded()
+    start_s = np.full((len(STAGES), len(rows)), np.nan)
+    end_s = start_s.copy()
+    spans, owner = timeline.spans, _owners(timeline)
+    for stage, name in enumerate(STAGES):
+        mine = (spans.kind == timeline.kinds.index(name)) & (owner >= 0)
+        start_s[stage, owner[mine]] = spans.start_s[mine]
+        end_s[stage, owner[mine]] = spans.end_s[mine]
+    came_s, found = rows.read_time_s, dict[str, Visits]()
+    for stage, name in enumerate(STAGES):
+        started_s = np.where(np.isnan(start_s[stage]), came_s, start_s[stage])
+        ended_s = np.where(np.isnan(end_s[stage]), came_s, end_s[stage])
+        found[name] = Visits(came_s, started_s, ended_s)
+        came_s = ended_s
+    return found
+
+
+def _owners(timeline: Timeline) -> NDArray[Any]:
+    """[S] row of the folded contribution that each span belongs to, −1 for none.
+
+    The server's span ends at the instant of the fold; a worker's begins after the last read
+    of that worker.
+    """
+    rows, spans = timeline.folded(), timeline.spans
+    served = spans.worker == SERVER
+    owner = np.full(len(spans), -1, dtype=np.int64)
+    owner[served] = _matching(timeline.folds.time_s, spans.end_s[served])
+    away = ~served
+    owner[away] = _latest(rows.worker, rows.read_time_s, spans.worker[away], spans.start_s[away])
+    return owner
+
+
+def _latest(worker: Any, read_s: Floats, who: Any, start_s: Floats) -> NDArray[Any]:
+    """[S] index of the last read of ``who`` that is not after ``start_s``, −1 for none."""
+    reads = len(worker)
+    lanes, times_s = np.concatenate([worker, who]), np.concatenate([read_s, start_s])
+    is_span = np.arange(len(lanes)) >= reads
+    order = np.lexsort((is_span, times_s, lanes))
+    last = np.maximum.accumulate(np.where(is_span[order], -1, np.arange(len(order))))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.where(last >= 0, order[last], -1)
+    found = found[reads:]
+    return np.where((found >= 0) & (lanes[found] == who), found, -1)
+
+
+def _matching(sorted_s: Floats, wanted_s: Floats) -> NDArray[Any]:
+    """[W] index of each wanted instant in ``sorted_s``, −1 where it is not there."""
+    if len(sorted_s) == 0:
+        return np.full(len(wanted_s), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(sorted_s, wanted_s), len(sorted_s) - 1)
+    return np.where(sorted_s[place] == wanted_s, place, -1)
+
+
+CV = 0.05
+"""Of the jitter that is tried."""
+
+
+def nothing_varies(cluster: Cluster, workload: Workload, workers: int) -> bool:
+    """Whether so many workers, two or more, do the same at the same time for ever."""
+    firsts, place = list[int](), 0
+    for group in cluster.workers:
+        firsts += [place] if place < workers else []
+        place += group.count
+    alike = len({compute_seconds(cluster, workload, first) for first in firsts}) == 1
+    odd = cluster.stragglers
+    steady = _is_constant(cluster.jitter) and _is_constant(cluster.server.jitter)
+    rare = odd.probability > 0.0 and odd.slowdown > 1.0
+    differ = cluster.heterogeneity_cv > 0.0 or bool(cluster.faults) or rare
+    return workers > 1 and alike and steady and not differ
+
+
+def jittered(cluster: Cluster) -> Cluster:
+    """The same with a jitter of `CV`."""
+    return replace(cluster, jitter=Jitter("lognormal", CV))
+
+
+def _is_constant(jitter: Jitter) -> bool:
+    spread = len(set(jitter.values)) > 1 if jitter.law == "empirical" else jitter.cv > 0.0
+    return jitter.law == "constant" or not spread

@@ -5,8 +5,8 @@ to know of a message follows from its sender and its round. On links in both dir
 messages ever meet. The times T then follow from a recurrence over rounds (`ends_by_rounds_s`): the
 message of worker i starts at S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
 T′[i] = max(S[i] + c, S[i−1] + c + α) + a. Elsewhere they are found event by event
-(`ends_by_events_s`), to the last bit as in `harness.simulator.exchange`, which would need a table
-of all messages: N² of them.
+(`ends_by_events_s`), to the last bit as in `harness.simulator.collectives`, which would need a
+table of all messages: N² of them.
 
 Never more than N messages are on their way to a worker that is not yet where it takes them. With
 r_w the round that worker w is in, r_w ≤ r_{w−1} + 1; at most r_{w−1} + 1 − r_w wait for w, which
@@ -19,10 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import Heap, new_heap, push
-from harness.simulator.jit import kernel
-from harness.simulator.network import Traffic, new_traffic, next_event, reserve, start
-from harness.simulator.topology import Wiring, route
+from harness.simulator.events import Heap, kernel, new_heap, push
+from harness.simulator.network import (
+    Traffic,
+    Wiring,
+    new_traffic,
+    next_event,
+    reserve,
+    route,
+    start,
+)
 
 __all__ = ["ends_by_events_s", "ends_by_rounds_s"]
 

@@ -11,18 +11,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import UserError, unknown
-from harness.simulator.cluster import MOST_WORKERS, Cluster
+from harness.base.errors import UserError, unknown
+from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.protocols.roads import is_networked
 from harness.simulator.protocols.sequence import Sequence, Untold
+from harness.simulator.protocols.state import is_networked
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
-from harness.simulator.workload import Workload
 
 __all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
 

@@ -16,52 +16,91 @@ narrow is too narrow, and the last is of a run four times as long as the first t
 enough. Where nothing is stale no fold remembers another, and once is enough. The run is kept as
 sums over some `BATCHES` of equally many folds (`batches`), which are merged in pairs as it doubles:
 a long run takes no more memory than a short one.
+
+What is kept of a long simulation: sums over batches of folds, and single contributions. Neither
+grows with the run: batches are merged as it goes on, and of many contributions some stand for all.
+
+How long a simulation must be to tell of the long run, and what it may cost.
+
+Figures of a cluster file that are known within limits, and draws of them. The draws of a figure
+have one in each of as many equally likely parts of its law (McKay, Beckman and Conover, "A
+comparison of three methods for selecting values of input variables", 1979), so that few of them
+suffice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
-from harness.simulator.batches import Batches, Floats, Samples, Stretch, nothing
+from harness.base.errors import UserError
+from harness.base.seeds import stream
+from harness.base.settings import Spec, setting
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.costs import compute_seconds
+from harness.simulator.faults import Fault
+from harness.simulator.keys import at, is_key, put
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
 
 __all__ = [
     "PRECISION",
+    "Batches",
     "Estimate",
+    "Floats",
+    "Horizon",
     "LongRun",
+    "Samples",
+    "Stretch",
+    "Uncertain",
+    "draws",
+    "history",
+    "horizon_of",
     "is_transient",
     "long_run",
+    "nothing",
     "ratio",
+    "set_in",
     "settled",
     "warm_up",
 ]
 
 PRECISION = 0.01
 """Half of an interval over its middle, at which a figure is known well enough."""
+
 CONFIDENCE = 0.95
+
 BATCHES, LEAST_FOLDS = 64, 5
 """Batches of the first stretch, and folds of each: those of MSER-5."""
+
 PERIODS = 3
 """Batches of the first stretch where each holds a whole period."""
+
 FEW = (8, 16, 32)
 """Batches that intervals are made of, at least."""
+
 IN_A_ROW = 3
+
 MOST_FOLLOWING = 0.9
 """Correlation of one batch with the next, of which no interval is worth more."""
+
 FEW_FOLDS = 0.01
 """An error of mean staleness that never matters: it may be 0."""
+
 EQUAL, ROUNDING = 1e-9, 1e-6
 """Relative spread of batches that rounding makes, and of the sums of long runs."""
+
 TELLS = 0.05
 """Relative error beyond which a timeline does not tell of the long run."""
+
 PIECES = 16
 """Pieces of a stretch, for whoever watches."""
 
@@ -315,3 +354,257 @@ def _per_second(batches: Batches) -> Estimate:
 def _known(figure: Estimate, enough: float = 0.0) -> bool:
     """Whether an interval is small."""
     return math.isinf(figure.value) or figure.width <= max(PRECISION * abs(figure.value), enough)
+
+
+Floats = NDArray[np.float64]
+
+MOST_SAMPLES = 1 << 20
+"""Contributions that are kept one by one."""
+
+
+class Batches(NamedTuple):
+    """[B] sums over equally many folds each.
+
+    Attributes:
+        seconds: that they took.
+        minibatches: in the model since; those that a restart of the server undid are not.
+        contributions: that were folded.
+        staleness, lag_s: of these.
+    """
+
+    seconds: Floats
+    minibatches: Floats
+    contributions: Floats
+    staleness: Floats
+    lag_s: Floats
+
+    def after(self, first: int) -> Batches:
+        """Without the first ones."""
+        return Batches(*(column[first:] for column in self))
+
+    def merged(self, count: int) -> Batches:
+        """Each ``count`` neighbours as one; what is left over at the start is dropped."""
+        spare = len(self.seconds) % count
+        return Batches(*(column[spare:].reshape(-1, count).sum(axis=1) for column in self))
+
+    def then(self, later: Batches) -> Batches:
+        """With those of the next stretch."""
+        return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
+
+
+def nothing() -> Batches:
+    """No batch yet."""
+    return Batches(*np.zeros((5, 0)))
+
+
+class Samples:
+    """Staleness and lag of single contributions: of all, or of every 2nd, 4th … of many.
+
+    Attributes:
+        stride: of so many contributions one is kept.
+        staleness, lag_s: [S] of those kept.
+        seen: contributions so far.
+        largest: staleness and lag, of all.
+    """
+
+    def __init__(self) -> None:
+        self.stride, self.seen = 1, 0
+        self.staleness, self.lag_s = np.zeros(0, np.int64), np.zeros(0)
+        self.largest = (0.0, 0.0)
+
+    def add(self, staleness: NDArray[Any], lag_s: Floats) -> None:
+        """The next contributions."""
+        kept = slice(-self.seen % self.stride, None, self.stride)
+        self.staleness = np.concatenate([self.staleness, staleness[kept]])
+        self.lag_s = np.concatenate([self.lag_s, lag_s[kept]])
+        self.seen += len(staleness)
+        if len(staleness):
+            found = float(staleness.max()), float(lag_s.max())
+            self.largest = max(self.largest[0], found[0]), max(self.largest[1], found[1])
+        while len(self.staleness) > MOST_SAMPLES:
+            self.staleness, self.lag_s = self.staleness[::2], self.lag_s[::2]
+            self.stride *= 2
+
+    def after(self, contributions: int) -> tuple[NDArray[Any], Floats]:
+        """Staleness and lag of those kept, without the first so many contributions."""
+        first = -(-contributions // self.stride)
+        return self.staleness[first:], self.lag_s[first:]
+
+
+class Stretch:
+    """Sums over the batches of one stretch of a simulation, filled part by part.
+
+    Attributes:
+        batches: the sums.
+        aged: folds since their reads of all contributions under way at the end, together.
+    """
+
+    def __init__(self, first: int, start_s: float, size: int, count: int) -> None:
+        self.first, self.last_s, self.size, self.count = first, start_s, size, count
+        self.batches = Batches(*np.zeros((5, count)))
+        self.aged = 0.0
+
+    @property
+    def folded(self) -> float:
+        """Contributions folded, at least 1."""
+        return max(float(self.batches.contributions.sum()), 1.0)
+
+    def add(self, part: Timeline) -> None:
+        """What was folded in a part, and what is under way after the last."""
+        rows, folds = part.folded(), part.folds
+        times_s = np.diff(folds.time_s, prepend=self.last_s)
+        self._sum(self.batches.seconds, folds.fold, times_s)
+        self._sum(self.batches.minibatches, rows.fold, rows.steps)
+        self._sum(self.batches.contributions, rows.fold, np.ones(len(rows)))
+        self._sum(self.batches.staleness, rows.fold, part.staleness())
+        self._sum(self.batches.lag_s, rows.fold, part.lag_s())
+        if len(folds):
+            self.last_s = float(folds.time_s[-1])
+        each = float(rows.steps.mean()) if len(rows) else 0.0
+        undone = part.restarts.version - part.restarts.restored_version
+        self._sum(self.batches.minibatches, part.restarts.version - 1, -each * undone)
+        end = self.first + self.size * self.count
+        self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
+
+    def _sum(self, into: Floats, folds: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add what belongs to folds to their batches."""
+        place = (folds - self.first) // self.size
+        inside = (place >= 0) & (place < self.count)
+        into += np.bincount(place[inside], values[inside], self.count)
+
+
+COST = 1 << 20
+
+EACH = 512
+"""Contributions that a long run may cost: `COST`, or of many workers so many each."""
+
+ENOUGH = 30
+"""Occurrences of what is seldom, before a mean over them says anything."""
+
+MATTERS = PRECISION / 10.0
+"""Share of the time below which it need not occur."""
+
+
+class Horizon(NamedTuple):
+    """Limits of a long run (see `steady.long_run`).
+
+    Attributes:
+        most: contributions it may cost.
+        period: folds after which everything repeats.
+        least_s: virtual time that shows enough of what is seldom.
+    """
+
+    most: int
+    period: int
+    least_s: float
+
+
+def history(cluster: Cluster) -> str:
+    """Why there is no long run, but only what happens once; empty if there is one."""
+    for place, fault in enumerate(cluster.faults):
+        if fault.kind == "death" and fault.down_s is None:
+            return f"faults[{place}]: workers go for good"
+        if fault.at_s and fault.kind != "late":
+            return f"faults[{place}].at_s lists instants"
+    return ""
+
+
+def horizon_of(
+    cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int
+) -> Horizon:
+    """The limits for so many workers of a cluster."""
+    epoch_folds = getattr(protocol, "epoch_folds", None)
+    minibatch_s = compute_seconds(cluster, workload)
+    needed_s = [_needed_s(fault, workers, minibatch_s) for fault in cluster.faults]
+    chance, times = cluster.stragglers.probability, cluster.stragglers.slowdown - 1.0
+    if chance * times > MATTERS:
+        needed_s.append(ENOUGH / chance * minibatch_s / workers)
+    return Horizon(
+        most=max(COST, EACH * workers),
+        period=max(1, epoch_folds(cluster, workers)) if epoch_folds else 1,
+        least_s=max(needed_s, default=0.0),
+    )
+
+
+def _needed_s(fault: Fault, workers: int, minibatch_s: float) -> float:
+    """Virtual time in which a fault has occurred often enough, if it matters."""
+    if fault.kind == "late":
+        return 4.0 * fault.at_s[0]
+    if fault.kind == "message":
+        lost_s, each_s = fault.probability * (fault.retry_s or 0.0), minibatch_s / workers
+        return ENOUGH / fault.probability * each_s if lost_s > MATTERS * minibatch_s else 0.0
+    down_s, mean_s = fault.down_s or 0.0, fault.mean_s or 0.0
+    lost_s = down_s + (fault.checkpoint_s or 0.0 if fault.kind == "server" else minibatch_s)
+    if lost_s <= MATTERS * (mean_s + down_s):
+        return 0.0
+    named = [who for who in fault.workers if who < workers] if fault.workers else range(workers)
+    hit = 1 if fault.kind == "server" else len(named)
+    often_s = ENOUGH * (mean_s + down_s) / hit if hit else 0.0
+    return max(often_s, 3.0 * min(mean_s, down_s))
+
+
+@dataclass(frozen=True)
+class Uncertain(Spec):
+    """A figure of the cluster file that is known within limits.
+
+    Attributes:
+        key: which, as for a sweep.
+        law: ``uniform``, from ``low`` to ``high``; ``normal``, with these as its 5th and 95th
+            percentiles; ``either``, one of the two, equally likely.
+        low, high: its limits.
+        factor: whether it multiplies what is there.
+        algorithms: whose it is; none named is all.
+    """
+
+    key: str = setting()
+    law: str = setting(one_of=("uniform", "normal", "either"))
+    low: float = setting()
+    high: float = setting()
+    factor: bool = setting(False)
+    algorithms: tuple[str, ...] = setting(())
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Limits are in order, and the key could be one."""
+        if not self.low <= self.high:
+            return "high", f"{self.high!r} is not allowed; allowed: at least low, {self.low!r}"
+        if not is_key(self.key):
+            return "key", f"{self.key!r} is no key; allowed: a key of the cluster file"
+        return None
+
+    def quantile(self, part: float) -> float:
+        """The value below which this part of the law lies.
+
+        Example:
+            >>> Uncertain("link.latency_s", "uniform", 0.0, 2.0).quantile(0.25)
+            0.5
+        """
+        if self.law == "either":
+            return self.low if part < 0.5 else self.high
+        if self.law == "uniform":
+            return self.low + part * (self.high - self.low)
+        spread = (self.high - self.low) / (2.0 * NormalDist().inv_cdf(0.95))
+        return (self.low + self.high) / 2.0 + spread * NormalDist().inv_cdf(part)
+
+
+def draws(figures: Sequence[Uncertain], count: int, seed: int) -> Any:
+    """[D, U] values of each figure, D of ``count``; each has its own random stream."""
+    parts = (np.arange(count) + 0.5) / count
+    values = np.empty((count, len(figures)))
+    for place, figure in enumerate(figures):
+        order = stream(seed, "uncertain", place).permutation(count)
+        values[:, place] = [figure.quantile(part) for part in parts[order].tolist()]
+    return values
+
+
+def set_in(table: dict[str, Any], figure: Uncertain, value: float, where: str) -> None:
+    """Put a drawn value in its place in the table of a cluster file.
+
+    Raises:
+        UserError: there is no such place, or no number in it to be multiplied.
+    """
+    if figure.factor:
+        present = at(table, figure.key, where)
+        if not isinstance(present, int | float):
+            raise UserError(f"{where}: {figure.key}: {present!r} is no number to multiply")
+        value *= present
+    put(table, figure.key, value, where)

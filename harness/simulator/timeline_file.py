@@ -1,26 +1,37 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
-"""A timeline as one Parquet file.
+"""Timelines as files: Parquet to load again, Trace Events to look at.
 
-The tables lie below one another in one long table whose column ``table`` names them;
-columns a table lacks are null. So any Parquet reader can filter and use it, and rows can be
-appended while a simulation runs. The metadata holds the span kinds and the SHA-256.
+A timeline as one Parquet file. The tables lie below one another in one long table whose column
+``table`` names them; columns a table lacks are null. So any Parquet reader can filter and use it,
+and rows can be appended while a simulation runs. The metadata holds the span kinds and the
+SHA-256.
+
+A timeline in the Trace Event format, which https://ui.perfetto.dev opens. Each worker, and the
+server, is a thread; a span is a complete event (``X``); an arrow from the start of a
+contribution's first span to its fold is a pair of flow events (``s``, ``f``).
+
+Files that appear whole or not at all, or standard output.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import UserError
-from harness.simulator.output import written_whole
+from harness.base.errors import UserError
 from harness.simulator.timeline import (
     KINDS,
     Contributions,
@@ -33,7 +44,16 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["load_timeline", "save_segments", "save_timeline"]
+__all__ = [
+    "STANDARD",
+    "load_timeline",
+    "refuse_to_replace",
+    "save_segments",
+    "save_timeline",
+    "trace_events",
+    "write_trace",
+    "written_whole",
+]
 
 _TABLES: dict[str, Any] = {
     "folds": Folds,
@@ -43,6 +63,7 @@ _TABLES: dict[str, Any] = {
     "decodes": Decodes,
     "pieces": Pieces,
 }
+
 _TYPES = {
     "fold": pa.int64(),
     "time_s": pa.float64(),
@@ -61,6 +82,7 @@ _TYPES = {
     "utterance": pa.int64(),
     "decode_time_s": pa.float64(),
 }
+
 _SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
 
 
@@ -153,3 +175,147 @@ def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
         if column.null_count == 0 and not (name == "decode_version" and len(column) == 0)
     }
     return kind(**present)
+
+
+_MICROSECONDS = 1e6
+
+Event = dict[str, Any]
+
+
+def trace_events(timeline: Timeline) -> Iterator[Event]:
+    """The events of a timeline, one JSON object each."""
+    yield from _names(timeline)
+    yield from _slices(timeline)
+    yield from _arrows(timeline)
+
+
+def write_trace(timeline: Timeline, path: str | Path) -> None:
+    """Write all events as one JSON file, with an arrow from each read to its fold.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with written_whole(Path(path), "the trace") as draft, draft.open("w") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for number, event in enumerate(trace_events(timeline)):
+            file.write((",\n" if number else "") + json.dumps(event))
+        file.write("\n]}\n")
+
+
+def _thread(worker: int) -> int:
+    """Thread numbers: workers from 1000 on, the server 0, further shards from 1 on."""
+    return 1000 + worker if worker >= 0 else -1 - worker
+
+
+def _label(worker: int) -> str:
+    if worker >= 0:
+        return f"worker {worker}"
+    return "server" if worker == -1 else f"server shard {-1 - worker}"
+
+
+def _names(timeline: Timeline) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "cluster"}}
+    lanes = np.concatenate([timeline.spans.worker, timeline.contributions.worker, [-1]])
+    for lane in np.unique(lanes).tolist():
+        place = {"pid": 0, "tid": _thread(lane)}
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": _label(lane)}}
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            **place,
+            "args": {"sort_index": place["tid"]},
+        }
+
+
+def _slices(timeline: Timeline) -> Iterator[Event]:
+    spans = timeline.spans
+    columns = (spans.worker, spans.kind, spans.start_s, spans.end_s)
+    for worker, kind, start_s, end_s in zip(*(c.tolist() for c in columns), strict=True):
+        yield {
+            "ph": "X",
+            "name": timeline.kinds[kind],
+            "pid": 0,
+            "tid": _thread(worker),
+            "ts": start_s * _MICROSECONDS,
+            "dur": (end_s - start_s) * _MICROSECONDS,
+        }
+
+
+def _arrows(timeline: Timeline) -> Iterator[Event]:
+    """Read to fold; the fold itself is an instant on the server that carries the figures."""
+    rows = timeline.folded()
+    fold_times = rows.read_time_s + timeline.lag_s()
+    columns = (rows.fold, rows.worker, rows.read_time_s, fold_times, timeline.staleness())
+    for number, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        fold, worker, read_s, fold_s, staleness = row
+        server = {"pid": 0, "tid": _thread(-1), "ts": fold_s * _MICROSECONDS}
+        reader = {"pid": 0, "tid": _thread(worker), "ts": read_s * _MICROSECONDS}
+        arrow = {"name": "contribution", "cat": "flow", "id": number}
+        args = {"worker": worker, "staleness": staleness, "lag_s": fold_s - read_s}
+        yield {"ph": "s", **arrow, **reader}
+        yield {"ph": "f", "bp": "e", **arrow, **server}
+        yield {"ph": "i", "s": "t", "name": f"fold {fold}", **server, "args": args}
+
+
+STANDARD = Path("-")
+"""Standard output, wherever a file may be named."""
+
+
+@contextmanager
+def written_whole(path: Path, what: str) -> Generator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block has succeeded.
+
+    Where ``path`` is `STANDARD`, what was written is then copied to standard output. A link is
+    kept, and the file that it leads to replaced.
+
+    Raises:
+        UserError: the file cannot be written, or there is something else in its place; ``what``
+            names it, e.g. ``"the trace"``.
+    """
+    try:
+        if path == STANDARD:
+            with TemporaryDirectory() as folder:
+                yield Path(folder) / "draft"
+                _copied_to_stdout(Path(folder) / "draft")
+            return
+        refuse_to_replace(path, what)
+        target = path.resolve()
+        draft = target.with_name(f".unfinished-{os.getpid()}-{target.name}")
+        with _removed(draft):
+            yield draft
+            draft.replace(target)
+    except BrokenPipeError:  # whoever reads standard output has seen enough
+        raise
+    except OSError as error:
+        reason = str(error.strerror or error).splitlines()[0]
+        raise UserError(f"{path}: cannot write {what} ({reason})") from error
+
+
+def refuse_to_replace(path: Path, what: str) -> None:
+    """Only a regular file is ever replaced, and no device, pipe or folder.
+
+    Raises:
+        UserError: there is such a thing.
+    """
+    if path != STANDARD and path.exists() and not path.is_file():
+        raise UserError(
+            f"{path}: cannot write {what} (not a regular file); allowed: a file, or - for"
+            " standard output"
+        )
+
+
+def _copied_to_stdout(draft: Path) -> None:
+    sys.stdout.flush()
+    with draft.open("rb") as file:
+        shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _removed(draft: Path) -> Generator[None]:
+    """However the block ends, the draft is not left behind."""
+    try:
+        yield
+    finally:
+        if draft.exists():
+            draft.unlink()

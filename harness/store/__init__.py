@@ -24,10 +24,8 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
-from harness.store.bucket import Bucket
-from harness.store.cell import Cell
-from harness.store.gathered import Gathered
-from harness.store.read import Run, folder_of_run, is_run, verified
+from harness.store.gathered import Bucket, Gathered
+from harness.store.read import Cell, Run, folder_of_run, is_run, verified
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 

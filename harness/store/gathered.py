@@ -1,26 +1,54 @@
-"""A store here whose finished runs are gathered in an object store, where others claim theirs too.
+"""Finished runs gathered in an object store, where several machines claim theirs.
 
+A store here whose finished runs are gathered in an object store, where others claim theirs too.
 Several machines without a file system in common work on one grid so: each asks for all of it. A
 run is held here and there while it is made, and sent before it is given back; whoever comes second
 takes it as it is.
+
+Finished runs in an object store, and leases of those that are being made. A run is one object,
+``runs/HASH.tar`` (`archive`), made where there is none: so it is there as a whole or not at all,
+and is replaced only where it is damaged. Leases are ``leases/HASH/N`` (`lease`).
+
+An object store: S3 and what speaks like it, Google's, Azure's, or a folder in their place. All
+that is needed of it is that an object is made where there is none, once.
+
+A finished run as one archive, so that it is somewhere as a whole or not at all.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import re
+import secrets
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import tarfile
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path, PurePath
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from harness.errors import UserError
-from harness.identity import SHORT
-from harness.store import archive, atomic, schema
-from harness.store.bucket import Bucket
-from harness.store.lease import Lease, Leases
-from harness.store.place import Place
-from harness.store.read import read_run
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity
+from harness.store import files as atomic
+from harness.store import files as integrity
+from harness.store import schema
+from harness.store.lease import Lease, Place, Waiting, numbered
+from harness.store.lease import Leases as lease_Leases
+from harness.store.read import Run, read_run
 from harness.store.store import Store
-from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 
 class Gathered(Store):
@@ -67,7 +95,7 @@ class Gathered(Store):
     def _places(self, folder: Path) -> list[Path | Place]:
         return [folder, self.bucket.leases(folder.name)]
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
+    def _opened(self, folder: Path, config: Mapping[str, object], lease: lease_Leases) -> RunWriter:
         if not self.has(folder.name) and self.bucket.has(folder.name):
             self._laid(folder)
         return super()._opened(folder, config, lease)
@@ -98,7 +126,7 @@ class Gathered(Store):
     def _sent(self, folder: Path) -> bool:
         """Send a finished run if it is a result; False if it is too old to be sent."""
         run = read_run(folder)
-        if run.status not in archive.KEPT:
+        if run.status not in KEPT:
             return True
         if run.digests and self.bucket.push(run) == "different":
             told = f"run {run.hash[:SHORT]} is there with other results, and stays so"
@@ -107,3 +135,399 @@ class Gathered(Store):
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
+
+
+RUNS = "runs/"
+
+RUN = re.compile(RUNS + r"([0-9a-f]{64})\.tar")
+"""Where a run lies; whatever else is there is not ours, and its name is nobody's path."""
+
+Sent = Literal["pushed", "replaced", "there", "there, light", "different", "damaged there"]
+
+
+class Bucket:
+    """Finished runs below an address; every method raises OSError if it cannot be reached.
+
+    Args:
+        url: see `Objects`.
+
+    Raises:
+        UserError: see `Objects`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url, self.objects = url, Objects(url)
+        self._archives = Objects(url, archives=True)
+
+    def hashes(self) -> set[str]:
+        """Of the runs that are there."""
+        found = (RUN.fullmatch(path) for path in self.objects.listed(RUNS))
+        return {each[1] for each in found if each}
+
+    def has(self, hash_: str) -> bool:
+        """Whether a run is there."""
+        return self.objects.has(_path(hash_))
+
+    def push(self, run: Run, light: bool = False) -> Sent:
+        """Send a finished run, unless it is there; what is there as a whole is never replaced.
+
+        Args:
+            run: finished.
+            light: without its large files.
+
+        Returns:
+            ``"replaced"`` if what was there was damaged; ``"different"`` if a run with other
+            results is there, and stays, as does a light one of a run that is not.
+
+        Raises:
+            UserError: the run is no result, or damaged.
+        """
+        path, data = _path(run.hash), packed(run, light)
+        if self._archives.create(path, data):
+            return "pushed"
+        if (found := self.compared(run)) != "damaged there":
+            return found
+        self._archives.replace(path, data)  # by two at once: whole either way
+        return "replaced"
+
+    def compared(self, run: Run) -> Sent:
+        """Whether what is there of a finished run has the same results, or others, or none."""
+        try:
+            there = self.pull(run.hash)
+        except UserError:
+            return "damaged there"
+        del there[schema.PROVENANCE]  # when and where it was made is its own
+        both = there.keys() - run.without(there)
+        same = all((run.dir / name).read_bytes() == there[name] for name in both)
+        if not same:
+            return "different"
+        lacks = schema.LARGE.intersection(run.digests).difference(there, run.without(schema.LARGE))
+        return "there, light" if lacks else "there"
+
+    def pull(self, hash_: str) -> dict[str, bytes]:
+        """The files of a run by name, its record last, as they were pushed.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            UserError: it is damaged.
+        """
+        return unpacked(self._archives.read(_path(hash_)), hash_)
+
+    def leases(self, hash_: str) -> Leases:
+        """Where leases of a run lie."""
+        return Leases(self.objects, f"leases/{hash_}/")
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Objects ``leases/HASH/N``; see `harness.store.lease.Place`.
+
+    A request whose answer was lost is sent again, and then finds what it made itself: so each
+    object says which of these made it.
+    """
+
+    objects: Objects
+    prefix: str
+    poll_s: float = 2.0
+    _maker: str = field(default_factory=secrets.token_hex)
+
+    def numbers(self) -> list[int]:
+        """See `Place`."""
+        return numbered(self.objects.listed(self.prefix), self.prefix)
+
+    def read(self, number: int) -> str:
+        """See `Place`."""
+        return self.objects.read(self._at(number)).decode(errors="replace").partition("\n")[0]
+
+    def make(self, number: int, text: str) -> bool:
+        """See `Place`."""
+        if self.objects.create(self._at(number), made := self._signed(text)):
+            return True
+        with suppress(FileNotFoundError):
+            return self.objects.read(self._at(number)) == made
+        return False
+
+    def write(self, number: int, text: str) -> None:
+        """Made again if it was taken over, which disturbs nobody: a higher number holds."""
+        self.objects.replace(self._at(number), self._signed(text))
+
+    def remove(self, number: int) -> None:
+        """See `Place`."""
+        self.objects.remove(self._at(number))
+
+    def _at(self, number: int) -> str:
+        return f"{self.prefix}{number}"
+
+    def _signed(self, text: str) -> bytes:
+        return f"{text}\n{self._maker}".encode()
+
+
+def _path(hash_: str) -> str:
+    return f"{RUNS}{hash_}.tar"
+
+
+SCHEMES = ("s3", "gs", "az", "file")
+
+TRIED_FOR = timedelta(seconds=20)
+"""So long a request is tried again before the network counts as away."""
+
+LONGEST_REQUEST, LONGEST_OF_ARCHIVE = timedelta(seconds=5), timedelta(minutes=5)
+"""So long one request may take; a lease that beats has to be well within its patience."""
+
+HEARD_S = 0.2
+"""So often whoever waits for an answer looks whether it is told to end."""
+
+ASKED_THE_MACHINE = {
+    "/latest/": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role",
+    "/computeMetadata/": "GOOGLE_APPLICATION_CREDENTIALS, or a role",
+    "/metadata/identity/": "AZURE_STORAGE_ACCOUNT_KEY, or a role",
+}
+"""In the address that is asked for credentials where the environment has none; what it may have."""
+
+ANSWER = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
+"""What S3 says in XML of a request that it refuses."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects below an address; every method raises OSError if it cannot be reached.
+
+    Args:
+        url: e.g. ``s3://bucket/prefix``; what it takes to be let in comes from the environment
+            (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
+        archives: whether they are large, so that a request may take minutes.
+
+    Raises:
+        UserError: an address of no such kind, or its library is not installed.
+    """
+
+    url: str
+    archives: bool = False
+
+    def __post_init__(self) -> None:
+        scheme, found, _ = self.url.partition("://")
+        if not found or scheme not in SCHEMES:
+            allowed = ", ".join(f"{each}://" for each in SCHEMES)
+            raise UserError(f"{self.url!r} is no address of an object store; allowed: {allowed}...")
+        try:
+            import obstore as _needed  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError:
+            told = "needs obstore; pip install 'lagbench[object-store]'"
+            raise UserError(f"{self.url}: {told}") from None
+
+    def __reduce__(self) -> tuple[type[Objects], tuple[str, bool]]:
+        """Another process connects for itself."""
+        return Objects, (self.url, self.archives)
+
+    def listed(self, prefix: str) -> list[str]:
+        """Paths of the objects below a prefix."""
+        import obstore
+
+        def found() -> list[str]:
+            some: Any = obstore.list(self._store, prefix)  # pyright: ignore[reportUnknownMemberType]
+            return [each["path"] for page in some for each in page]
+
+        with self._asked():
+            return _answered(found)
+
+    def has(self, path: str) -> bool:
+        """Whether there is an object."""
+        import obstore
+
+        with suppress(FileNotFoundError), self._asked():
+            _answered(lambda: obstore.head(self._store, path))
+            return True
+        return False
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make an object where there is none; False if there is one."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with suppress(AlreadyExistsError), self._asked():
+            _answered(lambda: obstore.put(self._store, path, data, mode="create"))
+            return True
+        return False
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Put an object, whatever is there."""
+        import obstore
+
+        with self._asked():
+            _answered(lambda: obstore.put(self._store, path, data))
+
+    def read(self, path: str) -> bytes:
+        """An object; FileNotFoundError where there is none."""
+        import obstore
+
+        with self._asked():
+            return _answered(lambda: bytes(obstore.get(self._store, path).bytes()))
+
+    def remove(self, path: str) -> None:
+        """There is no object from now on."""
+        import obstore
+
+        with suppress(FileNotFoundError), self._asked():
+            _answered(lambda: obstore.delete(self._store, path))
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        from obstore.store import from_url
+
+        if self.url.startswith("file:"):
+            if not Path(url2pathname(urlsplit(self.url).path)).is_dir():
+                raise NotADirectoryError("there is no such folder, and none is made")
+            return from_url(self.url)
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"  # not read beside options
+        longest = LONGEST_OF_ARCHIVE if self.archives else LONGEST_REQUEST
+        client: ClientConfig = {"timeout": longest, "allow_http": plain}
+        tries: RetryConfig = {"retry_timeout": TRIED_FOR}
+        return from_url(self.url, client_options=client, retry_config=tries)
+
+    @contextmanager
+    def _asked(self) -> Generator[None]:
+        """What the library raises, as an error of the machine in one line."""
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        try:
+            yield
+        except AlreadyExistsError:
+            raise
+        except (BaseError, ValueError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+                raise
+            raise OSError(f"{self.url}: {_in_short(str(error))}") from None
+
+
+def _answered(request: Callable[[], T]) -> T:
+    """What a request comes to; who waits hears signals, which no handler of Python's does amid it.
+
+    One that nobody waits for any more ends by itself, or with the process.
+    """
+    if current_thread() is not main_thread():  # it hears none anyway
+        return request()
+    answer: Future[T] = Future()
+    (asks := Thread(target=_answer, args=(answer, request), name="asks", daemon=True)).start()
+    while asks.is_alive():
+        asks.join(HEARD_S)
+    return answer.result()
+
+
+def _answer(answer: Future[T], request: Callable[[], T]) -> None:
+    try:
+        answer.set_result(request())
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+def _in_short(told: str) -> str:
+    """What happened, without its source, address and XML."""
+    if answer := ANSWER.search(told):
+        return f"{answer[2]} ({answer[1]})"
+    for address, allowed in ASKED_THE_MACHINE.items():
+        if address in told:
+            return f"no credentials; allowed: {allowed}"
+    return told.partition("\n")[0][:300]
+
+
+KEPT = ("done", "diverged")
+"""Outcomes that are results; a failed run is tried again."""
+
+
+def packed(run: Run, light: bool = False) -> bytes:
+    """The files of a run as a tar archive, which has none but them.
+
+    Args:
+        run: finished.
+        light: without the large ones (`schema.LARGE`).
+
+    Raises:
+        UserError: the run is no result, is damaged, or is of a version that kept no digests.
+    """
+    if run.status not in KEPT or not run.digests:
+        why = f"is {run.status}" if run.status not in KEPT else "has no digests"
+        told = "allowed: runs that are done or diverged, made by version 0.2.0 or later"
+        raise UserError(f"run {run.hash[:SHORT]} {why}; {told}")
+    names = {schema.CONFIG, schema.PROVENANCE, schema.RUN, *run.digests}
+    names -= schema.LARGE if light else set()
+    files = {name: path.read_bytes() for name in names if (path := run.dir / name).is_file()}
+    files = _check(files, run.hash)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return archive.getvalue()
+
+
+def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
+    """The files of a run by name, its record last.
+
+    Args:
+        data: what `packed` made, perhaps damaged.
+        hash_: of the run that it should be.
+
+    Raises:
+        UserError: it is not, or not as it was packed.
+    """
+    try:
+        files = _members(data)
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise UserError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
+    return _check(files, hash_)
+
+
+def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
+    """Check the files of a run; gives them by name, its record last.
+
+    Raises:
+        UserError: one is missing, or not as it was written, or they are another run's.
+    """
+    lost: list[str] = []
+
+    def read(name: str, is_right: Callable[[Any], object]) -> Any:
+        """Read a file; None, and the file is lost, where it is not right."""
+        try:
+            value = json.loads(files[name])
+            if is_right(value):
+                return value
+        except (KeyError, TypeError, AttributeError, ValueError):
+            pass
+        lost.append(name)
+        return None
+
+    record = read(schema.RUN, lambda said: _is_result(integrity.opened(said), hash_))
+    read(schema.CONFIG, lambda said: identity(said) == hash_)
+    read(schema.PROVENANCE, lambda said: _is_moment(integrity.opened(said, True), hash_))
+    digests: dict[str, str] = {} if record is None else record["files"]
+    results = sorted(digests.keys() - schema.LARGE.difference(files))
+    whole = {name for name in files if integrity.of(files[name]) == digests.get(name)}
+    if lost := [*lost, *(name for name in results if name not in whole)]:
+        raise UserError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
+    names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)
+    return {name: files[name] for name in names}
+
+
+def _is_result(record: Mapping[str, Any], hash_: str) -> bool:
+    """Whether a record is of a finished run, and of this one."""
+    of_it = record["hash"] == identity(record["config"]) == hash_
+    return of_it and record["status"] in KEPT and all(map(_is_plain, record["files"].keys()))
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    """Plain files alone: what else an archive may hold is not ours."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        plain = [each for each in tar if each.isreg() and not each.issparse()]
+        return {each.name: file.read() for each in plain if (file := tar.extractfile(each))}
+
+
+def _is_moment(record: Mapping[str, Any], hash_: str) -> bool:
+    """Whether it may be this run's: older ones do not say whose they are."""
+    return record.get("hash", hash_) == hash_
+
+
+def _is_plain(name: str) -> bool:
+    return PurePath(name).name == name and not name.startswith(".")

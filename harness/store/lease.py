@@ -1,19 +1,26 @@
-"""Who holds a run, on any file system or object store that hosts share.
+"""Leases: the right of one process to make a run, on any storage that hosts share.
 
-A lease is a text of a number, N, that its holder made where there was none: the one atomic step
-that every file system and every object store has (`place`). The highest N holds, and stays when it
-is given back, so that nobody makes a number twice. The holder writes a count into it every
-`BEAT_S`. Whoever waits takes over, as N + 1, from a process of this host that is gone, and from one
-elsewhere whose count has stood still for `PATIENCE_S` of his own monotonic clock: no clock of
-another host, nor of a file server, is asked.
+Who holds a run, on any file system or object store that hosts share. A lease is a text of a
+number, N, that its holder made where there was none: the one atomic step that every file system
+and every object store has (`place`). The highest N holds, and stays when it is given back, so that
+nobody makes a number twice. The holder writes a count into it every `BEAT_S`. Whoever waits takes
+over, as N + 1, from a process of this host that is gone, and from one elsewhere whose count has
+stood still for `PATIENCE_S` of his own monotonic clock: no clock of another host, nor of a file
+server, is asked.
 
 A holder that stood still itself may be taken over and go on. It is told when it asks (`held`), and
 until then two make one run: to the same bytes, each file replaced as a whole.
+
+A process in one word, and whether the process of such a word lives. What is said to a user whose
+command waits for a run that another process holds. Where leases lie: numbered texts, each of which
+is made once.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,15 +29,79 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Protocol
 
-from harness.store import owner
-from harness.store.place import Folder, Place
+
+def process_id() -> str:
+    """This process: where it is, its number, and when it began, for numbers are given again.
+
+    The name of its host is for people.
+    """
+    return f"{_place()}:{os.getpid()}:{_began(os.getpid())}:{_host()}"
+
+
+def is_running(word: str) -> bool | None:
+    """Whether a process lives; None if it is elsewhere, or nothing is known of it here."""
+    place, pid, began, _ = _parts(word)
+    if place != _place() or not began or not pid.isdecimal():
+        return None
+    return _began(int(pid)) == began
+
+
+def stopped(word: str) -> bool:
+    """Whether a process of this host is suspended."""
+    return _stat(int(number_of(word)))[:1] in (["T"], ["t"])
+
+
+def number_of(word: str) -> str:
+    """By which its host knows a process."""
+    return _parts(word)[1]
+
+
+def host_of(word: str) -> str:
+    """The name of a process's host."""
+    return _parts(word)[3] or "another host"
+
+
+def _parts(word: str) -> list[str]:
+    """Place, number, beginning and host; what a word does not say is empty."""
+    return [*word.split(":"), "", "", "", ""][:4]
+
+
+def _host() -> str:
+    return socket.gethostname().replace(":", "-").replace(" ", "-")
+
+
+def _place() -> str:
+    """What numbers of processes are of: one start of one kernel, one space of its numbers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # no Linux: nothing says who lives
+        return f"{_host()}-unknown"
+
+
+def _began(pid: int) -> str:
+    """When a process began, in ticks of its machine; empty if it is not there, or dead."""
+    state, *fields = _stat(pid) or "Z"
+    return "" if state in "ZX" else fields[18]
+
+
+def _stat(pid: int) -> list[str]:
+    """What a Linux machine says of a process from its state on; nothing if it is not there."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return told.rpartition(")")[2].split()  # the name before it may hold anything
+
 
 FREE = "free"
+
 BEAT_S = 5.0
+
 PATIENCE_S = 60.0
 """So long a count may stand still; a busy machine, or a slow file server, may delay a few beats."""
-
 
 Waits = Callable[[str, float, float], None]
 """Told whose it is, how long that is waited for, and how long its count has stood still."""
@@ -52,8 +123,8 @@ class Host:
         beats: whether a thread gives the signs of life; else whoever calls `Lease.beat`.
     """
 
-    me: Callable[[], str] = owner.me
-    lives: Callable[[str], bool | None] = owner.lives
+    me: Callable[[], str] = process_id
+    lives: Callable[[str], bool | None] = is_running
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     beats: bool = True
@@ -210,3 +281,140 @@ class Leases:
         with ExitStack() as stack:
             for each in self.leases:
                 stack.callback(each.release)
+
+
+FIRST_S, TIMES = 5.0, 4.0
+"""After how long a line is said first, and so many times as long again each further one."""
+
+SILENT_S = 15.0
+"""A holder that lives and has not counted for so long is stuck, or stopped."""
+
+
+def _on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Waiting:
+    """Says now and then whom somebody waits for, how long, and what can be done.
+
+    Args:
+        what: is waited for.
+        say: takes a line.
+    """
+
+    what: str
+    say: Callable[[str], None] = _on_stderr
+
+    def __post_init__(self) -> None:
+        self._next_s = FIRST_S
+
+    def __call__(self, holder: str, waited_s: float, still_s: float) -> None:
+        """Be told of it.
+
+        Args:
+            holder: the word of a process (`owner`).
+            waited_s: how long so far.
+            still_s: since when the holder gave no sign of life.
+        """
+        if waited_s >= self._next_s:
+            self._next_s *= TIMES
+            self.say(f"{self.what}: waiting for {waited_s:.0f} s for {_told(holder, still_s)}")
+
+
+def _told(holder: str, still_s: float) -> str:
+    number, host = number_of(holder), host_of(holder)
+    if not is_running(holder):
+        return f"process {number} of {host}, which is taken over if it shows no life for a minute"
+    if stopped(holder):
+        hand_over = f"kill -KILL {number} hands the run over"
+        return (
+            f"process {number}, which is suspended; kill -CONT {number} lets it go on, {hand_over}"
+        )
+    if still_s >= SILENT_S:
+        silent = f"shows no life for {still_s:.0f} s"
+        return f"process {number}, which lives and {silent}; kill -KILL {number} hands the run over"
+    return f"process {number}, which is at work on it; its result is taken when it is there"
+
+
+NAME = ".lease-"
+
+DIGITS = 18
+
+
+class Place(Protocol):
+    """What a lease needs; `make` is the one step that has to be atomic.
+
+    Attributes:
+        poll_s: how often whoever waits looks again.
+    """
+
+    @property
+    def poll_s(self) -> float:
+        """See above."""
+        ...
+
+    def numbers(self) -> list[int]:
+        """Of the texts that are there."""
+        ...
+
+    def read(self, number: int) -> str:
+        """A text; FileNotFoundError if it is not there."""
+        ...
+
+    def make(self, number: int, text: str) -> bool:
+        """Put a text where there is none; False if there is one."""
+        ...
+
+    def write(self, number: int, text: str) -> None:
+        """Put a text in place of the one that is there."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """Nothing is there from now on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files ``.lease-N`` of a folder, which exists."""
+
+    path: Path
+    poll_s: float = 0.05
+
+    def numbers(self) -> list[int]:
+        """See `Place`."""
+        names = os.listdir(self.path)  # noqa: PTH208 (asked often, and far quicker)
+        return numbered(names, NAME)
+
+    def read(self, number: int) -> str:
+        """See `Place`."""
+        return self._at(number).read_text(errors="replace")
+
+    def make(self, number: int, text: str) -> bool:
+        """See `Place`."""
+        try:
+            with self._at(number).open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+        return True
+
+    def write(self, number: int, text: str) -> None:
+        """Nothing if it is not there: a lease that was taken over is not made again."""
+        with suppress(FileNotFoundError), self._at(number).open("r+") as file:
+            file.write(text)
+            file.truncate()  # after it: at no moment, and on no full disk, is nothing there
+
+    def remove(self, number: int) -> None:
+        """See `Place`."""
+        self._at(number).unlink(missing_ok=True)
+
+    def _at(self, number: int) -> Path:
+        return self.path / f"{NAME}{number}"
+
+
+def numbered(names: list[str], prefix: str) -> list[int]:
+    """The numbers at the ends of names that begin with a prefix; what nobody counts to is none."""
+    ends = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return [int(end) for end in ends if end.isdecimal() and len(end) <= DIGITS]

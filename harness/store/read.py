@@ -1,9 +1,12 @@
-"""A run as a reader sees it."""
+"""A run as a reader sees it, and runs that differ in their seed alone.
+
+A run as a reader sees it. Runs that differ in their seed alone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,10 +16,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity
-from harness.store import integrity, schema
-from harness.store.columns import Columns, columns_of, read_columns
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity
+from harness.store import files, schema
+from harness.store.files import Columns, columns_of, read_columns
 from harness.store.schema import Status
 
 Floats = npt.NDArray[np.float64]
@@ -109,7 +112,7 @@ class Run:
         is_its = not self.digests or name in self.digests or name in schema.RESERVED
         if not (path.is_file() and is_its):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
-        if name not in self._whole and integrity.damaged(self.dir, self._digest(name)):
+        if name not in self._whole and files.damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
         self._whole.add(name)
         return path
@@ -122,7 +125,7 @@ class Run:
         """
         if self.status in ("unfinished", "damaged"):
             return []
-        lost = integrity.damaged(self.dir, self.digests, schema.LARGE)
+        lost = files.damaged(self.dir, self.digests, schema.LARGE)
         for name, read in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
             try:
                 read()
@@ -244,7 +247,7 @@ def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
         UserError: the file cannot be read, or is not as it was written.
     """
     try:
-        return integrity.opened(read_json(path), needs_seal)
+        return files.opened(read_json(path), needs_seal)
     except ValueError as error:
         raise UserError(f"{path}: damaged, {error}") from None
 
@@ -262,3 +265,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object")
     return cast(dict[str, Any], value)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method with one number of workers, as it was run.
+
+    Attributes:
+        method: its label.
+        workers: how many.
+        rate: of all its runs.
+        runs: one for each seed.
+        judged: the metric it is judged by, e.g. ``"dev_error"``.
+        edge: whether its rate is the best of a sweep that tried none beyond it.
+    """
+
+    method: str
+    workers: int
+    rate: float
+    runs: Sequence[Run]
+    judged: str
+    edge: bool = False

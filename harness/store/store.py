@@ -11,13 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity, plain
-from harness.store import atomic, schema
-from harness.store.lease import Lease, Leases
-from harness.store.place import Place
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity, plain
+from harness.store import files, schema
+from harness.store.lease import Lease, Leases, Place, Waiting
 from harness.store.read import Run, is_run, read_config, read_run, verified
-from harness.store.waiting import Waiting
 from harness.store.write import RunWriter
 
 
@@ -67,7 +65,7 @@ class Store:
             UserError: the store cannot be written.
         """
         folder = self.path / identity(config)
-        atomic.writable_folder(folder, "store")
+        files.writable_folder(folder, "store")
         lease = Leases([Lease(place) for place in self._places(folder)])
         lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
         try:
@@ -97,7 +95,7 @@ class Store:
                 if run.status == "damaged":
                     print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
                 (folder / schema.RUN).unlink()
-        atomic.sweep(folder)
+        files.sweep(folder)
         return RunWriter(folder, config, lease, partial(self._finished, folder))
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
@@ -105,7 +103,7 @@ class Store:
         with suppress(UserError):
             read_config(folder)
             return
-        atomic.write_json(folder / schema.CONFIG, plain(config))
+        files.write_json(folder / schema.CONFIG, plain(config))
 
     def obtain(self, config: Mapping[str, object], execute: Callable[[RunWriter], object]) -> Run:
         """The finished run of ``config``: the stored one, or what ``execute`` makes of it.

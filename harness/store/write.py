@@ -15,14 +15,13 @@ from typing import BinaryIO
 
 import numpy as np
 
-from harness.errors import UserError
-from harness.identity import SHORT, identity, plain
-from harness.store import atomic, integrity, schema
-from harness.store.columns import MetricRow, columns_of, write_columns
+from harness.base.errors import UserError
+from harness.base.seeds import SHORT, identity, plain
+from harness.store import files, schema
+from harness.store.files import MetricRow, columns_of, save_arrays, write_columns
 from harness.store.lease import Leases
 from harness.store.read import read_record
 from harness.store.schema import Outcome
-from harness.store.tensors import save_arrays
 
 
 class RunWriter:
@@ -107,21 +106,21 @@ class RunWriter:
             UserError: another process has taken the run over.
         """
         target = self._place_of(name)
-        self._digests[name] = integrity.of(content)
+        self._digests[name] = files.of(content)
         if isinstance(content, bytes):
-            atomic.write_bytes(target, content)
+            files.write_bytes(target, content)
         else:
             # Not shutil.copyfile, whose error of a full disk names the file that is read.
-            with content.open("rb") as file, atomic.replacing(target) as copy:
+            with content.open("rb") as file, files.replacing(target) as copy:
                 _copy(file, copy)
         return target
 
     def attach_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Keep arrays with the run, as safetensors; see `attach`."""
         target = self._place_of(name)
-        with atomic.replacing(target) as temporary:
+        with files.replacing(target) as temporary:
             save_arrays(temporary, arrays)
-            self._digests[name] = integrity.of(temporary)
+            self._digests[name] = files.of(temporary)
         return target
 
     def _place_of(self, name: str) -> Path:
@@ -154,10 +153,10 @@ class RunWriter:
             raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
         moment = self._provenance() | dict(provenance or {})
-        atomic.write_json(self.dir / schema.PROVENANCE, integrity.sealed(moment))
+        files.write_json(self.dir / schema.PROVENANCE, files.sealed(moment))
         record = self._record(status, summary or {}, note)
         self._compare(record)
-        atomic.write_json(self.dir / schema.RUN, integrity.sealed(record))
+        files.write_json(self.dir / schema.RUN, files.sealed(record))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._finished()
         self.release()
@@ -210,7 +209,7 @@ class RunWriter:
             print(f"run {self.hash[:SHORT]}: {told}", file=sys.stderr)
 
     def _digest(self, name: str) -> str:
-        return self._digests.get(name) or integrity.of(self.dir / name)
+        return self._digests.get(name) or files.of(self.dir / name)
 
     def _provenance(self) -> dict[str, object]:
         return {

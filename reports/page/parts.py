@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import Claim, Exhibit, Part, Results
-from reports import abstract, forest, judged, numbers, specs, tables, words
+from reports import abstract, forest, judged, numbers, reference_terms, specs, tables
 
 Data = Mapping[str, Any]
 COLUMNS = ("statement", "verdict", "measured", "95% interval")
@@ -67,7 +67,7 @@ def claims(results: Results, data: Data) -> str:
         tag("button", f"{count} {verdict}", data_verdict=verdict, aria_pressed="true")
         for verdict, count in data["tally"]
     )
-    said = words.of(results)
+    said = reference_terms.of(results)
     names = (*COLUMNS, said.noun, "power")
     heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
     rows = "".join(

@@ -10,9 +10,8 @@ from typing import Any
 from harness.judge import Exhibit, Results
 from harness.judge.paired import against
 from harness.simulator.timeline import Timeline
-from harness.simulator.timeline_file import load_timeline
-from harness.simulator.trace import trace_events
-from reports import figures, forest, gantt, numbers, specs, words
+from harness.simulator.timeline_file import load_timeline, trace_events
+from reports import figures, forest, gantt, numbers, reference_terms, specs
 from reports.listing import USUAL, Line
 
 Data = dict[str, Any]
@@ -51,7 +50,7 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Data:
         },
         "usual": {line.kind: line.apart for line in runs if line.setting == USUAL},
         "traces": {name: _trace(each) for name, each in timelines.items()},
-        "against": words.of(results).noun,
+        "against": reference_terms.of(results).noun,
         "commit": str(results.provenance.get("git", "not recorded")),
         "command": str(results.provenance.get("command", "not recorded")),
     }
@@ -65,7 +64,7 @@ def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, spe
         for name, each in timelines.items()
     }
     rows = forest.forest_rows(results.claims)
-    return {"forest": forest.forest(rows, words.of(results)), **made} if rows else made
+    return {"forest": forest.forest(rows, reference_terms.of(results)), **made} if rows else made
 
 
 def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_synth import load_corpus
+from harness.base.errors import EXIT_DONE
+from harness.base.forks import ended_by_signals
 from harness.cli import Parser, exit_code
-from harness.errors import EXIT_DONE
-from harness.execution.jobs.named import execute_named
+from harness.grid.display import execute_named
 from harness.kernels import notice
-from harness.signals import ended_by_signals
 from harness.store import Run
-from harness.store.atomic import writable_folder
+from harness.store.files import writable_folder
 from reproductions.algorithms.experiments import (
     BASELINE,
     CLUSTERS,

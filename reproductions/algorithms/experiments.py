@@ -10,29 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_synth.corpus import Corpus
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.clipped_sgd import ClippedSgd
+from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, ClippedSgd
+from harness.algorithms.averaging import (
+    BlockMomentum,
+    Easgd,
+    GradientAveraging,
+    ModelAveraging,
+    OuterNesterov,
+)
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.delayed_nesterov import DelayedNesterov
-from harness.algorithms.eager_diloco import EagerDiLoCo
-from harness.algorithms.easgd import Easgd
-from harness.algorithms.elastic_diloco import ElasticDiLoCo
-from harness.algorithms.fedbuff import FedBuff
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.algorithms.partial_folds import PartialFolds
-from harness.algorithms.ringmaster import Ringmaster
+from harness.algorithms.descent import AdamW
+from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.schedules import Constant
-from harness.algorithms.staleness_aware import StalenessAware
-from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.execution.runs.config import RunConfig, Stage
+from harness.algorithms.stale import (
+    DelayCompensated,
+    DelayedNesterov,
+    FedBuff,
+    PartialFolds,
+    Ringmaster,
+    StalenessAware,
+)
+from harness.runs.config import Stage
 from harness.simulator import Averaging, ParameterServer, load_cluster
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.speech.frames import RunConfig
 from reproductions.paper import DEVELOPMENT
 
 CORPUS, SCALE = "parametric", "smoke"

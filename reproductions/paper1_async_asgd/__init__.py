@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.execution.runs.executed import Configuration
+from harness.runs.executed import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS

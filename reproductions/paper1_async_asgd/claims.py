@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from harness.judge.claims import BELOW, above, at_least, at_most, between, near, relative_error
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import UNKNOWN, unless_missing
+from harness.judge.makers import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import (

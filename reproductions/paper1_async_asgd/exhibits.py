@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import UNKNOWN, unless_missing
+from harness.judge.makers import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci
 from harness.judge.utterances import rate_ci

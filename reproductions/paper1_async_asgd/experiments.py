@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from data_synth.corpus import Corpus
-from harness.acoustics.precision import Precision
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.async_sgd import AsyncSgd, Scaling
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd, Scaling
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
-from harness.execution.data.made import shuffling_of
-from harness.execution.runs.config import RunConfig, Stage
-from harness.execution.runs.timing import TimingConfig
-from harness.execution.training.initial import ENOUGH
+from harness.networks.feedforward import Precision
+from harness.runs.config import Stage
+from harness.runs.executed import TimingConfig
 from harness.simulator import load_cluster
+from harness.speech.frames import RunConfig, shuffling_of
+from harness.speech.task import ENOUGH
 from reproductions.paper import Subject, levels
 from reproductions.paper1_async_asgd.presets import FOLDER, PRESETS, REPORTED, Chosen, Preset
 

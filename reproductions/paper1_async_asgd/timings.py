@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.execution.runs.timing import TimingConfig
+from harness.runs.executed import TimingConfig
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
 from reproductions.paper1_async_asgd.experiments import CLUSTER, timing
 from reproductions.paper1_async_asgd.presets import REPORTED

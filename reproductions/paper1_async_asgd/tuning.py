@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from harness.execution.runs.config import RunConfig
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import unless_missing
+from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
+from harness.speech.frames import RunConfig
 from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from harness.judge.makers import Runs
-from harness.judge.missing import UNKNOWN, unless_missing
+from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject

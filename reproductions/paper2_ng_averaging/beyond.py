@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import unless_missing
+from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import ratio_ci
 from harness.store import Run

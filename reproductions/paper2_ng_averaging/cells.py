@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import BlockMomentum, Mean, OuterNesterov
-from harness.execution.runs.config import RunConfig
+from harness.algorithms.averaging import BlockMomentum, Mean, ModelAveraging, OuterNesterov
+from harness.speech.frames import RunConfig
 
 SHARES = {"eighth": 0.125, "quarter": 0.25, "half": 0.5}
 SIZES = ("few", "many")

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.makers import Runs
-from harness.judge.missing import UNKNOWN, unless_missing
+from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.results import Row
 from harness.judge.statistics import Interval
 from harness.judge.utterances import rate_ci

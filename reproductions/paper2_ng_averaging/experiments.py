@@ -7,20 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from data_synth.corpus import Corpus
-from harness.acoustics.initial import WideRandom
-from harness.acoustics.rbm import Recipe
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.acoustics.rbm import Recipe, WideRandom
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
-from harness.execution.data.made import shuffling_of
-from harness.execution.jobs.all_reduce import AllReduceConfig
-from harness.execution.jobs.equivalence import EquivalenceConfig
-from harness.execution.runs.config import RunConfig, Stage
-from harness.execution.runs.executed import Configuration
-from harness.execution.runs.timing import TimingConfig
-from harness.execution.training.initial import ENOUGH
+from harness.runs.config import Stage
+from harness.runs.executed import Configuration, TimingConfig
+from harness.speech.frames import RunConfig, shuffling_of
+from harness.speech.task import ENOUGH
 from reproductions.paper import DEVELOPMENT, Subject, levels
+from reproductions.paper2_ng_averaging.all_reduce import AllReduceConfig
 from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS, STEPS, cells, rate_of
+from reproductions.paper2_ng_averaging.equivalence import EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
     EVERY,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.simulator.predict import Epoch, Fit, fit, simulated_epoch
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reproductions.paper2_ng_averaging.prediction import (
     FITTED,
     FITTED_UP_TO,

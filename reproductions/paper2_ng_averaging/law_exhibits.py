@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import NO_ROWS, unless_missing
+from harness.judge.makers import NO_ROWS, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval
 from reproductions.paper import Subject

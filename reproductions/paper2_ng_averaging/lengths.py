@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.execution.jobs.named import execute_named
-from harness.execution.runs.config import RunConfig
+from harness.grid.display import execute_named
+from harness.speech.frames import RunConfig
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.experiments import compared, gpus, pretraining
 from reproductions.paper2_ng_averaging.presets import PRESETS

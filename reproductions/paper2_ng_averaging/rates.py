@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from harness.algorithms.schedules import Exponential, Halving
-from harness.execution.runs.config import RunConfig
+from harness.speech.frames import RunConfig
 from reproductions.paper2_ng_averaging.prediction import FOLDER, REPORTED
 
 RATES = FOLDER / "rates.toml"

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from data_synth import load_corpus
-from harness.errors import unknown
-from harness.execution.jobs.named import execute_named
-from harness.execution.runs.config import RunConfig
+from harness.base.errors import unknown
+from harness.grid.display import execute_named
+from harness.speech.frames import RunConfig
 from harness.store import Run
-from harness.store.atomic import write_bytes
+from harness.store.files import write_bytes
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS
 from reproductions.paper2_ng_averaging.experiments import MANY, SEARCHED, compared

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import NO_ROWS, unless_missing
+from harness.judge.makers import NO_ROWS, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import NO_ROWS, UNKNOWN, unless_missing
+from harness.judge.makers import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.judge.utterances import rate_ci

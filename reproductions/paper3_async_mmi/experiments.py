@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
-from harness.execution.jobs.largest_rate import LargestRateConfig
-from harness.execution.jobs.line import LineConfig
-from harness.execution.runs.config import ForcedAlignment
-from harness.execution.runs.executed import Configuration
-from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.runs.timing import TimingConfig
+from harness.algorithms.stale import DelayCompensated, StalenessAware
+from harness.runs.executed import Configuration, TimingConfig
+from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
 from harness.simulator.protocols.sequence import Sequence
+from harness.speech.frames import ForcedAlignment
+from harness.speech.sequence import SequenceConfig
 from reproductions.paper import Subject
+from reproductions.paper3_async_mmi.line_scan import LineConfig
 from reproductions.paper3_async_mmi.presets import (
     ASKED,
     CELLS,

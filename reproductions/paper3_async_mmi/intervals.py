@@ -18,12 +18,10 @@ from dataclasses import replace
 import numpy as np
 
 from data_synth.corpus import frame_edges
-from harness.execution.jobs.named import execute_named
-from harness.execution.runs.executed import Progress
-from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.alignment import targeted
-from harness.execution.training.run import started
-from harness.execution.training.setup import Setup
+from harness.grid.display import execute_named
+from harness.runs.executed import Progress
+from harness.speech.sequence import SequenceConfig, Setup
+from harness.speech.task import started, targeted
 from harness.store import Run, Store
 from harness.store.schema import MODEL
 from reproductions.paper import DEVELOPMENT, Subject

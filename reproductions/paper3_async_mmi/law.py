@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
-from harness.judge.missing import unless_missing
+from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, Values, t_quantile
 from harness.store import Run

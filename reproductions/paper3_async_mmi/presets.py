@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.acoustics.decoder import Beam
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.gradients import Gradients
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.async_sgd import AsyncSgd, Gradients
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 
 FOLDER = Path(__file__).parent
 REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.judge.interval import Interval
-from harness.judge.makers import Runs
-from harness.judge.missing import UNKNOWN, unless_missing
+from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.statistics import ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run

@@ -10,11 +10,12 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
-from harness.execution.data.frames import Shuffling
-from harness.execution.jobs.largest_rate import LargestRateConfig
-from harness.execution.runs.config import ForcedAlignment, RunConfig, Stage
-from harness.execution.runs.sequence import Plateau, SequenceConfig
+from harness.runs.config import Stage
+from harness.search.search import LargestRateConfig
 from harness.simulator import load_cluster
+from harness.speech.frames import ForcedAlignment, RunConfig
+from harness.speech.sequence import Plateau, SequenceConfig
+from harness.tasks.order import Shuffling
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.presets import (
     CLUSTER,

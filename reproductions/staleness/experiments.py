@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
+from harness.algorithms.async_sgd import AsyncDescent
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.muon import Muon
+from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant
-from harness.algorithms.server_descent import ServerDescent
-from harness.execution.jobs.best_rate import BestRateConfig
-from harness.execution.runs.config import RunConfig, Stage
-from harness.execution.runs.executed import Configuration
-from harness.execution.runs.module import ModuleConfig
-from harness.execution.runs.training import TrainingConfig
+from harness.algorithms.stale import ServerDescent
+from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient
+from harness.runs.config import Stage, TrainingConfig
+from harness.runs.executed import Configuration
+from harness.search.search import BestRateConfig
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import Server
+from harness.speech.frames import RunConfig
 from reproductions.paper import Subject
 from reproductions.staleness.presets import (
     CELLS,

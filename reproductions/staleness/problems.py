@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.execution.data.arrays import Arrays
-from harness.execution.runs.problem import Problem
+from harness.modules.problem import Arrays, Problem
 
 DATA = Path(__file__).parent / "data"
 BOOK, DIGITS = "opticks.txt", "digits.csv.gz"

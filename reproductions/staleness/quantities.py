@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.judge.interval import Interval
-from harness.judge.makers import Runs
-from harness.judge.missing import unless_missing
+from harness.judge.makers import Runs, unless_missing
 from harness.judge.statistics import Array, Bounds, mean_ci, rank_correlation_ci
 from harness.store import Run
 from reproductions.staleness.presets import TAUS, cell

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.acoustics.language_model import Lexicon, train
+from harness.base.seeds import stream
 
 os.fsync = posix.fsync  # other tests do not wait for the disk; its time belongs to what is timed
 SAID = 12

@@ -17,10 +17,9 @@ from torch.utils.flop_counter import flop_registry
 from data_synth.continuous import Maker
 from data_synth.made.speech import AT_ONCE, Speech
 from data_synth.presets import recipe
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.bench.device import FULL, PASS_FRAMES
 from harness.bench.steps import Setting, SimulatedSteps, speech_for
+from harness.networks.feedforward import Dnn, Layout
 from tests.traffic import Traffic, floor
 
 BANDWIDTH = 4.3e12

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 from data_synth import load_corpus
-from harness.acoustics.dnn import Dnn
-from harness.execution.jobs import grid
+from harness.grid import grid
+from harness.networks.feedforward import Dnn
 from harness.store import Store
 from reproductions.command import PAPERS
 from reproductions.paper import Subject

@@ -32,9 +32,8 @@ import numpy as np
 
 from harness.simulator import Averaging, Link, Simulation, load_cluster
 from harness.simulator.costs import costs_of, folding_s, jitter_of, jittered_s
-from harness.simulator.events import SIZE, first_s, new_heap, pop, push
-from harness.simulator.jit import loop, part
-from harness.simulator.protocols.roads import is_networked
+from harness.simulator.events import SIZE, first_s, loop, new_heap, part, pop, push
+from harness.simulator.protocols.state import is_networked
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "reproductions" / "clusters"

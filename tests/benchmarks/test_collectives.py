@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from harness.simulator import Cluster, Device, Jitter, Simulation, WorkerGroup, Workload
-from harness.simulator.exchange import AllReduce
+from harness.simulator.collectives import AllReduce
+from harness.simulator.network import Level, Network, wire
 from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.topology import Level, Network, wire
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

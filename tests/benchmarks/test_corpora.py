@@ -10,7 +10,7 @@ import pytest
 from data_synth import continuous, presets
 from data_synth.features import utterance_features
 from data_synth.sentences import Aligner
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

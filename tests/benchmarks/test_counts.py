@@ -13,12 +13,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.simulator.protocols.averaging import Averaging
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from harness.acoustics.decoder import Beam, decode, lattice
-from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.lattice import posteriors
-from harness.acoustics.tuning import recognise, tune
-from harness.seeds import stream
+from harness.acoustics.scoring import recognise, tune
+from harness.acoustics.sums import occupancies
+from harness.base.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

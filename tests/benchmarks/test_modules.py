@@ -19,15 +19,12 @@ from torch.nn.functional import cross_entropy
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.data.arrays import Arrays
-from harness.execution.runs.module import ModuleConfig
-from harness.execution.runs.problem import Problem
-from harness.execution.runs.training import Stage
-from harness.execution.training.modules import ModuleTask
-from harness.execution.training.simulated import Simulated
-from harness.modules.network import ModuleNetwork
-from harness.modules.parameters import flat, trained
+from harness.modules.network import ModuleNetwork, flat, trained
+from harness.modules.problem import Arrays, Problem
+from harness.modules.task import ModuleConfig, ModuleTask
+from harness.runs.config import Stage
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
+from harness.training.executors import Simulated
 from tests.modules import KINDS, Transformer, rows, symbols_loss
 
 CLUSTER = Cluster("one", {"card": Device(launch_s=0.01)}, (WorkerGroup(1, "card"),))

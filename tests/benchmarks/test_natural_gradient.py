@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import NGSGD, NaturalGradient, PerSample, Preconditioner
 from harness.natural_gradient.estimate import FIRST_CALLS
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 PERIOD = 4
 OPTIONS = NaturalGradient(Preconditioner(30, PERIOD), Preconditioner(60, PERIOD), PerSample(0.1))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.simulator import Cluster, Device, Jitter, Server, Simulation, WorkerGroup, Workload
-from harness.simulator.topology import Level, Network
+from harness.simulator.network import Level, Network
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

@@ -18,10 +18,9 @@ from statistics import median
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.bench.steps import RATE, WORKERS, Setting, SimulatedSteps, pair, speech_for
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 PAPER_1 = Setting((440, 512, 512, 512, 1000), 256, 100_000, "cpu")
 FULL = Setting((429, *(2048,) * 7, 10217), 256, 20_000, "cpu")

@@ -8,7 +8,7 @@ import pytest
 
 from harness.bench.baseline import load
 from harness.bench.comparison import compare, flagged
-from harness.bench.measuring import measure
+from harness.bench.steps import measure
 
 ROOT = Path(__file__).parents[2]
 FOLDS = "tests/benchmarks/test_overhead.py::test_folds_and_reads_over_bare_passes"
@@ -16,7 +16,7 @@ EVENTS = "tests/benchmarks/test_counts.py::test_a_simulated_segment[server]"
 
 SLEEP_IN_THE_FOLD = """
 import time
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AveragedSgd
 
 fold_turns = AveragedSgd.fold_turns
 
@@ -29,7 +29,7 @@ AveragedSgd.fold_turns = slower
 
 SLEEP_IN_ONE_FOLD = """
 import time
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AveragedSgd
 
 fold = AveragedSgd.fold
 

@@ -16,15 +16,12 @@ import torch
 
 from harness.acoustics.batched_mmi import BatchedCriterion
 from harness.acoustics.decoder import Beam, lattice
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.forward_backward import occupancies
-from harness.acoustics.language_model import train
+from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.lattice import posteriors
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.numerator import References
-from harness.acoustics.stack import Layout, random_parameters
-from harness.seeds import stream
+from harness.acoustics.mmi import Criterion, References, SequenceCriterion
+from harness.acoustics.sums import occupancies
+from harness.base.seeds import stream
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

@@ -17,16 +17,15 @@ import numpy as np
 import torch
 
 from data_synth import load_corpus
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.mmi import Criterion
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.runs.config import RunConfig, Stage
-from harness.execution.runs.sequence import SequenceConfig
-from harness.execution.training.sequence import SequenceTraining
-from harness.execution.training.setup import Setup
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.runs.config import Stage
 from harness.simulator import load_cluster
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig, Setup
+from harness.speech.sequence_training import SequenceTraining
 from harness.store import Store
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "distbelief.toml"

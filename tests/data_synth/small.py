@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances, join
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def utterances(frames, split="train", start=0):

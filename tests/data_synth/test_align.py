@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from data_synth import align as a
 from data_synth.corpus import Utterances
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 LEXICON = {"ab": (1, 2), "bc": (2, 3), "long": (1, 2, 3, 1, 2, 3)}
 SILENCE = (0,)

@@ -6,7 +6,7 @@ from scipy.fft import dct
 from scipy.signal import lfilter
 
 from data_synth.articulation import cepstra, cosine_transform, smear_and_wobble, sound
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def test_articulators_follow_two_filters_each_way():

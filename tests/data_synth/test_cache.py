@@ -6,7 +6,7 @@ import pytest
 
 from data_synth.cache import cached
 from data_synth.storage import load, write
-from harness.errors import UserError
+from harness.base.errors import UserError
 from tests.data_synth.small import small_corpus
 
 FILES = ["features.npy", "targets.npy", "utterances.parquet", "corpus.json"]

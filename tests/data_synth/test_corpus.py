@@ -9,7 +9,7 @@ import pytest
 from data_synth import load_corpus
 from data_synth.corpus import frame_edges, splice_index
 from data_synth.storage import Chunk, load, new_folder, save, write_chunks
-from harness.errors import UserError
+from harness.base.errors import UserError
 from tests.data_synth.small import small_corpus, utterances
 
 

@@ -6,7 +6,7 @@ from scipy.linalg import solve_toeplitz
 from scipy.signal import lfilter
 
 from data_synth import features as f
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 RATE = 8000
 

@@ -15,9 +15,9 @@ from data_synth.corpus import Corpus
 from data_synth.public import fsdd
 from data_synth.public.fetching import manifest_sha256
 from harness.acoustics.hmm import align
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.cli import main
-from harness.errors import UserError
-from harness.seeds import stream
 from tests.processes import run
 
 RECIPE = fsdd.Recipe(train_takes=2, word_states=3, silence_states=1, rounds=2)

@@ -13,7 +13,7 @@ from data_synth.public import fsdd
 from data_synth.public import fsdd_connected as connected
 from data_synth.targets import Effort
 from data_synth.waves import read_wav
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 RECIPE = connected.Recipe(
     recordings=fsdd.Recipe(train_takes=2),

@@ -11,9 +11,9 @@ from data_synth.public import kaldi_dir as k
 from data_synth.recorded import Recipe
 from data_synth.storage import load
 from data_synth.targets import Effort
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.cli import main
-from harness.errors import UserError
-from harness.seeds import stream
 
 OPTIONS = k.Import(Recipe(effort=Effort(states=2, rounds=2, leaves=0)))
 TRANS = """Transition-state 1: phone = SIL hmm-state = 0 pdf = 0

@@ -15,9 +15,9 @@ from data_synth.public import kaldi_dir as k
 from data_synth.recorded import Recipe
 from data_synth.targets import Effort
 from data_synth.tree import SILENCE, untied
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.cli import main
-from harness.errors import UserError
-from harness.seeds import stream
 from tests.data_synth.test_kaldi_dir import TRANS, directory, read, skipping, write_ali
 
 RATE = 8000

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 from data_synth.align import fit
 from data_synth.mixtures import LEAST_FRAMES, Mixtures, refit
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 RNG = stream(3, "mixtures")
 TWO_HEAPS = np.concatenate([RNG.normal(-4, 1, (300, 2)), RNG.normal(4, 0.5, (100, 2))])

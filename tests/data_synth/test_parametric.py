@@ -9,7 +9,7 @@ import data_synth
 from data_synth import parametric as p
 from data_synth.storage import load, write_chunks
 from harness.acoustics.hmm import align
-from harness.errors import UserError
+from harness.base.errors import UserError
 from tests.processes import run
 
 TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)

@@ -13,9 +13,9 @@ from data_synth.features import normalised_by_speaker
 from data_synth.public import aishell, samromur
 from data_synth.targets import Effort
 from data_synth.waves import read_flac
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.cli import main
-from harness.errors import UserError
-from harness.seeds import stream
 
 RATE = 16_000
 LETTERS = "abc"

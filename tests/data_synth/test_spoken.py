@@ -9,8 +9,8 @@ from data_synth import spoken as s
 from data_synth.text import Manner
 from data_synth.tree import SILENCE
 from data_synth.voices import Speaker
-from harness.acoustics.lexicon import word_of
-from harness.seeds import stream
+from harness.acoustics.language_model import word_of
+from harness.base.seeds import stream
 from tests.processes import run
 
 pytest.importorskip("espeakng_loader")

@@ -22,7 +22,7 @@ from data_synth.targets import (
 )
 from data_synth.text import Manner
 from data_synth.tree import SILENCE, expanded
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 CLEAR = c.Recipe(
     train=60,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_synth.text import Manner, invent_bigram
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def test_successors_are_a_distribution_and_the_stationary_one_stays():

@@ -9,7 +9,7 @@ import pytest
 from data_synth.corpus import Corpus, Utterances
 from data_synth.storage import load, save
 from data_synth.tree import Tree, expanded, tree_from, untied
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 TREE = Tree(
     {"a": (0, ~2), "b": (~3, 1)},

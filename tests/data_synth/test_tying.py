@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from data_synth.tree import SILENCE
 from data_synth.tying import counts_of, grow, pooled, questions, statistics_of
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 STATES = {SILENCE: 1, "a": 1, "b": 1, "c": 1}
 ASKED = [(SILENCE,), ("a",), ("b",), ("c",), ("a", "b")]

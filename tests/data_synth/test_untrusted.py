@@ -15,10 +15,10 @@ import pytest
 
 from data_synth.public.fetching import Source, unpack
 from data_synth.public.kaldi_arks import NotNumbers, archive, matrix
-from harness import reading
-from harness.acoustics.arpa import read_arpa
-from harness.errors import UserError
-from harness.reading import inflated
+from harness.acoustics.language_model import read_arpa
+from harness.base import settings
+from harness.base.errors import UserError
+from harness.base.settings import inflated
 
 SOURCE = Source("c", "https://example.org/c.tar.gz", "inside", "0" * 64, ".wav")
 SAMPLES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -103,7 +103,7 @@ def test_nothing_but_regular_files_below_the_folder_is_unpacked(tmp_path: Path) 
 def test_what_unpacks_to_far_more_than_recordings_do_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "AT_LEAST", 1 << 20)
+    monkeypatch.setattr(settings, "AT_LEAST", 1 << 20)
     bomb = packed((member("top/inside/bomb.wav"), bytes(3 << 20)))
     with pytest.raises(UserError, match=r"not a whole archive: .*more than 1 MiB\)"):
         unpack(bomb, SOURCE, tmp_path)

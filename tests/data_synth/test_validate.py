@@ -5,7 +5,7 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from data_synth.validate import Effort, drawn, validate
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 EFFORT = Effort(train_frames=6000, test_frames=1000, epochs=80, units=32, layers=2)
 

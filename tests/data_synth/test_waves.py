@@ -7,8 +7,8 @@ import pytest
 from scipy.io import wavfile
 
 from data_synth.waves import babble, read_wav, with_noise
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 
 
 def write(path, rate=8000, channels=1, width=2, samples=400):

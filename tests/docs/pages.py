@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.base.errors import EXIT_DONE
 from harness.cli import main as lagbench
-from harness.errors import EXIT_DONE
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("docs", "reproductions")

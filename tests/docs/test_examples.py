@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 RUN = """
 import runpy, sys
-from harness.execution.jobs import step_time
+from harness.modules import step_time
 step_time.LONGEST_S = 0.0  # how exactly a step is timed is not what an example is about
 sys.path.insert(0, ".")
 runpy.run_path({!r}, {{}}, "__main__")

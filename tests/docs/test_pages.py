@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.execution.jobs import step_time
+from harness.modules import step_time
 from tests.docs.pages import ROOT, blocks, printed, words
 
 PAGES = ["README.md", "docs/index.md", "docs/tutorial.md", "docs/results.md", "docs/gallery.md"]

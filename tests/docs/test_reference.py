@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.reference import PAGES, as_it_should_be
 from harness.reference.__main__ import main
 

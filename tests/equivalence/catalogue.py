@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, get_args
 
+from harness.algorithms.averaging import BlockMomentum, OuterNesterov
 from harness.algorithms.catalogue import (
     AdamW,
     Algorithm,
@@ -19,12 +20,11 @@ from harness.algorithms.catalogue import (
     Momentum,
     TopK,
 )
-from harness.algorithms.coders import Coder
-from harness.algorithms.local_descent import PLAIN
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
+from harness.algorithms.compression import Coder
+from harness.algorithms.descent import PLAIN
+from harness.base.settings import dataclasses_below
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.spec import dataclasses_below
 
 WORKERS = 4
 EVERY_DESCENT = {"AsyncDescent", "ModelAveraging", "StreamingDiLoCo", "EagerDiLoCo"}

@@ -34,10 +34,10 @@ from harness.simulator import (
     Workload,
     laws,
 )
+from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.exchange import AllReduce
+from harness.simulator.network import wire
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.topology import wire
 from tests.invariants import way_of
 
 SIMULATOR = Path(__file__).parents[1] / "harness" / "simulator"

@@ -5,30 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, AveragedSgd, ClippedSgd
+from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveraging, OuterNesterov
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.clipped_sgd import ClippedSgd
-from harness.algorithms.coders import TopK
-from harness.algorithms.compressed import Compressed
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.delayed_nesterov import DelayedNesterov
-from harness.algorithms.eager_diloco import EagerDiLoCo
-from harness.algorithms.easgd import Easgd
-from harness.algorithms.elastic_diloco import ElasticDiLoCo
-from harness.algorithms.fedbuff import FedBuff
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import OuterNesterov
-from harness.algorithms.partial_folds import PartialFolds
-from harness.algorithms.ringmaster import Ringmaster
-from harness.algorithms.server_descent import ServerDescent
-from harness.algorithms.staleness_aware import StalenessAware
-from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.execution.training.recorded import between
-from harness.spec import dataclasses_below
+from harness.algorithms.compression import Compressed, TopK
+from harness.algorithms.descent import AdamW
+from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
+from harness.algorithms.stale import (
+    DelayCompensated,
+    DelayedNesterov,
+    FedBuff,
+    PartialFolds,
+    Ringmaster,
+    ServerDescent,
+    StalenessAware,
+)
+from harness.base.settings import dataclasses_below
+from harness.training.executors import between
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 
 INNER = AdamW()

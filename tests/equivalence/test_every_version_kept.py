@@ -18,20 +18,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.data.frames import Frames
-from harness.execution.runs.config import RunConfig, Stage
-from harness.execution.runs.file import load_run
-from harness.execution.training.initial import initial_parameters
-from harness.execution.training.run import TIMELINE, train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.runs.config import Stage
+from harness.runs.file import load_run
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
+from harness.speech.frames import Frames, RunConfig
+from harness.speech.task import initial_parameters, train
 from harness.store import Store
-from harness.store.schema import MODEL
+from harness.store.schema import MODEL, TIMELINE
 
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 NAMES = (

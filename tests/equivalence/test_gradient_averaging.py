@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
+from harness.base.settings import build
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
+from harness.replay.stale import StaleReplay
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging
-from harness.spec import build
 
 LAYOUT = Layout((6, 8, 5))
 ROUNDS, FRAMES = 40, 8

@@ -19,15 +19,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
-from harness.errors import UserError
-from harness.execution.replay.sharded import ShardedReplay
-from harness.execution.runs.training import Stage, TrainingConfig
-from harness.execution.training.simulated import Simulated
-from harness.network import Minibatch
+from harness.base.errors import UserError
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.sharded import ShardedReplay
+from harness.runs.config import Stage, TrainingConfig
 from harness.simulator import (
     Cluster,
     Device,
@@ -40,6 +38,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
+from harness.training.executors import Simulated
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
 from tests.equivalence.walk import WRITTEN, Walk
 

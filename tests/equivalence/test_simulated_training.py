@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.errors import UserError
-from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
+from harness.base.errors import UserError
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
+from harness.replay.stale import StaleReplay
 from harness.simulator import (
     Contributions,
     Folds,

@@ -25,7 +25,7 @@ from harness.algorithms.catalogue import (
     Ringmaster,
 )
 from harness.algorithms.contract import Memory
-from harness.network import Minibatch, Network
+from harness.networks.contract import Minibatch, Network
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 

@@ -27,24 +27,24 @@ from data_synth.public.kaldi_targets import given_targets, read_alignments, read
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from data_synth.waves import read_flac, read_wav
-from harness.acoustics.arpa import read_arpa
-from harness.execution.processes.headers import FrameHeader, GarbageReceived, Kind, SequenceHeader
-from harness.execution.processes.lines import Line, PeerGone
-from harness.execution.processes.messages import into, packed, receive
-from harness.execution.processes.sequence_recorder import load_decode_log
-from harness.execution.runs import file as run_file
-from harness.execution.training import checkpoint
-from harness.identity import identity
-from harness.judge.reading import read_results
+from harness.acoustics.language_model import read_arpa
+from harness.base.seeds import identity
+from harness.judge.makers import read_results
+from harness.processes.messages import FrameHeader, Kind, into, pack_header, receive
+from harness.processes.transport import GarbageReceived, Line, PeerGone
+from harness.runs import file as run_file
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
+from harness.speech.replica_worker import SequenceHeader
+from harness.speech.replicas import load_decode_log
 from harness.store import Bucket, Gathered, Store
-from harness.store.archive import packed as packed_run
-from harness.store.columns import columns_of, read_columns, write_columns
+from harness.store.files import columns_of, read_columns, write_columns
+from harness.store.gathered import Objects
+from harness.store.gathered import packed as packed_run
 from harness.store.lease import Lease
-from harness.store.objects import Objects
 from harness.store.read import read_run, verified
+from harness.training import loop
 from tests.data_synth.small import small_corpus
 
 GATHERED = identity({"kind": "none", "seed": 1})
@@ -178,8 +178,8 @@ def _metrics(path: Path) -> None:
 
 
 def _checkpoint(folder: Path) -> bytes:
-    checkpoint.save(folder, {"model": np.arange(6.0), "n": np.array(3)}, {"version": 3})
-    return (folder / checkpoint.NAME).read_bytes()
+    loop.save(folder, {"model": np.arange(6.0), "n": np.array(3)}, {"version": 3})
+    return (folder / loop.NAME).read_bytes()
 
 
 def _corpus(folder: Path, name: str) -> bytes:
@@ -232,8 +232,8 @@ def _messages(folder: Path) -> bytes:
 
     line = Line(Told(b""))
     body = memoryview(np.zeros(24, np.uint8))
-    line.send(packed(FrameHeader(Kind.DONE, 7), torch.zeros(6)), body)
-    line.send(packed(FrameHeader(Kind.PUSHED, 7)))
+    line.send(pack_header(FrameHeader(Kind.DONE, 7), torch.zeros(6)), body)
+    line.send(pack_header(FrameHeader(Kind.PUSHED, 7)))
     return b"".join(said)
 
 
@@ -363,7 +363,7 @@ INPUTS: Sequence[Input] = (
     Input("results.json", _results, lambda f: read_results(f / "results.json"), "results.json"),
     Input("timeline", made(_timeline), lambda f: load_timeline(f / "t.parquet"), "t.parquet"),
     Input("metrics", made(_metrics), lambda f: read_columns(f / "m.parquet"), "m.parquet"),
-    Input("checkpoint", _checkpoint, checkpoint.load, checkpoint.NAME),
+    Input("checkpoint", _checkpoint, loop.load, loop.NAME),
     Input(
         "decode log", _checkpoint,
         lambda f: load_decode_log(f / "d.safetensors"), "d.safetensors",

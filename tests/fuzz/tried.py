@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from tests.fuzz.kinds import Input
 
 SECONDS = 10

@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
-from harness.identity import identity
+from harness.base.seeds import identity
 from reproductions.command import PAPERS, main
 from reproductions.paper import Paper, Subject
 

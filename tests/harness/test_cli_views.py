@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from harness import cli
+from harness.base.errors import UserError
 from harness.commands.check import findings, solution
 from harness.commands.plot import few_lanes
-from harness.commands.sweep import points
-from harness.commands.timing import timing_of
-from harness.errors import UserError
+from harness.commands.timing import points, timing_of
 from harness.simulator import (
     Cluster,
     Device,

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from harness import cli
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build
 from harness.reference import Key, keys_of
 from harness.simulator import Cluster
-from harness.spec import Spec, build
 
 K20M = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 NAME = "K20m"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import given, train
-from harness.cli import Parser, parser_of
-from harness.examples import EXAMPLES, shown
+from harness import argument_types, train
+from harness.cli import EXAMPLES, Parser, parser_of, shown
 from reproductions import command
 
 
@@ -32,7 +31,7 @@ def test_every_command_shows_examples_and_there_is_no_other():
 
 @pytest.mark.parametrize("program", EXAMPLES)
 def test_examples_are_what_the_parsers_take(program, monkeypatch):
-    monkeypatch.setattr(given, "run_folder", Path)
+    monkeypatch.setattr(argument_types, "run_folder", Path)
     made = {"harness.train": train.parser, "reproductions": command.parser}
     parser = made.get(program, lambda: parser_of(None, every=True))()
     outer = program.split()[1:]

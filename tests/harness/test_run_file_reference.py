@@ -11,10 +11,9 @@ import pytest
 
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer
 from harness.algorithms.schedules import Schedule
-from harness.execution.runs.file import FOLLOWS, KINDS
-from harness.reference.keys import meanings
-from harness.reference.run_files import classes
-from harness.spec import KIND, dataclasses_below, load_toml
+from harness.base.settings import KIND, dataclasses_below, load_toml
+from harness.reference.keys import classes, meanings
+from harness.runs.file import FOLLOWS, KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "run-files.md").read_text(encoding="utf-8")

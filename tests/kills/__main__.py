@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from harness import forked
+from harness.base import forks
 from tests.kills import clock
 from tests.kills.history import History, disturbed, results
 from tests.kills.ways import CLOCK_SET, WAYS, cpu_s
@@ -107,7 +107,7 @@ def told_of(seen: Sequence[History]) -> str:
 def _tried(command: Command, name: str, kills: int, draw: Random, folder: Path) -> list[History]:
     """Histories with so many kills in all, of a command beside itself undisturbed."""
     cache, whole = folder / "cache", folder / name
-    forked.context("harness.execution.jobs.grid", "reproductions.reproduce")  # once for all
+    forks.context("harness.grid.grid", "reproductions.reproduce")  # once for all
     begun, whole_s = command.begun(whole, cache), 0.0
     while begun.process.is_alive():
         whole_s = max(whole_s, cpu_s(begun))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from harness.errors import EXIT_INTERRUPTED
+from harness.base.errors import EXIT_INTERRUPTED
 from tests.kills.ways import Way, cpu_s, hears, semaphores, session
 from tests.processes import PATIENCE_S, Started
 

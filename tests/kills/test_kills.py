@@ -23,8 +23,8 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from harness.cli import exit_code
-from harness.execution.training import checkpoint
-from harness.signals import ended_by_signals
+from harness.training import loop as checkpoint
+from harness.base.forks import ended_by_signals
 from harness.store import Store
 
 the_time = time.time

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import EXIT_INTERRUPTED
+from harness.base.errors import EXIT_INTERRUPTED
 from tests.kills import clock
 from tests.processes import Started
 

@@ -16,10 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.coders import TopK
-from harness.algorithms.compressed import Compressed
-from harness.execution.jobs.experiment import Experiment
-from harness.execution.jobs.rates import TUNING_SEED
+from harness.algorithms.compression import Compressed, TopK
+from harness.modules.experiment import Experiment
+from harness.search.search import TUNING_SEED
 from tests.modules import mlp, points
 
 CLUSTER = """
@@ -82,7 +81,7 @@ def test_the_same_call_again_trains_nothing_and_says_the_same(usual, monkeypatch
         return lagbench.train(mlp, loss, (x, y), rate=0.1, seeds=1, workers=2, **usual)
 
     first = asked()
-    monkeypatch.setattr("harness.execution.training.modules.FrameTraining", None)
+    monkeypatch.setattr("harness.modules.task.FrameTraining", None)
     assert str(asked()) == str(first)
     run = lagbench.load(first.runs[0].dir)
     assert run.summary == first.runs[0].summary

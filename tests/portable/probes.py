@@ -16,15 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.graph import Lexicon
 from harness.acoustics.language_model import train
-from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.numerator import References
-from harness.acoustics.stack import Layout
-from harness.algorithms.local_descent import PLAIN, descend
+from harness.acoustics.mmi import Criterion, References, SequenceCriterion
+from harness.algorithms.descent import PLAIN, descend
 from harness.natural_gradient import NaturalGradient, Preconditioner
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.portable.flips import flip_bases_of_environment
 
 DRAWS = np.random.Generator(np.random.Philox(0)).standard_normal((4, 200, 200))

@@ -57,11 +57,11 @@ def test_the_same_matrix_is_turned_the_same_way():
 
 IN_A_GRID = """
 from concurrent.futures import ProcessPoolExecutor
-from harness import forked
+from harness.base import forks as forked
 from tests.portable.probes import hashes
 
 if __name__ == "__main__":
-    with ProcessPoolExecutor(1, forked.context("harness.execution.jobs.grid")) as pool:
+    with ProcessPoolExecutor(1, forked.context("harness.grid.grid")) as pool:
         print(pool.submit(hashes, ["eigh"]).result()["eigh"])
 """
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.bench.comparison import Row
-from harness.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
 from reports import bench, build, pdf

@@ -4,8 +4,8 @@ from argparse import Namespace
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.commands import report, runs
-from harness.errors import UserError
 from harness.store import Store
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reports.differences import LONG, alike, flat, split
+from reports.provenance import LONG, alike, flat, split
 
 
 def test_nested_keys_are_dotted():

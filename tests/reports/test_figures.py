@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from matplotlib import colors
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit, Row, mean_ci
 from harness.simulator.timeline import Timeline, concat
 from harness.simulator.timeline_file import load_timeline

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
-from reports import build, differences, listing
+from reports import build, listing, provenance
 from reports.listing import USUAL, of_runs
 
 
@@ -52,7 +52,7 @@ def test_a_line_and_the_usual_of_its_kind_are_the_whole_configuration(make, tmp_
             assert "corpus fsdd" in usual[line.kind]
             assert "seed" not in items(line.apart)
             told = items(usual[line.kind]) | items(line.apart) | {"seed": line.seed}
-            assert told == differences.flat(configs[line.hash])
+            assert told == provenance.flat(configs[line.hash])
             assert not items(line.apart).items() & items(usual[line.kind]).items()
 
 

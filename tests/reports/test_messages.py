@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit
 from reports import figures
 

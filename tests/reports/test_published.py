@@ -10,7 +10,7 @@ import pytest
 
 from harness.judge import read_results
 from harness.store import schema
-from harness.store.archive import unpacked
+from harness.store.gathered import unpacked
 from reports import listing, reasons
 from reports.provenance import cited_runs, made_from
 

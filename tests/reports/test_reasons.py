@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import ABOVE, BELOW, Claim, Part, Results, at_most, mean_ci
 from harness.judge.parts import Quantity, claim_of
 from reports import build, reasons

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Part, read_results, write_results
 from reports import build, listing, pdf
 from reports.document import document

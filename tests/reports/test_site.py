@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.commands import report
-from harness.errors import UserError
 from harness.judge import read_results, write_results
 from reports.site import site
 

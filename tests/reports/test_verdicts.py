@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import read_results
 from harness.judge.claims import VERDICTS
 from reports import verdicts

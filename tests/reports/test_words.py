@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import Exhibit, Results, Row, mean_ci, read_results
-from reports import figures, markdown, tables, words
+from reports import figures, markdown, reference_terms, tables
 from reports.document import document
 from reports.page import parts
 from reports.page.payload import payload
-from reports.words import KINDS, PAPER, PREDICTION
+from reports.reference_terms import KINDS, PAPER, PREDICTION
 from reproductions.command import PAPERS
 
 STALENESS = Path("reports/published/staleness/laptop")
-TEXTS = [each.name for each in fields(words.Words) if each.name not in ("scales", "reads")]
+TEXTS = [
+    each.name for each in fields(reference_terms.Words) if each.name not in ("scales", "reads")
+]
 
 
 def as_predictions(results, **changes):
@@ -69,7 +71,7 @@ def test_what_has_no_words_is_refused_with_what_has():
     reference = {"reference": {"held_against": "preprint"}}
     odd = Results("p", "laptop", "c", (), reference, (), ())
     with pytest.raises(UserError, match=r"held_against: unknown 'preprint'.*paper, prediction"):
-        words.of(odd)
+        reference_terms.of(odd)
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.judge.claims import Verdict, all_of
 from harness.judge.makers import Maker, made_claim, made_exhibit
 from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run
-from harness.store.columns import MetricRow, columns_of
+from harness.store.files import MetricRow, columns_of
 from harness.store.schema import TIMELINE, WORD_ERRORS
 from reproductions.command import PAPERS
 from reproductions.paper import Paper

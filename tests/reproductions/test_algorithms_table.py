@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.algorithms.catalogue import Algorithm
-from harness.spec import dataclasses_below
+from harness.base.settings import dataclasses_below
 from reproductions.algorithms.experiments import CLUSTERS, METHODS, SEEDS, workers_of
 from reproductions.algorithms.sweep import climbed
 from reproductions.algorithms.table import markdown

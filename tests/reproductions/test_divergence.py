@@ -9,12 +9,12 @@ import pytest
 from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.execution.runs.config import RunConfig, Stage
-from harness.judge.makers import Maker, Runs, failures
-from harness.judge.reading import read_results
+from harness.judge.makers import Maker, Runs, failures, read_results
 from harness.judge.results import Exhibit, Row
+from harness.runs.config import Stage
 from harness.simulator import load_cluster
-from harness.store import Store, atomic
+from harness.speech.frames import RunConfig
+from harness.store import Store, files
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce
 
@@ -45,13 +45,13 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(
     tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
-    keep = atomic.write_json
+    keep = files.write_json
 
     def noted(path: Path, it: object, **given: object) -> None:
         written.append(path)
         keep(path, it, **given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(atomic, "write_json", noted)
+    monkeypatch.setattr(files, "write_json", noted)
     subject = Subject("smoke", load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
     paper = Paper(
         "paper1", "parametric", {"title": "A paper", "authors": "Its authors"}, {"smoke": 1},

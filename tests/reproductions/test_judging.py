@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.acoustics.dnn import Dnn
 from harness.judge.makers import Maker
+from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation
-from harness.simulator.exchange import AllReduce
+from harness.simulator.collectives import AllReduce
 from harness.store import Store
 from reproductions.paper import Paper
 from tests.reproductions.book import Book, made, makers

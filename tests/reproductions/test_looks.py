@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from data_synth import load_corpus
-from harness.execution.runs.config import RunConfig
 from harness.judge.claims import ABOVE
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import LOOKS, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci
+from harness.speech.frames import RunConfig
 from reproductions.command import PAPERS
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce

@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 
 from data_synth import load_corpus
-from harness.execution.runs.config import RunConfig
-from harness.execution.runs.sequence import SequenceConfig
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
 from reproductions.command import PAPERS
 from reproductions.margins import default_runs, faster, main
 from reproductions.paper import Subject

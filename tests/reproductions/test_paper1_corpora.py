@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus, Utterances
-from harness.execution.data import corpora
+from harness.speech import frames as corpora
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
 from reproductions.paper import Subject

@@ -10,11 +10,11 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Constant
-from harness.execution.runs.config import RunConfig
-from harness.execution.training import loop
-from harness.execution.training.run import train
-from harness.identity import identity
+from harness.base.seeds import identity
+from harness.speech.frames import RunConfig
+from harness.speech.task import train
 from harness.store import Store
+from harness.training import loop
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED

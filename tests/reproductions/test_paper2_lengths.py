@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.acoustics.rbm import Recipe
-from harness.identity import identity
+from harness.base.seeds import identity
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.experiments import compared, experiments, pretraining
 from reproductions.paper2_ng_averaging.lengths import GPUS, LENGTHS, averages, configurations

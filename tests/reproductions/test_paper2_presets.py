@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.initial import WideRandom
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.runs.config import RunConfig
-from harness.execution.training import loop
-from harness.execution.training.run import train
-from harness.identity import identity
+from harness.acoustics.rbm import WideRandom
+from harness.algorithms.averaging import ModelAveraging
+from harness.base.seeds import identity
 from harness.simulator import Averaging
+from harness.speech.frames import RunConfig
+from harness.speech.task import train
 from harness.store import Store
+from harness.training import loop
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED

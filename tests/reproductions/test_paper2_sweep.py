@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.execution.runs.config import RunConfig
-from harness.identity import identity
+from harness.algorithms.averaging import ModelAveraging
+from harness.base.seeds import identity
+from harness.speech.frames import RunConfig
 from reproductions.paper2_ng_averaging import PAPER, sweep
 from reproductions.paper2_ng_averaging.cells import rate_of
 from reproductions.paper2_ng_averaging.experiments import SEARCHED, compared, experiments

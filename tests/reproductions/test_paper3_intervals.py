@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_synth import load_corpus
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.store import Store
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.intervals import (
@@ -101,7 +101,7 @@ def test_what_lies_on_silence_is_a_share_of_all_of_it(tmp_path, monkeypatch):
         outer[:, made.silence[0]] = 3.0
         return [SimpleNamespace(outer=outer) for _ in utterances]
 
-    monkeypatch.setattr("harness.execution.data.decoding.Decoder.decode", decode)
+    monkeypatch.setattr("harness.speech.decoding.Decoder.decode", decode)
     frames, share = on_silence(Subject("smoke", made, DEVELOPMENT, "cpu"), Store(tmp_path))
     train = made.split("train")
     others, states = made.n_targets - 1, len(set(made.silence))

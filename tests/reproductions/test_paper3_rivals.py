@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.staleness_aware import StalenessAware
+from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.store import Run, Store
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import cells

@@ -11,10 +11,9 @@ import torch
 
 from data_synth import load_corpus
 from harness.algorithms.contract import Algorithm
-from harness.execution.jobs.rates import FACTOR
-from harness.execution.runs.module import ModuleConfig
-from harness.execution.training.modules import train_module
-from harness.identity import identity
+from harness.base.seeds import identity
+from harness.modules.task import ModuleConfig, train_module
+from harness.search.search import FACTOR
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm
-from harness.execution.replay.stale import StaleReplay
-from harness.execution.training.recorded import between
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.replay.stale import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline
+from harness.training.executors import between
 
 Lowest = Callable[[int, int], Sequence[float]]
 """Where the bowl of a worker's minibatch is lowest."""

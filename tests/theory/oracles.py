@@ -14,31 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.clipped_sgd import ClippedSgd
-from harness.algorithms.coders import TopK
-from harness.algorithms.compressed import OWN, RESIDUE, Compressed
+from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, ClippedSgd
+from harness.algorithms.averaging import (
+    LOCAL,
+    BlockMomentum,
+    Easgd,
+    GradientAveraging,
+    ModelAveraging,
+    OuterNesterov,
+)
+from harness.algorithms.compression import OWN, RESIDUE, Compressed, TopK
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.delayed_nesterov import DelayedNesterov
-from harness.algorithms.eager_diloco import AHEAD, EagerDiLoCo
-from harness.algorithms.easgd import LOCAL, Easgd
-from harness.algorithms.elastic_diloco import ElasticDiLoCo
-from harness.algorithms.fedbuff import FedBuff
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.outer_step import BlockMomentum, OuterNesterov
-from harness.algorithms.partial_folds import PartialFolds
-from harness.algorithms.ringmaster import USED, Ringmaster
-from harness.algorithms.server_descent import ServerDescent
-from harness.algorithms.staleness_aware import StalenessAware
-from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.execution.training.recorded import between
+from harness.algorithms.descent import AdamW, Momentum
+from harness.algorithms.diloco import AHEAD, EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
+from harness.algorithms.stale import (
+    USED,
+    DelayCompensated,
+    DelayedNesterov,
+    FedBuff,
+    PartialFolds,
+    Ringmaster,
+    ServerDescent,
+    StalenessAware,
+)
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.training.executors import between
 from reproductions.staleness.theory import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.base.seeds import stream
 from harness.natural_gradient import NaturalGradient, Preconditioner
-from harness.seeds import stream
 
 FLOAT64 = torch.float64
 

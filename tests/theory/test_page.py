@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.algorithms.catalogue import Algorithm
-from harness.spec import dataclasses_below
+from harness.base.settings import dataclasses_below
 from tests.theory.oracles import ORACLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")

@@ -1,55 +1,111 @@
-"""The parameter server in full: any kind of link, every setting, faults.
+"""The parameter server in full, event by event: any link, every setting, faults.
 
-What a contribution goes through is in `contributing`, what can go wrong in `failing`, the state
-in `slots`.
+The parameter server in full: any kind of link, every setting, faults. What a contribution goes
+through is in `contributing`, what can go wrong in `failing`, the state in `slots`.
 
 Of events at one instant: ends of copies on fair links, folds, arrivals, messages sent again, ends
 of computing, ends of fetching, faults, returns, reads.
+
+The life of a contribution: read, fetched, computed, sent, queued, folded. An event is only what
+others can come before. Where copies arrive in the order in which they were sent, as they do
+wherever workers share links, and nothing can go wrong on the way, a contribution queues at the
+server as soon as its arrival is known.
+
+What follows from the end of a copy: computing what was fetched, folding what was handed in. Faults
+as they strike: a worker goes, a contribution is lost, the server fails. A contribution's way over
+a network: its messages as events of the asynchronous kernel.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from harness.simulator import link
-from harness.simulator.costs import Costs
-from harness.simulator.events import WAIT, Queue, head_s, scratch, soon, take
-from harness.simulator.jit import kernel, part
-from harness.simulator.prefetch import FAR_LEVELS, levels_below_horizon, prefetch
-from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
-from harness.simulator.protocols.contributing import (
-    arrive,
-    computed,
-    fold,
-    leave_link,
-    read,
-    send,
+from harness.simulator import faults, link
+from harness.simulator.costs import Costs, computation_s, folding_s
+from harness.simulator.events import (
+    FAR_LEVELS,
+    WAIT,
+    Queue,
+    append,
+    clear,
+    enter,
+    head_s,
+    kernel,
+    levels_below_horizon,
+    part,
+    prefetch,
+    scratch,
+    soon,
 )
-from harness.simulator.protocols.failing import begin, strike
-from harness.simulator.protocols.recording import Record
-from harness.simulator.protocols.roads import next_to_leave_s, staging_s
-from harness.simulator.protocols.slots import (
+from harness.simulator.events import take as events_take
+from harness.simulator.faults import away_s, instant_s
+from harness.simulator.laws import uniforms
+from harness.simulator.protocols import state as shards
+from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.state import (
+    ABANDONED,
+    AT_SERVER,
+    AWAY,
     COMPUTED,
+    ENGAGED,
     FAULT,
     FETCHED,
     FOLDED,
+    FREE,
+    GATED,
+    HELD,
     LEAF,
+    PARKED,
     PRIORITY,
     PUSHED,
+    PUSHING,
+    READ,
     RETURNED,
     SEND,
+    WORKING,
+    Record,
+    Roads,
     Rules,
     State,
+    about_to_read,
+    become,
     come_back,
-)
-from harness.simulator.protocols.stages import compute
-from harness.simulator.protocols.travelling import (
-    dispatch,
-    leave_network,
-    place_of,
+    fault_leaf,
+    go,
+    leave,
+    next_to_leave_s,
+    not_least,
+    plan,
+    send_next,
+    staging_s,
+    wake,
+    write_row,
 )
 
-__all__ = ["run"]
+__all__ = [
+    "abandoned",
+    "arrive",
+    "begin",
+    "compute",
+    "computed",
+    "dispatch",
+    "end_of",
+    "fetch",
+    "fetched",
+    "fold",
+    "handed_in",
+    "leave_link",
+    "leave_network",
+    "load",
+    "place_of",
+    "push",
+    "read",
+    "run",
+    "save",
+    "send",
+    "serve",
+    "strike",
+]
 
 AHEAD = 8
 """Events of a queue between asking for what one needs and its taking place."""
@@ -86,7 +142,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         if reads:
-            read(state, costs, rules, limits, take(state.readers)[1])
+            read(state, costs, rules, limits, events_take(state.readers)[1])
         elif link_s <= min(fold_s, event_s) and networked:
             leave_network(state, state.roads, costs, rules)
         elif link_s <= min(fold_s, event_s):
@@ -98,7 +154,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         elif fold_s <= event_s:
             if levels > 0:
                 fetch_read(state, costs, rules, state.folds)
-            fold(state, costs, rules, limits, record, take(state.folds)[1])
+            fold(state, costs, rules, limits, record, events_take(state.folds)[1])
         else:
             key = state.events[1].key
             happen(state, costs, rules, limits, record, key)
@@ -172,3 +228,472 @@ def happen(
         read(state, costs, rules, limits, who)
     if state.events[(len(state.events) >> 1) + leaf].key == key:
         scratch(state.events, leaf)
+
+
+@kernel
+def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> None:
+    """Begin a contribution, if there is one to begin, the bound allows it and the server is up."""
+    clock, worker = state.clock[0], state.workers[who]
+    if worker.leave_s > 0.0:
+        away_s, worker.leave_s = worker.leave_s, 0.0
+        go(state, rules, who, clock.now_s + away_s)
+        return
+    if clock.now_s < clock.server_up_s:
+        plan(state, len(state.slots) + who, clock.server_up_s, READ)
+        return
+    if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
+        become(state, who, PARKED)
+        return
+    if rules.bound >= 0 and worker.folds + worker.mine > clock.least + rules.bound:
+        become(state, who, HELD)
+        enter(state.held, who, float(worker.folds + worker.mine), clock.sequence)
+        clock.sequence += 1
+        return
+    slot = who * rules.depth
+    while state.slots[slot].phase != FREE:
+        slot += 1
+        if slot == (who + 1) * rules.depth:
+            become(state, who, ENGAGED)
+            return
+    become(state, who, ENGAGED)
+    take(state, costs, rules, who, slot)
+
+
+@kernel
+def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None:
+    """Take the snapshot, if it is time for one, and the next minibatches."""
+    clock, worker, slot = state.clock[0], state.workers[who], state.slots[place]
+    fetches = worker.since_fetch < 0 or worker.since_fetch >= rules.fetch_every
+    if fetches:
+        worker.since_fetch = 0
+        worker.read_version = clock.version
+        worker.read_at_s = clock.now_s
+        shards.look(state.shards, who, clock.now_s)
+    worker.since_fetch += 1
+    slot.phase = WORKING
+    slot.on_link = 0
+    slot.read_version = worker.read_version
+    slot.read_at_s = worker.read_at_s
+    slot.first_step = clock.dispatched
+    slot.copy_s = costs.copy_s
+    slot.compute_s = 0.0
+    for step in range(worker.step, worker.step + rules.push_every):
+        slot.compute_s += computation_s(costs, who, step)
+    slot.fold_s = folding_s(costs, who, worker.step // rules.push_every)
+    worker.step += rules.push_every
+    worker.mine += 1
+    worker.computing = 1
+    clock.dispatched += rules.push_every
+    clock.under_way += 1
+    clock.busy += 1
+    if rules.shards > 1:
+        shards.begin(state.shards, who, place)
+    slot.fetch_start_s = clock.now_s
+    load(state.roads, costs, place)
+    if not fetches:
+        compute(state, place, clock.now_s)
+    elif state.channels.sharing == link.NETWORK:
+        fetch(state, state.roads, costs, rules, place)
+    elif state.channels.sharing == link.FAIR:
+        slot.on_link = 1
+        link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, place)
+    else:
+        slot.fetch_start_s = link.occupy(state.channels, link.DOWN, clock.now_s, slot.copy_s)
+        compute(state, place, slot.fetch_start_s + slot.copy_s + costs.latency_s)
+
+
+@kernel
+def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
+    """A copy is off the fair link; its last byte arrives a latency later."""
+    now_s = state.clock[0].now_s
+    place = link.finish(state.channels, way, now_s)
+    slot = state.slots[place]
+    slot.on_link = 0
+    if slot.phase == ABANDONED:
+        abandoned(state, place)
+    elif way == link.DOWN:
+        fetched(state, rules, place, now_s + costs.latency_s, 0.0)
+    elif rules.shards > 1:
+        queue_piece(state, costs, rules, place, now_s + costs.latency_s)
+    else:
+        handed_in(state, costs, rules, place, now_s + costs.latency_s)
+
+
+@kernel
+def computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """The gradient is there: it waits for room at the server; its worker may go on."""
+    clock, slot = state.clock[0], state.slots[place]
+    worker = state.workers[slot.worker]
+    worker.computing = 0
+    if rules.queue >= 0 and clock.places == rules.queue:
+        slot.phase = GATED
+        enter(state.gate, place, clock.now_s, clock.sequence)
+        clock.sequence += 1
+    else:
+        clock.places += 1
+        send(state, costs, rules, place)
+    if worker.mine < rules.depth and worker.status == ENGAGED:
+        about_to_read(state, slot.worker)
+
+
+@kernel
+def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """Copy the contribution to the server, to one shard after the other."""
+    clock, slot, channels = state.clock[0], state.slots[place], state.channels
+    worker = state.workers[slot.worker]
+    slot.phase = PUSHING
+    slot.push_start_s = clock.now_s
+    if channels.sharing == link.NETWORK:
+        push(state, state.roads, costs, rules, place)
+        return
+    if channels.sharing == link.OWN:
+        slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
+        worker.uplink_free_s = slot.push_start_s + slot.copy_s
+    elif channels.sharing != link.FAIR:
+        slot.push_start_s = link.occupy(channels, link.UP, clock.now_s, slot.copy_s)
+    send_piece(state, costs, rules, place)
+
+
+@kernel
+def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """The next piece of a contribution, all of it where there is one shard, is on its way."""
+    slot, channels = state.slots[place], state.channels
+    if channels.sharing == link.FAIR:
+        slot.on_link = 1
+        copy_s = slot.copy_s / rules.shards
+        link.join(channels, link.UP, state.clock[0].now_s, copy_s, place)
+        return
+    sent = state.shards.sent[place] if rules.shards > 1 else 0
+    left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
+    if channels.sharing == link.OWN:
+        plan(state, place, left_s + costs.latency_s, PUSHED)
+    else:
+        handed_in(state, costs, rules, place, left_s + costs.latency_s)
+
+
+@kernel
+def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
+    """A piece queues at its shard; the next follows, or the end of the fold is known."""
+    slot, now_s = state.slots[place], state.clock[0].now_s
+    if not shards.queue(state.shards, slot.worker, place, now_s, arrival_s, slot.fold_s):
+        if state.channels.sharing != link.NETWORK:
+            send_piece(state, costs, rules, place)
+        return
+    slot.phase = AT_SERVER
+    slot.push_end_s = arrival_s
+    slot.fold_end_s = shards.fold_end_s(state.shards, place)
+    plan(state, place, slot.fold_end_s, FOLDED)
+
+
+@kernel
+def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
+    """A contribution is at the server and queues, unless its message was lost on the way."""
+    clock, slot = state.clock[0], state.slots[place]
+    if rules.shards > 1:
+        queue_piece(state, costs, rules, place, clock.now_s)
+        return
+    worker = state.workers[slot.worker]
+    worker.messages += 1
+    if costs.faults.probability > 0.0:
+        u = uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
+        if u < costs.faults.probability:
+            slot.push_start_s = clock.now_s + costs.faults.retry_s
+            plan(state, place, slot.push_start_s, SEND)
+            return
+    serve(state, place, clock.now_s)
+
+
+@kernel
+def fold(
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
+) -> None:
+    """The fold is complete: a new version, room at the server, and its worker reads again."""
+    clock, slot = state.clock[0], state.slots[place]
+    who, worker = slot.worker, state.workers[slot.worker]
+    save(state, costs)
+    write_row(record, record.counts[0], slot)
+    for where in range(record.pieces.shape[1]):
+        record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
+    record.counts[0] += 1
+    clock.version += 1
+    slot.phase = FREE
+    end_of(state, costs, rules, who)
+    worker.folds += 1
+    if worker.status != AWAY and worker.folds == clock.least + 1:
+        not_least(state, rules)
+    if worker.status == ENGAGED and worker.computing == 0:
+        about_to_read(state, who)
+
+
+@kernel
+def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
+    """A contribution with a place at the server is no longer under way: the next may be sent."""
+    clock = state.clock[0]
+    state.workers[who].mine -= 1
+    clock.under_way -= 1
+    clock.busy -= 1
+    clock.places -= 1
+    if state.gate[1].time_s < np.inf:
+        place = state.gate[1].key & LEAF
+        scratch(state.gate, place)
+        clock.places += 1
+        send(state, costs, rules, place)
+
+
+@kernel
+def save(state: State, costs: Costs) -> None:
+    """The server's checkpoints up to this instant hold the present version."""
+    clock, every_s = state.clock[0], costs.faults.checkpoint_s
+    if every_s < np.inf:
+        checkpoints = int(clock.now_s / every_s)
+        if checkpoints > clock.checkpoint:
+            clock.checkpoint = checkpoints
+            clock.restored = clock.version
+
+
+@kernel
+def fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s: float) -> None:
+    """The parameters arrive at a worker, which then copies them for so long and computes.
+
+    They arrive in the order in which this becomes known. Where a worker may begin without a
+    fetch, in between, the arrival is an event of its own.
+    """
+    if rules.fetch_every == 1 and rules.shards == 1:
+        compute(state, place, arrival_s + stage_s)
+    else:
+        plan(state, place, arrival_s, FETCHED)
+
+
+@kernel
+def compute(state: State, place: int, start_s: float) -> None:
+    """Compute the gradient from an instant on."""
+    slot = state.slots[place]
+    slot.fetch_end_s = start_s
+    slot.compute_end_s = start_s + slot.compute_s
+    plan(state, place, slot.compute_end_s, COMPUTED)
+
+
+@kernel
+def handed_in(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
+    """A contribution arrives over links that others share, on which it cannot be overtaken."""
+    certain = len(costs.faults.kind) == 0 and costs.faults.probability == 0.0
+    if certain and rules.shards == 1:
+        serve(state, place, arrival_s)
+    else:
+        plan(state, place, arrival_s, PUSHED)
+
+
+@kernel
+def serve(state: State, place: int, arrival_s: float) -> None:
+    """A contribution queues at the one server, and it is known when it is folded."""
+    clock, slot = state.clock[0], state.slots[place]
+    slot.phase = AT_SERVER
+    slot.push_end_s = arrival_s
+    slot.fold_start_s = max(arrival_s, clock.server_free_s)
+    slot.fold_end_s = slot.fold_start_s + slot.fold_s
+    clock.server_free_s = slot.fold_end_s
+    append(state.folds, slot.fold_end_s, place)
+
+
+@kernel
+def begin(state: State, costs: Costs, rules: Rules) -> None:
+    """Schedule every fault process; who joins late is not there yet."""
+    clock, processes = state.clock[0], costs.faults
+    clock.begun = 1
+    for process in range(len(processes.kind)):
+        for who in range(len(state.workers)):
+            time_s = instant_s(processes, process, who, 0, clock.now_s)
+            if processes.kind[process] == faults.LATE and time_s < np.inf:
+                go(state, rules, who, time_s)
+            elif time_s < np.inf:
+                plan(state, fault_leaf(state, process, who), time_s, FAULT)
+
+
+@kernel
+def strike(
+    state: State,
+    costs: Costs,
+    rules: Rules,
+    limits: Limits,
+    record: Record,
+    process: int,
+    who: int,
+) -> None:
+    """A fault happens; its process goes on when what it causes is over."""
+    clock, processes, worker = state.clock[0], costs.faults, state.workers[who]
+    kind = processes.kind[process]
+    down_s = away_s(processes, process, who, state.occurrences[process, who])
+    if kind == faults.SERVER:
+        fail(state, costs, rules, limits, record, clock.now_s + down_s)
+    elif kind == faults.PREEMPTION:
+        if worker.status != AWAY:
+            worker.leave_s = max(worker.leave_s, down_s)
+    elif worker.status != AWAY:
+        for place in range(who * rules.depth, (who + 1) * rules.depth):
+            phase = state.slots[place].phase
+            if phase in (WORKING, GATED, PUSHING):
+                lose(state, costs, rules, limits, record, place)
+        go(state, rules, who, clock.now_s + down_s)
+    state.occurrences[process, who] += 1
+    times, over_s = state.occurrences[process, who], clock.now_s + down_s
+    next_s = instant_s(processes, process, who, times, over_s)
+    if next_s < np.inf:
+        plan(state, fault_leaf(state, process, who), next_s, FAULT)
+
+
+@kernel
+def lose(
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
+) -> None:
+    """A contribution is lost: recorded, and no event of it is left."""
+    slot, clock = state.slots[place], state.clock[0]
+    scratch(state.events, place)
+    slot.fold_end_s = clock.now_s
+    record.lost[record.counts[1]] = slot
+    record.counts[1] += 1
+    phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
+    if phase == GATED:
+        scratch(state.gate, place)
+    if phase in (WORKING, GATED):
+        state.workers[slot.worker].mine -= 1
+        clock.under_way -= 1
+        clock.busy -= 1
+    else:
+        end_of(state, costs, rules, slot.worker)
+    if clock.parked > 0 and clock.now_s <= limits.dispatch_s:
+        wake(state)
+
+
+@kernel
+def fail(
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, up_s: float
+) -> None:
+    """The server is down: what is queued is lost, and so is every fold since the checkpoint."""
+    clock = state.clock[0]
+    save(state, costs)
+    clock.server_up_s = clock.server_free_s = up_s
+    row = record.restarts[record.counts[2]]
+    row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
+    record.counts[2] += 1
+    clear(state.folds)
+    for place in range(len(state.slots)):
+        if state.slots[place].phase == AT_SERVER:
+            who = state.slots[place].worker
+            lose(state, costs, rules, limits, record, place)
+            worker = state.workers[who]
+            if worker.status == HELD:  # by what it had under way: it may go on now
+                scratch(state.held, who)
+                about_to_read(state, who)
+            elif worker.status == ENGAGED and worker.computing == 0:
+                about_to_read(state, who)
+
+
+@kernel
+def load(roads: Roads | None, costs: Costs, place: int) -> None:
+    """Note what a contribution moves; one that fetches nothing is pushed all the same."""
+    if roads is not None:
+        roads.size_bytes[place] = costs.parameter_bytes
+
+
+@kernel
+def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
+    """The parameters set off to a worker that reads now."""
+    if roads is None:
+        return
+    roads.sent[place] = 0
+    dispatch(state, roads, costs, rules, place)
+
+
+@kernel
+def push(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
+    """A contribution sets off, first to a pinned buffer if need be."""
+    if roads is None:
+        return
+    roads.sent[place] = 0
+    stage_s = staging_s(roads, place)
+    if stage_s > 0.0:
+        plan(state, place, state.clock[0].now_s + stage_s, SEND)
+    else:
+        dispatch(state, roads, costs, rules, place)
+
+
+@kernel
+def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
+    """Send the next message of a fetch or a push."""
+    if roads is None:
+        return
+    slot, now_s = state.slots[place], state.clock[0].now_s
+    up = slot.phase == PUSHING
+    start_s, departs_s, arrives_s = send_next(roads, place, slot.worker, rules.shards, up, now_s)
+    if roads.traffic.wiring.fair:
+        slot.on_link = 1
+    else:
+        if roads.sent[place] == 1 and not up:
+            slot.fetch_start_s = start_s
+        if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
+            slot.push_start_s = start_s
+        departed(state, roads, costs, rules, place, departs_s, arrives_s)
+
+
+@kernel
+def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules) -> None:
+    """A message has left fair links; its last byte arrives a latency later."""
+    if roads is None:
+        return
+    now_s = state.clock[0].now_s
+    place, latency_s = leave(roads)
+    slot = state.slots[place]
+    slot.on_link = 0
+    if slot.phase == ABANDONED:
+        abandoned(state, place)
+    else:
+        departed(state, roads, costs, rules, place, now_s, now_s + latency_s)
+
+
+@kernel
+def departed(
+    state: State,
+    roads: Roads,
+    costs: Costs,
+    rules: Rules,
+    place: int,
+    departs_s: float,
+    arrives_s: float,
+) -> None:
+    """What follows from a message: its arrival, and at its departure the next one."""
+    last = roads.sent[place] == rules.shards
+    pushing = state.slots[place].phase == PUSHING
+    if pushing and rules.shards > 1:
+        plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
+    elif pushing:
+        handed_in(state, costs, rules, place, arrives_s)
+    elif last:
+        fetched(state, rules, place, arrives_s, staging_s(roads, place))
+    if last:
+        roads.sent[place] = 0
+    else:
+        plan(state, place, departs_s, SEND)
+
+
+@kernel
+def abandoned(state: State, place: int) -> None:
+    """The last of a lost contribution is off the links: its slot is free."""
+    slot = state.slots[place]
+    slot.phase = FREE
+    worker = state.workers[slot.worker]
+    if worker.status == ENGAGED and worker.computing == 0:
+        about_to_read(state, slot.worker)
+
+
+@kernel
+def arrival_leaf(state: State, roads: Roads, rules: Rules, place: int) -> int:
+    """The leaf of the arrival of the message just sent: of several, each has its own."""
+    return len(state.slots) + place * rules.shards + roads.sent[place] - 1
+
+
+@kernel
+def place_of(state: State, rules: Rules, leaf: int) -> int:
+    """The slot that the leaf of an arrival belongs to."""
+    if leaf < len(state.slots):
+        return leaf
+    return (leaf - len(state.slots)) // rules.shards

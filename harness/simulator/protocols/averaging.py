@@ -14,14 +14,14 @@ Each worker counts its own minibatches, which come from its own partition. An ep
 shorter round if ``every`` does not divide a worker's minibatches. A training says how long each of
 its epochs is; without one they are all as long as the cluster's.
 With buckets, the gradients of a round's last minibatch travel while the rest of them is computed
-(see `harness.simulator.protocols.buckets`).
+(see `harness.simulator.protocols.rounds`).
 What a contribution's computation costs is settled when it is read; what the all-reduce costs,
 when its last contribution has been read and the fold before it is complete.
 
 A round waits for the workers that are present. The contribution of a worker that dies before the
 fold is complete is lost: the others notice at once, and repeat the all-reduce with the parameters
 that they have handed in. With `[checkpoints]` they wait for it instead, and restart from one (see
-`harness.simulator.protocols.saving`). A preempted worker finishes its round. A worker that
+`harness.simulator.protocols.absences`). A preempted worker finishes its round. A worker that
 returns, or joins late, takes part from the next fold on. If no worker is left, the next round
 begins when one comes.
 Of events at one instant, folds come before faults, faults before returns, returns before reads.
@@ -35,18 +35,24 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
-from harness.simulator.collectives import EXCHANGES
+from harness.simulator.collectives import EXCHANGES, AllReduce
 from harness.simulator.costs import Costs, computation_s
-from harness.simulator.exchange import AllReduce
-from harness.simulator.jit import kernel
+from harness.simulator.events import kernel
 from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,
     begin,
+    fail,
+    folded,
+    joined,
     new_absences,
+    new_saving,
     next_strike_s,
+    restarted,
+    stands_until_s,
     strike,
     who_reads,
 )
@@ -60,19 +66,21 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.protocols.neighbours import new_neighbours
-from harness.simulator.protocols.round_end import State, network_of, plan, reduce, wired
-from harness.simulator.protocols.rounds import AFTER, BEFORE, LOST_TASK, TASK, recorded, under_way
-from harness.simulator.protocols.saving import (
-    fail,
-    folded,
-    joined,
-    new_saving,
-    restarted,
-    stands_until_s,
+from harness.simulator.protocols.rounds import (
+    AFTER,
+    BEFORE,
+    LOST_TASK,
+    TASK,
+    State,
+    network_of,
+    new_neighbours,
+    plan,
+    recorded,
+    reduce,
+    under_way,
+    wired,
 )
 from harness.simulator.timeline import Contributions, Restarts, Timeline
-from harness.spec import Spec, setting
 
 __all__ = ["Averaging"]
 

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import WHO, WHO_BITS, enter, new_tournament, scratch
-from harness.simulator.jit import kernel
+from harness.simulator.events import WHO, WHO_BITS, enter, kernel, new_tournament, scratch
 from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,
@@ -55,7 +55,6 @@ from harness.simulator.timeline import (
     Spans,
     Timeline,
 )
-from harness.spec import Spec, setting
 
 __all__ = ["BackupWorkers"]
 

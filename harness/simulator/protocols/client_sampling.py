@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
-from harness.simulator.jit import kernel
-from harness.simulator.network import transfer
+from harness.simulator.events import kernel
+from harness.simulator.network import Level, Wiring, transfer, wire
 from harness.simulator.protocols.absences import (
     Absences,
     begin,
@@ -47,12 +48,18 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.protocols.round_end import coding_s, network_of, sent_bytes
-from harness.simulator.protocols.rounds import LOST_TASK, SERVED, TASK, recorded, under_way
+from harness.simulator.protocols.rounds import (
+    LOST_TASK,
+    SERVED,
+    TASK,
+    coding_s,
+    network_of,
+    recorded,
+    sent_bytes,
+    under_way,
+)
 from harness.simulator.quantities import duration
 from harness.simulator.timeline import Contributions, Timeline
-from harness.simulator.topology import Level, Wiring, wire
-from harness.spec import Spec, setting
 
 __all__ = ["ClientSampling"]
 

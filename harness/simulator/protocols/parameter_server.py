@@ -23,17 +23,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
-from harness.simulator.protocols import asynchronous, plain_server, recording, slots
+from harness.simulator.protocols import asynchronous, plain_server
+from harness.simulator.protocols import state as recording
+from harness.simulator.protocols import state as slots
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
-from harness.simulator.protocols.plain_server import PlainState
-from harness.simulator.protocols.roads import is_networked
-from harness.simulator.protocols.slots import Rules
-from harness.simulator.protocols.under_way import rows_under_way
+from harness.simulator.protocols.plain_server import PlainState, rows_under_way
+from harness.simulator.protocols.state import Rules, is_networked
 from harness.simulator.timeline import Contributions, Timeline
-from harness.spec import Spec, setting
 
 __all__ = ["ParameterServer"]
 
@@ -134,7 +134,7 @@ class ParameterServer(Spec, TimingProtocol):
             most = slots.MOST_LEAVES // slots.leaves(cluster, 1, self.rules)
             allowed = f"at most {most} with these faults and depth"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
-        return slots.start(cluster, workers, self.rules)
+        return slots.initial_state(cluster, workers, self.rules)
 
     def wake(self, state: _State) -> None:
         """Idle workers are about to read, at the present time."""

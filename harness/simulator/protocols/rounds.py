@@ -1,12 +1,48 @@
-"""Rounds in which every worker that is there takes part, as the tables of a timeline."""
+"""Rounds of averaging: how they end, in buckets, beside other jobs, as a timeline.
+
+Rounds in which every worker that is there takes part, as the tables of a timeline. How a round of
+averaging ends: when each worker hands in, and when it has the average.
+
+Gradients that travel in buckets while the rest of them is computed.
+
+Li et al., "PyTorch distributed: experiences on accelerating data parallel training" (VLDB 2020):
+gradients are ready from the last layer to the first, and are averaged a bucket at a time, in
+that order, the same on every worker. Here
+
+- the last ``backward_share`` of a round's last minibatch computes gradients, at an even pace;
+- a worker enters the all-reduce of a bucket when the bucket is full and it has left that of the
+  bucket before;
+- from entering one until leaving it the worker computes ``overlap_slowdown`` times as slowly: the
+  all-reduce needs some of the device.
+
+With r the instant a worker's bucket is full, e the one at which it leaves that bucket's
+all-reduce, d the time the next bucket takes to compute alone, σ the slowdown and b = max(e − r, 0),
+the next bucket is full at r + min(σ d, d + b (1 − 1/σ)): all of it computed slowly, or b seconds.
+
+Other jobs on the same network, which take their part of the links. Each computes, then averages
+over a ring of its own workers, without variation, and so on. A ring is seen as a fluid here: all
+its messages have one rate, that of the link on which they get least, and an all-reduce of S bytes
+among n workers is 2 (n − 1) / n S bytes of each message. Rates are max-min fair among the messages
+of all rings that are under way: they grow together until a link is full, and the rings on it keep
+the rate they have. With one ring that is the time of the messages themselves on idle links, where
+all begin at once; latencies are added at the end.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.base.errors import UserError
+from harness.simulator.cluster import Cluster, Job
+from harness.simulator.collectives import AllReduce
+from harness.simulator.costs import Costs, computation_s, compute_seconds, own_links
+from harness.simulator.events import kernel
+from harness.simulator.network import NO_LINK, Level, Network, Wiring, route, wire
+from harness.simulator.protocols.absences import Absences, Saving
 from harness.simulator.timeline import (
     IN_FLIGHT,
     KINDS,
@@ -18,7 +54,30 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["AFTER", "BEFORE", "LOST_TASK", "SERVED", "TASK", "recorded", "under_way"]
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "LOST_TASK",
+    "MOST_BUCKETS",
+    "SERVED",
+    "TASK",
+    "Neighbours",
+    "State",
+    "average_s",
+    "coding_s",
+    "fair_rates",
+    "in_buckets",
+    "network_of",
+    "new_neighbours",
+    "plan",
+    "recorded",
+    "reduce",
+    "ring_uses",
+    "sent_bytes",
+    "sizes",
+    "under_way",
+    "wired",
+]
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
@@ -36,14 +95,18 @@ LOST_TASK = np.dtype([("worker", np.int64), ("task", TASK)])
 """A worker's part in a round whose end it did not live to see."""
 
 EPOCH, AVERAGE, REDUCE = "epoch", "average", "all-reduce"
+
 SPAN_KINDS = (*KINDS, EPOCH, AVERAGE, REDUCE)
+
 BEFORE = ((EPOCH, "read_at_s", "start_s"), ("compute", "start_s", "compute_end_s"))
+
 AFTER = (
     (AVERAGE, "compute_end_s", "join_s"),
     ("push", "join_s", "pushed_s"),
     (REDUCE, "pushed_s", "reduced_s"),
     ("fetch", "reduced_s", "fetched_s"),
 )
+
 SERVED = (
     ("fetch", "read_at_s", "start_s"),
     ("compute", "start_s", "compute_end_s"),
@@ -130,3 +193,367 @@ def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) ->
     busy = (there & (end_s > start_s)).reshape(-1)
     lanes, kinds = (np.tile(column, rounds)[busy] for column in (who, kind))
     return Spans(lanes, kinds, start_s.reshape(-1)[busy], end_s.reshape(-1)[busy])
+
+
+class State(NamedTuple):
+    """Everything that moves, and the network it moves on.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        tasks: [N] of `TASK`, the present round.
+        later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
+        machine: the cluster.
+        collective: the all-reduce on its network.
+        absences: who is away, and when the next one goes.
+        buckets: bytes of those in which gradients travel, if they do.
+        saving: where checkpoints stand.
+        neighbours: other jobs on the network.
+    """
+
+    clock: Any
+    tasks: Any
+    later: Any
+    machine: Cluster
+    collective: AllReduce
+    absences: Absences
+    buckets: list[float]
+    saving: Saving
+    neighbours: Neighbours
+
+
+def network_of(cluster: Cluster) -> Network:
+    """The cluster's network; without one, what its link says of workers and server holds for all.
+
+    A link of one's own carries one message at a time in each direction; a link that all
+    share carries every message.
+    """
+    if cluster.network is not None:
+        return cluster.network
+    link = cluster.link
+    if link.sharing == "none":
+        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, link.duplex)
+        return Network((level,), sharing="fifo")
+    return Network(
+        (Level(latency_s=link.latency_s),),
+        sharing=link.sharing,
+        core_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+    )
+
+
+def wired(cluster: Cluster, workers: int) -> Wiring:
+    """The links of `network_of` a cluster, numbered."""
+    return wire(network_of(cluster), workers, own=own_links(cluster, workers))
+
+
+def plan(state: State, costs: Costs, join_s: Any) -> None:
+    """When each worker takes part in the all-reduce and has the average, and so the fold."""
+    tasks, size = state.tasks, costs.parameter_bytes
+    state.absences.size_bytes[:] = size
+    if state.buckets and len(tasks) > 1:
+        _plan_buckets(state, costs)
+        return
+    join_s = join_s + _average_s(state)
+    tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s, np.inf)
+    tasks["pushed_s"] = tasks["join_s"] + _stage_s(state, size) + _coding_s(state, size)[0]
+    reduce(state, size, -math.inf)
+
+
+def _plan_buckets(state: State, costs: Costs) -> None:
+    """As `plan`, with gradients that travel while the rest of them is computed."""
+    tasks, parallel = state.tasks, state.machine.parallel
+    there = np.flatnonzero(tasks["is_read"])
+    tasks["join_s"], tasks["reduced_s"] = np.inf, -np.inf
+    mine, backward_s = tasks[there], np.zeros(len(there))
+    last_minibatches(costs, mine, there, backward_s)
+    backward_s *= parallel.slowdown * parallel.backward_share
+    begins_s = mine["compute_end_s"] - backward_s
+    encode_s, decode_s = coding_s(state.machine, costs.parameter_bytes)
+    computed_s, reduced_s = in_buckets(
+        state.collective.among(there),
+        sizes(state.buckets, costs.parameter_bytes),
+        begins_s,
+        backward_s + encode_s,
+        parallel.overlap_slowdown,
+        _average_s(state),
+        _add_s_per_byte(state),
+        sent_bytes(state.machine, 1.0),
+    )
+    tasks["compute_end_s"][there] = computed_s
+    tasks["join_s"][there] = computed_s + _average_s(state)
+    tasks["pushed_s"] = tasks["join_s"]
+    tasks["reduced_s"][there] = reduced_s
+    _fetch(state, decode_s)
+
+
+@kernel
+def last_minibatches(costs: Costs, tasks: Any, there: Any, seconds: Any) -> None:
+    """How long the last minibatch of a round takes each of the workers ``there`` [M]."""
+    for place in range(len(tasks)):
+        step = tasks[place].first_step + tasks[place].steps - 1
+        seconds[place] = computation_s(costs, there[place], step)
+
+
+def _average_s(state: State) -> float:
+    """A worker's fixed time for the average that comes next; one alone has none."""
+    if len(state.tasks) == 1:
+        return 0.0
+    parallel, first = state.machine.parallel, state.clock[0]["version"] == 0
+    return parallel.average_s + (parallel.first_average_s if first else 0.0)
+
+
+def _add_s_per_byte(state: State) -> float:
+    """Time to add what has been received to one's own."""
+    rate = state.machine.host.memory_bytes_per_s
+    return 0.0 if rate is None else state.machine.server.fold_traffic / rate
+
+
+def reduce(state: State, size: float, from_s: float) -> None:
+    """Average among those in the round, from an instant on or when they have handed in."""
+    tasks = state.tasks
+    there = np.flatnonzero(tasks["is_read"])
+    ready_s = np.maximum(tasks["pushed_s"][there], from_s)
+    tasks["reduced_s"] = -np.inf
+    sent, add_s = sent_bytes(state.machine, size), _add_s_per_byte(state)
+    if state.machine.jobs and len(there) > 1:
+        tasks["reduced_s"][there] = _beside_others(state, float(ready_s.max()), sent, add_s)
+    else:
+        tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
+    _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
+
+
+def _beside_others(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
+    """When an all-reduce of everybody is through that shares links with other jobs."""
+    message = message_bytes(size, len(state.tasks))
+    end_s = average_s(state.neighbours, message, begins_s)
+    return end_s + message / 2.0 * add_s_per_byte
+
+
+def _fetch(state: State, seconds: float) -> None:
+    """Everybody has the average so long after its messages; the last one completes the fold."""
+    tasks = state.tasks
+    tasks["fetched_s"] = tasks["reduced_s"] + seconds
+    state.clock[0]["fold_s"] = tasks["fetched_s"].max()
+
+
+def _stage_s(state: State, size: float) -> float:
+    """How long the copy of the parameters to or from a pinned buffer takes."""
+    host = state.machine.host
+    if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
+        return size / host.staging_bytes_per_s
+    return 0.0
+
+
+def _coding_s(state: State, size: float) -> tuple[float, float]:
+    """`coding_s` of a round; one worker sends nothing."""
+    return coding_s(state.machine, size) if len(state.tasks) > 1 else (0.0, 0.0)
+
+
+def sent_bytes(cluster: Cluster, size: float) -> float:
+    """What is sent in the place of so many bytes of parameters."""
+    return size * (cluster.compression.ratio if cluster.compression else 1.0)
+
+
+def coding_s(cluster: Cluster, size: float) -> tuple[float, float]:
+    """How long it takes to compress parameters, and to undo it."""
+    coder = cluster.compression
+    if coder is None:
+        return 0.0, 0.0
+    rates = (coder.encode_bytes_per_s, coder.decode_bytes_per_s)
+    encode_s, decode_s = (0.0 if rate is None else size / rate for rate in rates)
+    return encode_s, decode_s
+
+
+MOST_BUCKETS = 10_000
+
+
+def sizes(buckets: Sequence[float], size_bytes: float) -> list[float]:
+    """Bytes of each bucket: those named in order, the last of them as often as needed.
+
+    Example:
+        >>> sizes((1.0, 4.0), 10.0)
+        [1.0, 4.0, 4.0, 1.0]
+
+    Raises:
+        UserError: too many to simulate.
+    """
+    found, left = list[float](), size_bytes
+    while left > 0.0:
+        if len(found) == MOST_BUCKETS:
+            told = f"more than {MOST_BUCKETS} of them for {size_bytes:g} bytes"
+            raise UserError(f"buckets: {told}; allowed: larger ones")
+        found.append(min(buckets[min(len(found), len(buckets) - 1)], left))
+        left -= found[-1]
+    return found or [0.0]
+
+
+def in_buckets(
+    collective: AllReduce,
+    parts: Sequence[float],
+    begins_s: Any,
+    backward_s: Any,
+    slowdown: float,
+    pause_s: float = 0.0,
+    add_s_per_byte: float = 0.0,
+    ratio: float = 1.0,
+) -> tuple[Any, Any]:
+    """Compute and average bucket after bucket.
+
+    Args:
+        collective: among the M members.
+        parts: [B] bytes of each bucket.
+        begins_s: [M] when each begins to compute gradients.
+        backward_s: [M] how long that takes it alone.
+        slowdown: of computing while a bucket is averaged.
+        pause_s: before a worker enters the last all-reduce.
+        add_s_per_byte: time it takes to add what has been received.
+        ratio: bytes that are sent over those of the gradients.
+
+    Returns:
+        [M] when each member has its last gradients, and [M] when it has all averages.
+    """
+    whole, last = sum(parts), len(parts) - 1
+    full_s, left_s = np.asarray(begins_s, np.float64), np.full(len(begins_s), -np.inf)
+    for place, part in enumerate(parts):
+        alone_s = np.asarray(backward_s) * (part / whole if whole else 1.0)
+        slowly_s = np.maximum(left_s - full_s, 0.0) * (1.0 - 1.0 / slowdown)
+        full_s = full_s + np.minimum(slowdown * alone_s, alone_s + slowly_s)
+        joined_s = np.maximum(full_s, left_s) + (pause_s if place == last else 0.0)
+        left_s = collective.ends_s(joined_s, part * ratio, add_s_per_byte)
+    return full_s, left_s
+
+
+class Neighbours(NamedTuple):
+    """Where the other jobs stand; J of them, and the links E of the whole network.
+
+    Attributes:
+        now_s: [1] until when they have been followed.
+        sending: [J] whether each is averaging.
+        left: [J] bytes of each message that are left to send, or seconds of computing and latency.
+        compute_s: [J] from the end of a job's average to its next one.
+        bytes: [J] of each message in an average.
+        uses: [J, E] how many of a job's messages pass each link.
+        rate: [E] bytes a second.
+        own: [E] messages on each link of the job that is simulated beside them.
+        latency_s: [1] of its ring.
+    """
+
+    now_s: Any
+    sending: Any
+    left: Any
+    compute_s: Any
+    bytes: Any
+    uses: Any
+    rate: Any
+    own: Any
+    latency_s: Any
+
+
+def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbours:
+    """All jobs of a cluster begin to compute at time 0, beside one with so many workers."""
+    jobs = cluster.jobs
+    if not jobs:
+        return Neighbours(*(np.zeros(0) for _ in Neighbours._fields))
+    count = max([workers, *(job.first + job.workers for job in jobs)])
+    wiring = wire(network, count, own=own_links(cluster, count))
+    rings = [ring_uses(wiring, job.first, job.workers) for job in jobs]
+    computes = [_compute_s(cluster, job) + ring[1] for job, ring in zip(jobs, rings, strict=True)]
+    own, latency_s = ring_uses(wiring, 0, workers)
+    return Neighbours(
+        now_s=np.zeros(1),
+        sending=np.zeros(len(jobs)),
+        left=np.array(computes),
+        compute_s=np.array(computes),
+        bytes=np.array([message_bytes(job.workload.parameter_bytes, job.workers) for job in jobs]),
+        uses=np.array([ring[0] for ring in rings]),
+        rate=wiring.rate,
+        own=own,
+        latency_s=np.array([latency_s]),
+    )
+
+
+def message_bytes(size: float, workers: int) -> float:
+    """What each message of a ring carries in all its rounds."""
+    return 2.0 * (workers - 1) * size / workers
+
+
+def ring_uses(wiring: Wiring, first: int, workers: int) -> tuple[Any, float]:
+    """[E] how many messages of a ring of workers from ``first`` on pass each link; its latency."""
+    uses, latency_s = np.zeros(len(wiring.rate)), 0.0
+    way = np.zeros(wiring.longest, np.int64)
+    for place in range(workers if workers > 1 else 0):
+        ends = first + place, first + (place + 1) % workers
+        latency_s = max(latency_s, route(wiring, *ends, way))
+        np.add.at(uses, way[way != NO_LINK], 1.0)
+    return uses, 2.0 * (workers - 1) * latency_s
+
+
+def average_s(neighbours: Neighbours, size: float, begins_s: float) -> float:
+    """When one more average is through, which begins at an instant; the others are followed there.
+
+    Args:
+        neighbours: followed until then.
+        size: bytes of each message.
+        begins_s: not before what they have been followed to.
+    """
+    while neighbours.now_s[0] < begins_s:
+        _step(neighbours, math.inf, begins_s)
+    left = size
+    while left > 0.0:
+        left = _step(neighbours, left, math.inf)
+    return float(neighbours.now_s[0] + neighbours.latency_s[0])
+
+
+def fair_rates(uses: Any, rate: Any) -> Any:
+    """[J] max-min fair rates of the messages of each ring (a ring without a link is infinite).
+
+    Args:
+        uses: [J, E] messages of each ring on each link.
+        rate: [E] bytes a second of each link.
+    """
+    found, room = np.full(len(uses), np.inf), rate.astype(np.float64)
+    open_ = uses.any(axis=1)
+    while open_.any():
+        load = uses[open_].sum(axis=0)
+        share = np.divide(room, load, out=np.full(len(room), np.inf), where=load > 0.0)
+        least = share.min()
+        if not np.isfinite(least):
+            break
+        full = share <= least
+        stops = open_ & uses[:, full].any(axis=1)
+        found[stops] = least
+        room = np.maximum(room - least * uses[stops].sum(axis=0), 0.0)
+        open_ &= ~stops
+    return found
+
+
+def _step(neighbours: Neighbours, left: float, end_s: float) -> float:
+    """Go on to the next event, or to ``end_s``; what is left then of the one more average.
+
+    An infinite ``left`` says that there is none.
+    """
+    sending, asked = neighbours.sending == 1.0, math.isfinite(left)
+    uses = np.vstack([neighbours.uses * sending[:, None], neighbours.own * asked])
+    pace = fair_rates(uses, neighbours.rate)
+    pace[:-1][~sending] = 1.0
+    amounts = np.append(neighbours.left, left if asked else 0.0)
+    waits_s = amounts / pace  # an infinite pace is over at once
+    waits_s[-1] = waits_s[-1] if asked else math.inf
+    passes_s = min(float(waits_s.min()), end_s - neighbours.now_s[0])
+    over = waits_s <= passes_s
+    neighbours.now_s[0] = neighbours.now_s[0] + passes_s if over.any() else end_s
+    rest = amounts - np.where(np.isinf(pace), 0.0, pace) * passes_s
+    neighbours.left[:] = rest[:-1]
+    done = over[:-1]
+    neighbours.sending[done] = 1.0 - neighbours.sending[done]
+    neighbours.left[done] = np.where(
+        neighbours.sending[done] == 1.0, neighbours.bytes[done], neighbours.compute_s[done]
+    )
+    if not asked:
+        return left
+    return 0.0 if over[-1] else float(rest[-1])
+
+
+def _compute_s(cluster: Cluster, job: Job) -> float:
+    """Of a round, without variation: the slowest of its workers."""
+    workers: Sequence[int] = range(job.first, job.first + job.workers)
+    return job.every * max(compute_seconds(cluster, job.workload, who) for who in workers)

@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.events import new_tournament
@@ -51,7 +52,6 @@ from harness.simulator.protocols.sequence_kernel import (
     wake,
 )
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
-from harness.spec import Spec, setting
 
 __all__ = ["Sequence", "Untold"]
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from harness.simulator import laws
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import set_leaf
-from harness.simulator.jit import kernel
+from harness.simulator.events import kernel, set_leaf
 from harness.simulator.protocols.contract import ASKS, CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 
 __all__ = ["UNTOLD", "Record", "Rules", "State", "run", "wake"]

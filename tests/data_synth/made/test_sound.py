@@ -8,7 +8,7 @@ import torch
 
 from data_synth import articulation, features
 from data_synth.made import sound
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 FRAMES = torch.tensor([23, 40, 1])
 LONGEST = 40

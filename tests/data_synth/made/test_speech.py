@@ -10,11 +10,10 @@ from scipy import stats
 from data_synth.continuous import Maker
 from data_synth.made.speech import AT_ONCE, Speech
 from data_synth.presets import PRESETS, recipe
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
-from harness.execution.data.frames import Frames
-from harness.execution.evaluation.frames import frame_scores
-from harness.seeds import stream
+from harness.base.seeds import stream
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.speech.evaluation import frame_scores
+from harness.speech.frames import Frames
 from tests.data_synth.made.hour import digest
 from tests.logical_device import DEVICE, LogicalDevice
 from tests.traffic import Traffic

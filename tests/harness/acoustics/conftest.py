@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from harness.acoustics.graph import Graph, decoding_graph
-from harness.acoustics.language_model import BEGIN, END, LanguageModel, train
-from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.acoustics.language_model import BEGIN, END, LanguageModel, Lexicon, train
+from harness.base.seeds import stream
 
 TEXT = [tuple(line.split()) for line in ("a b", "a", "b c a", "c", "a b c", "b b", "", "c a b")]
 SAID = {"a": ((2,),), "b": ((3, 4), (5,)), "c": ((4, 2),)}

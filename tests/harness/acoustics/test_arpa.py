@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from harness.acoustics.arpa import read_arpa
-from harness.acoustics.language_model import BEGIN, UNKNOWN, train
-from harness.errors import UserError
+from harness.acoustics.language_model import BEGIN, UNKNOWN, read_arpa, train
+from harness.base.errors import UserError
 from tests.arpa_files import write_arpa
 
 BIGRAM = """Made by hand.

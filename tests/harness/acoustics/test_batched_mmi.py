@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from harness.acoustics.batched_mmi import BatchedCriterion
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.numerator import References
-from harness.seeds import stream
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.mmi import Criterion, References, SequenceCriterion
+from harness.base.seeds import stream
 from tests.logical_device import DEVICE, LogicalDevice
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(

@@ -9,9 +9,9 @@ import sys
 SUMS = """
 import numpy as np
 from harness.acoustics.accuracy import accuracies
-from harness.acoustics.forward_backward import occupancies
+from harness.acoustics.sums import occupancies
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.lexicon import Lexicon
+from harness.acoustics.language_model import Lexicon
 from harness.acoustics.language_model import train
 
 draw = np.random.default_rng(0)

@@ -14,10 +14,9 @@ from harness.acoustics.decoder import (
     lattice,
 )
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.acoustics.language_model import Lexicon, train
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 
 
 def random_task(words=30, frames=60, order=2, seed=0):

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from harness.acoustics.decoder import EVERYTHING, lattice
-from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import decoding_graph, transcript_graph
-from harness.acoustics.language_model import train
+from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.lattice import posteriors
-from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.acoustics.sums import occupancies
+from harness.base.seeds import stream
 
 
 def test_log_z_and_occupancies_equal_the_sums_over_all_paths(task):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from harness.acoustics.decoder import EVERYTHING, decode, lattice
-from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import decoding_graph, transcript_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.errors import UserError
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.sums import occupancies
+from harness.base.errors import UserError
 
 
 def test_a_unigram_loop_has_one_arc_a_word_and_two_a_state():

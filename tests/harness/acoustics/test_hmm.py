@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.acoustics.hmm import align, chain_scores, chains, stay_probabilities
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 
 def word_scores(loglik, lexicon, silence=()):

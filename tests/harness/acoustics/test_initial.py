@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from harness.acoustics.initial import WideRandom
-from harness.acoustics.stack import Layout
+from harness.acoustics.rbm import WideRandom
+from harness.networks.feedforward import Layout
 
 LAYOUT = Layout((440, 300, 300, 500))
 

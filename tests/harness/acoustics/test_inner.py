@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import linear, log_softmax
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.inner import InnerLoss
-from harness.acoustics.stack import Layout
+from harness.acoustics.mmi import InnerLoss
+from harness.networks.feedforward import Dnn, Layout
 
 LAYOUT = Layout((5, 4, 6))
 

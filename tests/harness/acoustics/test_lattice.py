@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
-from harness.acoustics.forward_backward import occupancies
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
+from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.lattice import best_path, oracle_errors, posteriors, pruned
-from harness.acoustics.lexicon import Lexicon
-from harness.seeds import stream
+from harness.acoustics.sums import occupancies
+from harness.base.seeds import stream
 
 
 def random_task(order=1, frames=50):

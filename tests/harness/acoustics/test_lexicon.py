@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from harness.acoustics.lexicon import Lexicon, variants, word_of
+from harness.acoustics.language_model import Lexicon, variants, word_of
 
 
 def test_a_second_pronunciation_belongs_to_its_word():

@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.auxiliary import Auxiliary
 from harness.acoustics.decoder import EVERYTHING, Beam
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.mmi import TROUBLES, Criterion, SequenceCriterion, _Said, _weighed
-from harness.acoustics.numerator import References
-from harness.acoustics.stack import Layout, random_parameters
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.mmi import (
+    TROUBLES,
+    Auxiliary,
+    Criterion,
+    References,
+    SequenceCriterion,
+    _Said,
+    _weighed,
+)
+from harness.base.errors import UserError
+from harness.base.seeds import stream
+from harness.networks.feedforward import Dnn, Layout, random_parameters
 
 EXACT = Criterion("mmi", 1.0, "graph", EVERYTHING, "sum", reject_below=0.0, cancel_below=0.0)
 BOTH_WAYS = [EXACT, replace(EXACT, denominator="lattice")]

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from harness.acoustics.dnn import Dnn
 from harness.acoustics.rbm import (
     Machine,
     Recipe,
@@ -17,7 +16,7 @@ from harness.acoustics.rbm import (
     step_,
     visible_mean,
 )
-from harness.acoustics.stack import Layout
+from harness.networks.feedforward import Dnn, Layout
 
 KINDS = ("gaussian", "bernoulli")
 BINARY3 = torch.tensor(list(product([0.0, 1.0], repeat=3)), dtype=torch.float64)

@@ -16,8 +16,8 @@ from harness.acoustics.scoring import (
     phone_errors,
     word_errors,
 )
+from harness.base.seeds import stream
 from harness.judge import bootstrap_rate_ci, rate_ci
-from harness.seeds import stream
 
 SENTENCES = st.lists(st.sampled_from("abc"), max_size=6)
 

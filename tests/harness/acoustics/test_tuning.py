@@ -8,10 +8,8 @@ from scipy import stats
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import train
-from harness.acoustics.lexicon import Lexicon
-from harness.acoustics.scoring import word_errors
-from harness.acoustics.tuning import (
+from harness.acoustics.language_model import Lexicon, train
+from harness.acoustics.scoring import (
     INSERTIONS,
     SCALES,
     Plateau,
@@ -19,8 +17,9 @@ from harness.acoustics.tuning import (
     plateau,
     recognise,
     tune,
+    word_errors,
 )
-from harness.seeds import stream
+from harness.base.seeds import stream
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
 TEXT = [("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes")]

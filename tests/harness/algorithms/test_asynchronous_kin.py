@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.clipped_sgd import ClippedSgd
-from harness.algorithms.delay_compensation import DelayCompensated
-from harness.algorithms.partial_folds import PartialFolds
-from harness.algorithms.ringmaster import Ringmaster
-from harness.algorithms.staleness_aware import StalenessAware
-from harness.errors import UserError
+from harness.algorithms.async_sgd import AsyncSgd, ClippedSgd
+from harness.algorithms.stale import DelayCompensated, PartialFolds, Ringmaster, StalenessAware
+from harness.base.errors import UserError
 from tests.theory.bowl import stale, vector, walked
 
 CURVATURE, START = vector(1.0, 0.5), vector(1.0, -2.0)

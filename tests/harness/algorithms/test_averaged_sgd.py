@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 
 
 def fold(algorithm, server, values, rate=0.5):

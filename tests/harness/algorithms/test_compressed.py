@@ -4,15 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.coders import Int8, PowerSgd, TopK
-from harness.algorithms.compressed import OWN, RESIDUE, Compressed
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
+from harness.algorithms.compression import OWN, RESIDUE, Compressed, Int8, PowerSgd, TopK
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import OuterNesterov
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 LAYOUT = Layout((6, 9, 5))
 NET = Dnn(LAYOUT)

@@ -11,9 +11,9 @@ import re
 import pytest
 import torch
 
-from harness.algorithms import fused
+from harness.algorithms import folding
 
-SIZES = (5, fused.TILE, 3 * fused.TILE - 1)
+SIZES = (5, folding.TILE, 3 * folding.TILE - 1)
 NEAR, FAR = 0.25, 0.75
 """Weights on both sides of where ``lerp`` changes its formula."""
 
@@ -33,16 +33,16 @@ def test_the_operation_steps_along_each_gradient_and_then_draws_the_average(fold
     before, contributions, numbers, model, average = operands(40, folded, weight)
     expected = before - 0.25 * contributions.sum(0)
     drawn = average + weight * (expected - average)
-    fused.step_and_draw(before, contributions, numbers, model, average)
+    folding.step_and_draw(before, contributions, numbers, model, average)
     assert torch.equal(model, expected)
     assert torch.equal(average, drawn)
 
 
 def test_the_model_may_be_folded_into_itself():
     apart, within = operands(40, 2, NEAR), operands(40, 2, NEAR)
-    fused.step_and_draw(*apart)
+    folding.step_and_draw(*apart)
     before, contributions, numbers, _, average = within
-    fused.step_and_draw(before, contributions, numbers, before, average)
+    folding.step_and_draw(before, contributions, numbers, before, average)
     assert torch.equal(before, apart[3])
     assert torch.equal(average, apart[4])
 
@@ -50,7 +50,7 @@ def test_the_model_may_be_folded_into_itself():
 def test_torch_is_told_what_the_operation_changes():
     given = operands(40, 2, NEAR)
     before = [each.clone() for each in given]
-    fused.step_and_draw(*given)
+    folding.step_and_draw(*given)
     changed = [not torch.equal(now, then) for now, then in zip(given, before, strict=True)]
     declared = torch.ops.lagbench.step_and_draw.default._schema.arguments
     assert changed == [each.is_write for each in declared]
@@ -61,10 +61,10 @@ def interpreted(monkeypatch):
     interpreter = pytest.importorskip(
         "triton.runtime.interpreter", reason="Triton is not installed (dependency group triton)"
     )
-    monkeypatch.setattr(fused, "sweep", interpreter.InterpretedFunction(fused.sweep.fn))
-    fused.can_start.cache_clear()
-    yield fused.by_triton
-    fused.can_start.cache_clear()
+    monkeypatch.setattr(folding, "sweep", interpreter.InterpretedFunction(folding.sweep.fn))
+    folding.can_start.cache_clear()
+    yield folding.by_triton
+    folding.can_start.cache_clear()
 
 
 @pytest.mark.parametrize("weight", [NEAR, FAR])
@@ -73,7 +73,7 @@ def interpreted(monkeypatch):
 def test_the_kernel_has_the_bits_of_the_operation(interpreted, size, folded, weight):
     ours, theirs = operands(size, folded, weight), operands(size, folded, weight)
     interpreted(*ours)
-    fused.step_and_draw(*theirs)
+    folding.step_and_draw(*theirs)
     assert torch.equal(ours[3], theirs[3])
     assert torch.equal(ours[4], theirs[4])
 
@@ -82,7 +82,7 @@ def test_the_kernel_folds_a_model_into_itself(interpreted):
     ours, theirs = operands(40, 2, FAR), operands(40, 2, FAR)
     before, contributions, numbers, _, average = ours
     interpreted(before, contributions, numbers, before, average)
-    fused.step_and_draw(*theirs)
+    folding.step_and_draw(*theirs)
     assert torch.equal(before, theirs[3])
     assert torch.equal(average, theirs[4])
 
@@ -94,13 +94,13 @@ def test_where_no_kernel_can_be_started_folds_do_without(monkeypatch, capsys):
         def __getitem__(self, programs):
             raise RuntimeError("Failed to find C compiler.\nand what else Triton says")
 
-    monkeypatch.setattr(fused, "sweep", Nowhere())
-    fused.can_start.cache_clear()
+    monkeypatch.setattr(folding, "sweep", Nowhere())
+    folding.can_start.cache_clear()
     ours, theirs = operands(40, 2, NEAR), operands(40, 2, NEAR)
     for _ in range(2):
-        fused.by_triton(*ours)
-        fused.step_and_draw(*theirs)
-    fused.can_start.cache_clear()
+        folding.by_triton(*ours)
+        folding.step_and_draw(*theirs)
+    folding.can_start.cache_clear()
     assert torch.equal(ours[3], theirs[3])
     assert torch.equal(ours[4], theirs[4])
     said = "no kernel of Triton's, but two operations a fold: Failed to find C compiler.\n"
@@ -114,7 +114,7 @@ def test_the_kernel_compiles_for_a_hopper_and_rounds_each_product_with_its_sum()
     backends = pytest.importorskip("triton.backends.compiler")
     vectors = dict.fromkeys(("before", "contributions", "numbers", "model", "average"), "*fp32")
     kinds = {**vectors, "P": "i32", "W": "constexpr", "TILE": "constexpr"}
-    source = compiler.ASTSource(fused.sweep, kinds, {"W": 1, "TILE": fused.TILE})
+    source = compiler.ASTSource(folding.sweep, kinds, {"W": 1, "TILE": folding.TILE})
     made = compiler.compile(source, target=backends.GPUTarget("cuda", 90, 32)).asm
     assert len(made["cubin"]) > 0
     assert re.search(r"fma\.rn\.f32", made["ptx"])

@@ -3,14 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.local_descent import PLAIN, descend
-from harness.algorithms.model_averaging import ModelAveraging
+from harness.algorithms.descent import PLAIN, descend
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
 
 LAYOUT = Layout((4, 5, 3))
@@ -54,7 +52,7 @@ def test_workers_beyond_the_caches_take_turns_and_end_where_they_would_together(
     ends = list[tuple[torch.Tensor, ...]]()
     for at_once in (2**21, 2 * 6 * 5):  # all three workers, then two and one
         stack, minibatches = drawn(12)
-        monkeypatch.setattr("harness.algorithms.local_descent.AT_ONCE", at_once)
+        monkeypatch.setattr("harness.algorithms.descent.AT_ONCE", at_once)
         state = descent.start(LAYOUT.sizes, WORKERS, torch.float64)
         losses, state = descend(descent, NET, stack, minibatches, 0.3, state)
         ends.append((stack, losses, *(invariants(state) if descent is NG else ())))

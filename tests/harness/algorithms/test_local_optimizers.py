@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.adamw import AdamW
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.gradient_averaging import GradientAveraging
-from harness.algorithms.local_descent import PLAIN, local_steps
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.muon import QUINTIC, Muon, orthogonal
-from harness.network import Minibatch
+from harness.algorithms.descent import (
+    PLAIN,
+    QUINTIC,
+    AdamW,
+    Momentum,
+    Muon,
+    local_steps,
+    orthogonal,
+)
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

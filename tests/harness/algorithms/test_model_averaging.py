@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Memory
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
 from harness.algorithms.contract import Memory
-from harness.algorithms.local_descent import local_direction, local_steps
-from harness.errors import UserError
-from harness.modules.network import ModuleNetwork
-from harness.modules.parameters import flat, trained
+from harness.algorithms.descent import local_direction, local_steps
+from harness.base.errors import UserError
+from harness.modules.network import ModuleNetwork, flat, trained
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.dense import DenseOracle
 
 FLOAT64 = torch.float64

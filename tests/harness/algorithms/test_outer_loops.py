@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.algorithms.delayed_nesterov import DelayedNesterov
-from harness.algorithms.eager_diloco import EagerDiLoCo
-from harness.algorithms.easgd import Easgd
-from harness.algorithms.elastic_diloco import ElasticDiLoCo
-from harness.algorithms.fedbuff import FedBuff
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.outer_step import OuterNesterov
-from harness.algorithms.streaming_diloco import StreamingDiLoCo
-from harness.execution.training.recorded import between
+from harness.algorithms.averaging import Easgd, OuterNesterov
+from harness.algorithms.descent import Momentum
+from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
+from harness.algorithms.stale import DelayedNesterov, FedBuff
+from harness.training.executors import between
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
 SGD, PLAIN_STEP = Momentum(0.0), OuterNesterov(0.0, 1.0)

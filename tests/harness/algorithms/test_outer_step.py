@@ -3,12 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
+from harness.algorithms.averaging import (
+    MOMENTUM,
+    BlockMomentum,
+    Mean,
+    ModelAveraging,
+    OuterNesterov,
+)
 from harness.algorithms.contract import Memory, Server
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.outer_step import MOMENTUM, BlockMomentum, Mean, OuterNesterov
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 
 def vector(*values: float) -> torch.Tensor:

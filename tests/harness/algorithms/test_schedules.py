@@ -5,11 +5,17 @@ from itertools import pairwise
 
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.rate_search import trial_losses
-from harness.algorithms.schedules import Constant, Exponential, Halving, Hand, Pace, Search
-from harness.network import Minibatch
+from harness.algorithms.schedules import (
+    Constant,
+    Exponential,
+    Halving,
+    Hand,
+    Pace,
+    Search,
+    trial_losses,
+)
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 
 def test_hand_keeps_the_rate_while_the_held_out_loss_falls():

@@ -3,15 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout, random_parameters
-from harness.algorithms.adamw import AdamW
-from harness.algorithms.async_descent import AsyncDescent
-from harness.algorithms.momentum import Momentum
-from harness.algorithms.muon import Muon
-from harness.algorithms.server_descent import ServerDescent
-from harness.execution.replay.stale import StaleReplay
-from harness.network import Minibatch
+from harness.algorithms.async_sgd import AsyncDescent
+from harness.algorithms.descent import AdamW, Momentum, Muon
+from harness.algorithms.stale import ServerDescent
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.stale import StaleReplay
 from tests.theory.bowl import stale
 
 LAYOUT, FRAMES, FOLDS, RATE = Layout((5, 6, 4)), 3, 20, 0.02

@@ -8,13 +8,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from harness.acoustics.denormals import denormals_flushed
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaged_sgd import AveragedSgd
-from harness.algorithms.blocks import BLOCK, THREADS, fit_for_blocks
-from harness.algorithms.contract import Server
-from harness.algorithms.model_averaging import ModelAveraging
-from harness.algorithms.turns import Turn, Turns, fold_turns, one_by_one, rows
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
+from harness.algorithms.contract import Server, Turn, Turns, fold_turns, one_by_one, rows
+from harness.algorithms.folding import BLOCK, THREADS, fit_for_blocks
+from harness.networks.feedforward import denormals_flushed
 
 SLOTS, RATE = 5, 0.3
 ORDER = [
@@ -79,7 +77,7 @@ def test_folds_go_by_block_where_torch_fuses_as_the_kernel_does(dtype):
 
 
 def test_where_torch_rounds_otherwise_folds_are_torchs_own(monkeypatch):
-    monkeypatch.setattr("harness.algorithms.blocks._rounds_as_torch", lambda _: False)
+    monkeypatch.setattr("harness.algorithms.folding._rounds_as_torch", lambda _: False)
     assert not fit_for_blocks(draw(7))
     must_equal(*(executed(how, AveragedSgd(), 999) for how in (fold_turns, one_by_one)))
 

@@ -8,12 +8,12 @@ from importlib import import_module
 import pytest
 import torch
 
+from harness.base.errors import UserError
 from harness.bench import device, session
 from harness.bench.device import Scale
 from harness.bench.session import ARCHIVE, PLAN, Asked, Reproduction, measure, shares
 from harness.bench.steps import RATE, Setting, over, pair
 from harness.cli import main
-from harness.errors import UserError
 from reproductions.command import PAPERS
 
 TINY = Scale((22, 8, 5), 4, 1000, 64, 1 << 16, 0.01, "smoke")

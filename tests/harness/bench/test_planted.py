@@ -6,14 +6,14 @@ from pathlib import Path
 
 from harness.bench.baseline import load
 from harness.bench.comparison import Bound, Expected, Measured, compare, flagged
-from harness.bench.measuring import BENCHMARKS, measure
+from harness.bench.steps import BENCHMARKS, measure
 
 ROOT = Path(__file__).parents[3]
 COUNTS = "tests/benchmarks/test_counts.py::test_what_a_replay_executes[one by one]"
 EVENTS = "tests/benchmarks/test_counts.py::test_a_simulated_segment[server]"
 
 COPY_IN_THE_READ = """
-from harness.execution.replay.stale import StaleReplay
+from harness.replay.stale import StaleReplay
 
 admit = StaleReplay._admit
 

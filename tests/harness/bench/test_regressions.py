@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.bench.baseline import latest, load, machine, record, same_processor, save
 from harness.bench.comparison import ELSEWHERE, LEAST_TOLERANCE, Bound, Expected, Measured
-from harness.bench.measuring import Run, skipped
 from harness.bench.regressions import AGAIN, check, renewed
 from harness.bench.showing import short, table
+from harness.bench.steps import Run, skipped
 from harness.cli import main
-from harness.errors import UserError
 
 NAME = "tests/benchmarks/test_it.py::test_it[4]"
 OTHER = "tests/benchmarks/test_it.py::test_other"

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.commands import memory
-from harness.commands.memory import available_bytes, refuse_beyond_memory, within_memory
-from harness.errors import UserError
-from harness.simulator.output import written_whole
+from harness.commands import simulate
+from harness.commands.simulate import available_bytes, refuse_beyond_memory, within_memory
+from harness.simulator.timeline_file import written_whole
 
 K20M = "reproductions/clusters/k20m-server.toml"
 SMALL = ["simulate", K20M, "--folds", "100", "--workers", "2"]
@@ -108,7 +108,7 @@ def test_a_page_of_unequal_workers_shows_a_fold(tmp_path):
 
 
 def test_more_memory_than_there_is_is_refused_with_the_figure(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2e9)
+    monkeypatch.setattr(simulate, "available_bytes", lambda: 2e9)
     refuse_beyond_memory("--folds", 1e9)
     with pytest.raises(UserError, match=r"--folds: needs about 3 GB .* allowed: .* 2 GB"):
         refuse_beyond_memory("--folds", 3e9)

@@ -14,7 +14,7 @@ from data_synth.text import Manner
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of
-from harness.execution.jobs.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
+from harness.speech.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
 from harness.store import Store
 from tests.arpa_files import write_arpa
 from tests.silence import silent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bundled import bundled
+from harness.base.files import bundled
 from harness.cli import main
 from harness.store import Store
 from harness.train import parser as train_parser

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge.break_point import Search, bracketed
 
 

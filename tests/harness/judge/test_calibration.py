@@ -7,17 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.judge import (
-    ABOVE,
-    Interval,
-    Rule,
-    at_most,
-    between,
-    finds,
-    mean_ci,
-    power,
-    ratio_ci,
-)
+from harness.judge import ABOVE, Interval, Rule, at_most, between, finds, mean_ci, power, ratio_ci
 from harness.judge.claims import holm
 from harness.judge.parts import Quantity, claim_of, corrected
 from harness.judge.statistics import t_quantile

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from harness.judge.matched_pairs import matched_pairs
-from harness.seeds import stream
+from harness.base.seeds import stream
+from harness.judge.paired import matched_pairs
 
 LENGTHS = np.full(200, 10)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.judge import (
     ABOVE,
     Claim,

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from harness.base.seeds import stream
 from harness.judge import (
     bootstrap_rate_ci,
     mean_ci,
@@ -13,7 +14,6 @@ from harness.judge import (
     rate_ratio_ci,
     ratio_ci,
 )
-from harness.seeds import stream
 
 
 def corpus(rng, S=4, U=300, rate=0.1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from harness.kernels import files
+from harness.kernels import cache
 
 
 def only_file(package):
@@ -39,7 +39,7 @@ def test_a_damaged_file_is_thrown_away_with_one_line_and_compiled_anew(package, 
         assert complaint.startswith(f"kernel cache: {path} is damaged"), how
         assert compiled.startswith("compiling, once"), how
         assert only_file(package) == path, how
-        assert files.read(path), how
+        assert cache.read(path), how
     assert computed() == ("31", "")
 
 
@@ -48,7 +48,7 @@ def test_content_that_was_written_for_numba_to_load_but_is_not_a_kernel_is_throw
 ):
     computed()
     path = only_file(package)
-    files.write(path, pickle.dumps(("no", "kernel")))
+    cache.write(path, pickle.dumps(("no", "kernel")))
     returned, said = computed()
     assert returned == "31"
     assert said.startswith(f"kernel cache: {path} is damaged")

@@ -8,31 +8,31 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.kernels import files
+from harness.kernels import cache
 
 DAY_S = 24 * 3600.0
 
 
 def test_the_file_of_another_kernel_is_not_taken_for_this_one(tmp_path):
-    files.write(tmp_path / "one", b"machine code")
+    cache.write(tmp_path / "one", b"machine code")
     (tmp_path / "one").rename(tmp_path / "two")
     with pytest.raises(ValueError, match="not as it was written"):
-        files.read(tmp_path / "two")
+        cache.read(tmp_path / "two")
 
 
 def test_what_is_written_is_read_and_nothing_else_is_left(tmp_path):
-    files.write(tmp_path / "folder" / "one", b"machine code")
-    assert files.read(tmp_path / "folder" / "one") == b"machine code"
+    cache.write(tmp_path / "folder" / "one", b"machine code")
+    assert cache.read(tmp_path / "folder" / "one") == b"machine code"
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["one"]
-    assert files.read(tmp_path / "two") is None
+    assert cache.read(tmp_path / "two") is None
 
 
 def test_the_folder_is_in_the_users_cache_unless_numba_is_told_another(monkeypatch, tmp_path):
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.folder() == tmp_path / "lagbench" / "kernels"
+    assert cache.folder() == tmp_path / "lagbench" / "kernels"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
-    assert files.folder() == tmp_path / "other"
+    assert cache.folder() == tmp_path / "other"
 
 
 def test_a_user_without_a_home_has_no_folder(monkeypatch):
@@ -41,15 +41,15 @@ def test_a_user_without_a_home_has_no_folder(monkeypatch):
 
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(files.Path, "expanduser", homeless)
-    assert files.folder() is None
+    monkeypatch.setattr(cache.Path, "expanduser", homeless)
+    assert cache.folder() is None
 
 
 def kept(folder, **used_s_ago):
     """Files of 1,000 bytes and a digest, by when they were read last."""
-    paths = {name: folder / f"{name}{files.SUFFIX}" for name in used_s_ago}
+    paths = {name: folder / f"{name}{cache.SUFFIX}" for name in used_s_ago}
     for path in paths.values():
-        files.write(path, bytes(1000))
+        cache.write(path, bytes(1000))
     for name, ago in used_s_ago.items():
         os.utime(paths[name], (time.time() - ago,) * 2)
     return paths
@@ -63,32 +63,32 @@ def test_what_nobody_has_read_for_a_month_is_dropped_when_another_is_written(tmp
     paths = kept(tmp_path, forgotten=31 * DAY_S, read=31 * DAY_S, recent=29 * DAY_S)
     (tmp_path / "foreign.txt").write_text("of somebody else")
     os.utime(tmp_path / "foreign.txt", (0.0, 0.0))
-    assert files.read(paths["read"]) == bytes(1000)
+    assert cache.read(paths["read"]) == bytes(1000)
     assert names(tmp_path) == {"forgotten", "read", "recent", "foreign"}, "reading drops nothing"
-    files.write(tmp_path / f"new{files.SUFFIX}", b"")
+    cache.write(tmp_path / f"new{cache.SUFFIX}", b"")
     assert names(tmp_path) == {"read", "recent", "new", "foreign"}
 
 
 def test_of_too_much_the_oldest_are_dropped(tmp_path, monkeypatch):
     kept(tmp_path, second=2.0, third=3.0, fourth=4.0, first=1.0)
-    monkeypatch.setattr(files, "MOST_BYTES", 3 * 1032)
-    files.write(tmp_path / f"new{files.SUFFIX}", bytes(1000))
+    monkeypatch.setattr(cache, "MOST_BYTES", 3 * 1032)
+    cache.write(tmp_path / f"new{cache.SUFFIX}", bytes(1000))
     assert names(tmp_path) == {"new", "first", "second"}
 
 
 def test_many_who_write_read_and_drop_at_once_find_whole_files_or_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 5 * 1032)
-    paths = [tmp_path / f"{number}{files.SUFFIX}" for number in range(20)]
+    monkeypatch.setattr(cache, "MOST_BYTES", 5 * 1032)
+    paths = [tmp_path / f"{number}{cache.SUFFIX}" for number in range(20)]
 
     def works(seed):
         for step in range(100):
             path = paths[(7 * seed + 3 * step) % len(paths)]
-            files.write(path, bytes(1000))
-            found = files.read(paths[step % len(paths)])
+            cache.write(path, bytes(1000))
+            found = cache.read(paths[step % len(paths)])
             assert found in (None, bytes(1000))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(works, range(8)))
-    files.write(paths[0], bytes(1000))
-    assert files.read(paths[0]) == bytes(1000)
+    cache.write(paths[0], bytes(1000))
+    assert cache.read(paths[0]) == bytes(1000)
     assert len(names(tmp_path)) <= 5

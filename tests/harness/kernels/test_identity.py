@@ -12,16 +12,16 @@ import numba
 import numpy as np
 import pytest
 
-from harness.kernels.identity import identity, spelled
+from harness.kernels.cache import identity, spelled
 
 ALL = """
 import gc
 from importlib import import_module
-from harness.kernels.identity import identity
+from harness.kernels.cache import identity
 from numba.core.registry import CPUDispatcher
 
 for name in ("simulator.simulation", "acoustics.decoder", "acoustics.lattice", "acoustics.scoring",
-             "acoustics.hmm", "acoustics.mmi", "acoustics.accuracy", "algorithms.blocks"):
+             "acoustics.hmm", "acoustics.mmi", "acoustics.accuracy", "algorithms.folding"):
     import_module("harness." + name)
 found = {f"{k.__module__}.{k.__qualname__}": identity(k)
          for k in gc.get_objects() if isinstance(k, CPUDispatcher) and "harness." in k.__module__}

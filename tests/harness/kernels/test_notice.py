@@ -13,11 +13,12 @@ import numba
 import pytest
 
 from harness import cli, train
-from harness.execution.jobs import grid
-from harness.execution.jobs.display import Display
-from harness.execution.jobs.left import Left
-from harness.execution.processes import command, group, rejoining
+from harness.grid import grid
+from harness.grid.display import Display
+from harness.grid.grid import Left
 from harness.kernels import notice
+from harness.processes import group, rank_main
+from harness.processes import group as rejoining
 from harness.store import Store
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
@@ -96,7 +97,7 @@ def test_of_a_group_of_processes_the_server_says_what_is_compiled(
 ):
     monkeypatch.setattr(rejoining, "comes_late", lambda: False)
     monkeypatch.setattr(group, "join", lambda: (rank, 3))
-    monkeypatch.setattr(command, "serve" if rank == 0 else "take_part", compiled[0])
+    monkeypatch.setattr(rank_main, "serve" if rank == 0 else "take_part", compiled[0])
     assert train.main(["async-averaged"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ... ")[0] for line in said] == [

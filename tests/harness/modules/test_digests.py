@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.modules.digests import (
     digest_of_code,
     digest_of_part,

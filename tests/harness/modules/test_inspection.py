@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.errors import UserError
-from harness.modules.inspection import AT_ONCE, Inspected, inspected
+from harness.base.errors import UserError
+from harness.modules.network import AT_ONCE, Inspected, inspected
 from tests.modules import KINDS, cnn, images
 
 X, Y = torch.randn(5, 4), torch.randint(3, (5,))

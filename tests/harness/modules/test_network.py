@@ -5,9 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.errors import UserError
-from harness.modules.network import Drawing, ModuleNetwork
-from harness.modules.parameters import Parameters, flat, trained
+from harness.base.errors import UserError
+from harness.modules.network import Drawing, ModuleNetwork, Parameters, flat, trained
 from tests.modules import KINDS
 
 REPLICAS = 3

@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import (
     NaturalGradient,
     PerComponent,
@@ -14,11 +12,11 @@ from harness.natural_gradient import (
     Preconditioner,
     joint,
 )
-from harness.natural_gradient.estimate import Rows
+from harness.natural_gradient.estimate import Rows, formed, precondition
 from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
-from harness.natural_gradient.precondition import formed, precondition
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
 
 FLOAT64, CPU = torch.float64, torch.device("cpu")
@@ -68,7 +66,7 @@ def test_a_round_of_few_rows_joins_the_layers(monkeypatch):
     ends = list[Tensor]()
     for joins in (True, False):
         stack, minibatches = drawn(6)
-        monkeypatch.setattr("harness.algorithms.local_descent.may_join", lambda *_, j=joins: j)
+        monkeypatch.setattr("harness.algorithms.descent.may_join", lambda *_, j=joins: j)
         descend(
             OPTIONS, NET, stack, minibatches, 0.3, OPTIONS.start(LAYOUT.sizes, REPLICAS, FLOAT64)
         )

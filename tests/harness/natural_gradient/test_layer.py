@@ -5,15 +5,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient.estimate import Moment, Rows
+from harness.natural_gradient.estimate import Moment, Rows, precondition
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
-from harness.natural_gradient.precondition import precondition
-from harness.network import Minibatch
-from harness.seeds import stream
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 FLOAT64 = torch.float64
 LAYOUT = Layout((7, 12, 9, 5))
@@ -76,11 +74,11 @@ def test_direction_is_the_product_of_both_preconditioned_sides(sizes, count):
 
 
 def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
-    from harness.natural_gradient import product
+    from harness.natural_gradient import layer
 
     directions = []
     for forms in (True, False):
-        monkeypatch.setattr(product, "_forms", lambda *_, forms=forms: forms)
+        monkeypatch.setattr(layer, "_forms", lambda *_, forms=forms: forms)
         sides, x, delta = warm(BOTH, 12, 9, 40)
         directions.append(one_layer(BOTH, sides, x, delta))
     scale = directions[0].abs().max()

@@ -8,11 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.natural_gradient import Preconditioner
-from harness.natural_gradient.estimate import FIRST_CALLS, Moment, Rows
-from harness.natural_gradient.precondition import WARMING_PASSES, Factor, formed, precondition
-from harness.seeds import stream
+from harness.natural_gradient.estimate import (
+    FIRST_CALLS,
+    WARMING_PASSES,
+    Factor,
+    Moment,
+    Rows,
+    formed,
+    precondition,
+)
 from tests.harness.natural_gradient.dense import DenseOracle
 
 FLOAT64 = torch.float64

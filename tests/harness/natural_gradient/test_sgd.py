@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient.seen import Watched
-from harness.network import Minibatch
+from harness.natural_gradient.layer_hooks import Watched
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 
 FLOAT64 = torch.float64
 LAYOUT = Layout((7, 12, 9, 5))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.acoustics.dnn import Dnn
-from harness.acoustics.stack import Layout
-from harness.algorithms.local_descent import descend
+from harness.algorithms.descent import descend
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.network import Minibatch
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
 from tests.portable.flips import flip_bases
 

@@ -12,8 +12,7 @@ import sys
 import numpy as np
 
 from harness.simulator import Simulation, load_cluster
-from harness.simulator.horizon import horizon_of
-from harness.simulator.steady import long_run
+from harness.simulator.steady import horizon_of, long_run
 
 FIRST_SEED = 1000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Fault, Jitter, Simulation, Workload, concat
 from harness.simulator.protocols.absences import new_absences, who_reads
 from harness.simulator.protocols.averaging import Averaging

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import simpy
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, Workload, concat
 from harness.simulator.cluster import Host, Parallel
 from harness.simulator.costs import computation_s, costs_of
+from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.topology import Level, Network
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
 from harness.simulator import Jitter, Simulation, concat
 from harness.simulator.costs import computation_s, costs_of
 from harness.simulator.protocols.backup_workers import BackupWorkers

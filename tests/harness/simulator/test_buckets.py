@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import simpy
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, Fault, Host, Jitter, Level, Network, Simulation, Workload
 from harness.simulator.cluster import Parallel
 from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.protocols.buckets import MOST_BUCKETS, sizes
+from harness.simulator.protocols.rounds import MOST_BUCKETS, sizes
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, Level, Network, Simulation, WorkerGroup, Workload
-from harness.simulator.collectives import schedule
-from harness.simulator.exchange import AllReduce
-from harness.simulator.topology import NO_LINK, route, wire
+from harness.simulator.collectives import AllReduce, schedule
+from harness.simulator.network import NO_LINK, route, wire
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 NVLINK = Level(1, 16.0, 0.25, inside=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import simpy
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import (
     ClientSampling,
     Fault,

@@ -6,10 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.simulator.collectives import ALGORITHMS, schedule
-from harness.simulator.exchange import AllReduce
-from harness.simulator.topology import Level, Network, wire
+from harness.base.errors import UserError
+from harness.simulator.collectives import ALGORITHMS, AllReduce, schedule
+from harness.simulator.network import Level, Network, wire
 
 ALPHA, BETA, SIZE = 0.5, 0.25, 64.0
 """Dyadic, so that sums of them are exact."""

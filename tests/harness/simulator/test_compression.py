@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, Level, Network, Simulation, Workload
 from harness.simulator.cluster import Compression
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Cluster, load_cluster
-from harness.simulator.devices import catalogue
+from harness.simulator.cluster import catalogue
 
 PLAIN = 'name = "n"\nworkers = [{{count = 2, device = "{}"}}]\n'
 

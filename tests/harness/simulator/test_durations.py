@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, load_cluster
 
 HEAD = 'name = "n"\nworkers = [{count = 1, device = "K20"}]\n'

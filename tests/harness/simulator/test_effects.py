@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
+from harness.base.errors import UserError
+from harness.base.settings import Spec, limits_of
 from harness.cli import main
-from harness.errors import UserError
 from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
 from harness.simulator.cluster import Job, cluster_from
-from harness.simulator.effects import without_effect
+from harness.simulator.foresight import without_effect
 from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.sequence import Sequence
-from harness.spec import Spec, limits_of
 
 EVERYTHING = """
 name = "everything"

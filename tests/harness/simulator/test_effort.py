@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from harness.cli import main
-from harness.commands import memory
+from harness.commands import simulate
 from harness.simulator import Averaging, Level, Link, Network, ParameterServer
 from harness.simulator.collectives import EXCHANGES, schedule
-from harness.simulator.effort import _count, effort_of
+from harness.simulator.foresight import _count, effort_of
 
 
 def test_a_ring_has_no_table_of_messages_and_what_meets_on_links_takes_longer(cluster):
@@ -43,7 +43,7 @@ def test_ten_million_workers_are_foretold_with_what_precedes_their_first_fold(cl
 def test_ten_thousand_workers_whose_messages_need_a_table_are_refused_with_the_figure(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 8e9)
+    monkeypatch.setattr(simulate, "available_bytes", lambda: 8e9)
     path = tmp_path / "half.toml"
     path.write_text(
         'name = "half"\nworkers = [{count = 10000, device = "A100"}]\n'

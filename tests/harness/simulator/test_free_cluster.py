@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Device, Simulation, Workload, compute_seconds, load_cluster
 
 FREE = 'name = "free"\n[devices.any]\n[[workers]]\ncount = 4\ndevice = "any"\n'

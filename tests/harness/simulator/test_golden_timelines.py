@@ -23,9 +23,9 @@ from harness.simulator import (
     Stragglers,
     laws,
 )
+from harness.simulator.network import Level, Network
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.sequence import Sequence
-from harness.simulator.topology import Level, Network
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_timelines.json").read_text())
 FOLDS = 5000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.simulator import Jitter, Simulation
-from harness.simulator.lags import push_lag
+from harness.simulator.timeline import push_lag
 
 
 def test_the_push_lag_is_what_comes_between_the_end_of_computing_and_the_fold(

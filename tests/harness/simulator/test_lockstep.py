@@ -8,8 +8,8 @@ import pytest
 
 from harness.cli import main
 from harness.simulator import Device, Fault, Jitter, Server, Stragglers, WorkerGroup, Workload
-from harness.simulator.devices import LEAST_STEP_S
-from harness.simulator.lockstep import nothing_varies
+from harness.simulator.cluster import LEAST_STEP_S
+from harness.simulator.queueing import nothing_varies
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 

@@ -5,11 +5,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.simulator.exchange import AllReduce
-from harness.simulator.network import transfer
-from harness.simulator.topology import Level, Network, route, wire
-from harness.spec import build
+from harness.base.errors import UserError
+from harness.base.settings import build
+from harness.simulator.collectives import AllReduce
+from harness.simulator.network import Level, Network, route, transfer, wire
 
 
 def switched(workers=4, sharing="fair", **level):

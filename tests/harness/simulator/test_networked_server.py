@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.base.errors import UserError
 from harness.commands.check import findings
-from harness.errors import UserError
 from harness.simulator import (
     Cluster,
     Device,
@@ -25,8 +25,8 @@ from harness.simulator import (
     concat,
 )
 from harness.simulator import star as star_module
-from harness.simulator.topology import Level, Network
-from harness.simulator.visits import visits
+from harness.simulator.network import Level, Network
+from harness.simulator.queueing import visits
 
 SPEC = importlib.util.spec_from_file_location("n", Path(__file__).parent / "simpy_network.py")
 simpy_network = importlib.util.module_from_spec(SPEC)

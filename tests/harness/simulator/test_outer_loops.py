@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands.predict import COLUMNS, shown
-from harness.errors import UserError
 from harness.simulator.outer_loops import OuterLoop, load_plan, predicted
-from harness.simulator.uncertain import Uncertain, draws
+from harness.simulator.steady import Uncertain, draws
 
 ROOT = Path(__file__).parents[3]
 PLANS, PUBLISHED = ROOT / "reproductions/predictions", ROOT / "reports/published/predictions"

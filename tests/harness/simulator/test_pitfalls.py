@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UserError
-from harness.seeds import stream
+from harness.base.errors import UserError
+from harness.base.seeds import stream
 from harness.simulator import Device, Host, Jitter, Simulation, concat, load_cluster
 from harness.simulator.events import before, new_heap, pop, push
 from harness.simulator.faults import Fault

@@ -7,7 +7,7 @@ import pytest
 
 from harness.simulator import Jitter, ParameterServer, Simulation, Stragglers, Workload, concat
 from harness.simulator.events import WHO, enter, new_tournament, scratch
-from harness.simulator.protocols import slots
+from harness.simulator.protocols import state
 from harness.simulator.protocols.plain_server import PlainState
 
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -18,7 +18,7 @@ class General(ParameterServer):
     """The parameter server in its general kernel, whatever the link."""
 
     def start(self, cluster, workers):
-        return slots.start(cluster, workers, self.rules)
+        return state.initial_state(cluster, workers, self.rules)
 
 
 def both(cluster, job, workers, seed=3):

@@ -20,6 +20,7 @@ from harness.simulator import (
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.queueing import (
+    Visits,
     constant_repair,
     lockstep,
     machine_repairman,
@@ -27,8 +28,8 @@ from harness.simulator.queueing import (
     open_queue,
     slowest_s,
     throughput_bounds,
+    visits,
 )
-from harness.simulator.visits import Visits, visits
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 MILLION = 1_000_000

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, concat, load_cluster
-from harness.simulator.lags import outer_lag
 from harness.simulator.protocols.sequence import Sequence
+from harness.simulator.timeline import outer_lag
 from harness.simulator.timeline_file import load_timeline, save_timeline
 
 LOGNORMAL = Jitter("lognormal", 0.3)

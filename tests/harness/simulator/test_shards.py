@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Jitter, ParameterServer, Simulation, concat
 from harness.simulator.faults import Fault
 from harness.simulator.timeline_file import load_timeline, save_segments

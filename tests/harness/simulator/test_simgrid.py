@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.simulator.network import transfer
-from harness.simulator.topology import NO_LINK, Level, Network, route, wire
+from harness.simulator.network import NO_LINK, Level, Network, route, transfer, wire
 
 PROGRAM = Path(__file__).with_name("simgrid_flows.py")
 NETWORKS = {

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import (
     Cluster,
     Device,

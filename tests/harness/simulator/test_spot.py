@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Averaging, ClientSampling, Fault, Jitter, Simulation, Workload
 from harness.simulator.cluster import Checkpoints
 from harness.simulator.faults import away_s, faults_of

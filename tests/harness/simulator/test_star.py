@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.simulator.network import transfer
-from harness.simulator.star import depart, join, new_star, next_departure_s
-from harness.simulator.star_layout import layout_of
-from harness.simulator.topology import Level, Network, wire
+from harness.simulator.network import Level, Network, transfer, wire
+from harness.simulator.star import depart, join, layout_of, new_star, next_departure_s
 
 TREES = {
     "the server's link": Network((), server=Level(1, 8.0)),

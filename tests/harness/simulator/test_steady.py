@@ -12,12 +12,19 @@ from scipy import stats
 
 from harness.cli import main
 from harness.simulator import Fault, Jitter, Parallel, Server, Simulation, Stragglers
-from harness.simulator.batches import Samples
-from harness.simulator.horizon import history, horizon_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.queueing import machine_repairman
-from harness.simulator.steady import is_transient, long_run, ratio, settled, warm_up
+from harness.simulator.steady import (
+    Samples,
+    history,
+    horizon_of,
+    is_transient,
+    long_run,
+    ratio,
+    settled,
+    warm_up,
+)
 from tests.harness.simulator.coverage import intervals
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
@@ -170,7 +177,7 @@ def test_what_happens_once_has_no_long_run(cluster, fault, why):
 
 
 def test_samples_of_many_contributions_are_every_so_many_of_them(monkeypatch):
-    monkeypatch.setattr("harness.simulator.batches.MOST_SAMPLES", 100)
+    monkeypatch.setattr("harness.simulator.steady.MOST_SAMPLES", 100)
     samples, everything = Samples(), np.arange(1000)
     for part in np.split(everything, [7, 90, 333, 800]):
         samples.add(part, part / 10.0)

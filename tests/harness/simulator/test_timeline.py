@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.simulator import Contributions, Jitter, Timeline, concat
 from harness.simulator.timeline import LOST, Restarts
-from harness.simulator.timeline_file import load_timeline, save_timeline
-from harness.simulator.trace import write_trace
+from harness.simulator.timeline_file import load_timeline, save_timeline, write_trace
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.store.place import NAME as LEASE
+from harness.store.lease import NAME as LEASE
 
 Entry = tuple[int, bytes | None]
 """What a name stands for: an inode, and its content; None for a folder."""

@@ -28,14 +28,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as tried
 
-from harness.errors import UserError
-from harness.execution.training import checkpoint
-from harness.identity import identity
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.store import AlreadyFinished, RunWriter, Store, schema
 from harness.store import store as rooms
-from harness.store.lease import PATIENCE_S, Host, Lease
-from harness.store.place import NAME
+from harness.store.lease import NAME, PATIENCE_S, Host, Lease
 from harness.store.read import read_run, verified
+from harness.training import loop
 
 CONFIG = {"seed": 0}
 HASH = identity(CONFIG)
@@ -78,14 +77,14 @@ def state(step: int) -> bytes:
 def trained(store: Store) -> Generator[RunWriter]:
     """The whole run, from wherever it stands, step by step."""
     with store.begin(CONFIG) as writer:
-        found = checkpoint.load(writer.checkpoint)
+        found = loop.load(writer.checkpoint)
         began = int(found[0]["step"]) if found else 0
         writer.restore_rows(found[1]["rows"] if found else [])
         yield writer
         for step in range(began, STEPS):
             writer.log("step", step, fold=step, time_s=0.0, epoch=0.0)
             held = {"step": np.array(step + 1), "state": np.frombuffer(state(step + 1), np.uint8)}
-            checkpoint.save(writer.checkpoint, held, {"rows": writer.rows()})
+            loop.save(writer.checkpoint, held, {"rows": writer.rows()})
             yield writer
         writer.attach(schema.MODEL, state(STEPS))
         yield writer
@@ -196,7 +195,7 @@ class Histories(RuleBasedStateMachine):
                 assert all((self.run / name).read_bytes() == WHOLE[name] for name in there)
                 assert len(there) >= len(RESULTS) - 2
             assert self.store.has(HASH) == (run.status == "done")
-        if found := checkpoint.load(self.run / "checkpoint"):
+        if found := loop.load(self.run / "checkpoint"):
             step = int(found[0]["step"])
             assert found[0]["state"].tobytes() == state(step)
             assert [row["fold"] for row in found[1]["rows"]] == list(range(step))

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from harness.store import atomic
+from harness.store import files
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    atomic.write_bytes(path, b"old")
+    files.write_bytes(path, b"old")
     seen = []
-    monkeypatch.setattr(atomic.os, "fsync", lambda handle: seen.append(path.read_bytes()))
-    atomic.write_bytes(path, b"new")
+    monkeypatch.setattr(files.os, "fsync", lambda handle: seen.append(path.read_bytes()))
+    files.write_bytes(path, b"new")
     assert seen == [b"old", b"new"]  # the content before the name, then the name
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
@@ -20,10 +20,10 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path, monkeyp
 
 def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
-    atomic.write_bytes(path, b"old")
+    files.write_bytes(path, b"old")
 
     def fails():
-        with atomic.replacing(path) as temporary:
+        with files.replacing(path) as temporary:
             temporary.write_bytes(b"half")
             raise ZeroDivisionError
 
@@ -35,7 +35,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_what_lies_deeper_than_the_levels_asked_for_is_one_line(tmp_path):
     value = {"a": [{"b": [1, {"c": None}], "é": ()}, "x"], "empty": {}, "n": 1.5}
-    atomic.write_json(path := tmp_path / "it.json", value, levels=2)
+    files.write_json(path := tmp_path / "it.json", value, levels=2)
     assert path.read_text(encoding="utf-8").splitlines() == [
         "{",
         '  "a": [',
@@ -51,7 +51,7 @@ def test_what_lies_deeper_than_the_levels_asked_for_is_one_line(tmp_path):
 @pytest.mark.parametrize("levels", [None, 0, 1, 2, 3, 9])
 def test_layout_changes_no_value_and_lets_no_nan_through(levels, tmp_path):
     value = {"a": [{"b": [1, {"c": None}]}, [[]], '"\\\n'], 'k"': {"d": {"e": [0.1, -2]}}}
-    atomic.write_json(path := tmp_path / "it.json", value, levels)
+    files.write_json(path := tmp_path / "it.json", value, levels)
     assert json.loads(path.read_text(encoding="utf-8")) == value
     with pytest.raises(ValueError, match="JSON"):
-        atomic.write_json(path, {"a": {"b": [float("nan")]}}, levels)
+        files.write_json(path, {"a": {"b": [float("nan")]}}, levels)

@@ -17,11 +17,11 @@ from datetime import timedelta
 
 import pytest
 
-from harness.errors import UserError
-from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, objects, schema
-from harness.store.archive import packed, unpacked
+from harness.base.errors import UserError
+from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, schema
+from harness.store import gathered as objects
+from harness.store.gathered import Objects, packed, unpacked
 from harness.store.lease import PATIENCE_S, Host, Lease
-from harness.store.objects import Objects
 from harness.store.read import read_run
 from tests import processes, s3
 

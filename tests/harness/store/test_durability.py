@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.execution.training import checkpoint
-from harness.identity import identity
+from harness.base.seeds import identity
 from harness.store import Store
+from harness.training import loop
 from tests.harness.store.crashes import Recording, after_a_crash, lay
 
 CONFIG = {"seed": 0}
@@ -21,13 +21,13 @@ RESULTS = ("config.json", "run.json", "metrics.parquet", "model.bin")
 
 def train(writer):
     """Count to STEPS with a checkpoint after each; returns the step that was gone on from."""
-    found = checkpoint.load(writer.checkpoint)
+    found = loop.load(writer.checkpoint)
     began = int(found[0]["step"]) if found else 0
     writer.restore_rows(found[1]["rows"] if found else [])
     for step in range(began, STEPS):
         writer.log("step", step, fold=step, time_s=0.0, epoch=0.0)
         facts = {"rows": writer.rows()}
-        checkpoint.save(writer.checkpoint, {"step": np.array(step + 1)}, facts)
+        loop.save(writer.checkpoint, {"step": np.array(step + 1)}, facts)
         yield step + 1
     writer.attach("model.bin", b"parameters" * 20)
     writer.finish(summary={"steps": STEPS})
@@ -72,7 +72,7 @@ def test_whatever_a_crash_leaves_no_promise_is_broken(tmp_path_factory, recorded
     if promised == "finished":
         assert store.has(identity(CONFIG))
     if isinstance(promised, int) and not store.has(identity(CONFIG)):
-        found = checkpoint.load(folder / "checkpoint")
+        found = loop.load(folder / "checkpoint")
         assert (int(found[0]["step"]) if found else 0) >= promised
     if not store.has(identity(CONFIG)):
         list(went_through(store))

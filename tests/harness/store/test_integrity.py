@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from harness.errors import UserError
-from harness.identity import identity
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.store import AlreadyFinished, Store, schema, verified
 from harness.store.read import read_run
 

@@ -12,10 +12,10 @@ from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 
-from harness.errors import UserError
-from harness.store import Store, lease, owner
-from harness.store.lease import PATIENCE_S, Host, Lease, Leases
-from harness.store.place import Folder
+from harness.base.errors import UserError
+from harness.store import Store, lease
+from harness.store import lease as owner
+from harness.store.lease import PATIENCE_S, Folder, Host, Lease, Leases
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who lives")
 
@@ -213,13 +213,13 @@ def test_who_died_on_this_host_is_taken_over_at_once(tmp_path):
 def test_the_dead_whom_nobody_has_asked_how_are_dead():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         word = f"{owner._place()}:{process.pid}:{owner._began(process.pid)}"
-        assert owner.lives(word)
+        assert owner.is_running(word)
         process.stdin.close()
-        while owner.lives(word):
+        while owner.is_running(word):
             time.sleep(0.01)
-    assert owner.lives(word) is False
-    assert owner.lives(owner.me())
-    assert owner.lives(f"elsewhere-{owner.me()}") is None
+    assert owner.is_running(word) is False
+    assert owner.is_running(owner.process_id())
+    assert owner.is_running(f"elsewhere-{owner.process_id()}") is None
 
 
 def test_a_process_that_was_taken_over_is_told_so_in_one_line(tmp_path):

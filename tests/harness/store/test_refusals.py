@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.cli import exit_code, main
-from harness.errors import UserError
-from harness.execution.jobs import grid
-from harness.execution.training import checkpoint
-from harness.identity import identity
+from harness.grid import grid
 from harness.store import Store
-from harness.store.columns import write_columns
+from harness.store.files import write_columns
+from harness.training import loop
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
 
 
@@ -79,7 +79,7 @@ def small_files():
 MUCH = np.random.default_rng(0).random(100_000)
 WRITERS = {
     "model.safetensors": lambda writer: writer.attach_arrays("model.safetensors", {"model": MUCH}),
-    "checkpoint.safetensors": lambda writer: checkpoint.save(writer.checkpoint, {"a": MUCH}, {}),
+    "checkpoint.safetensors": lambda writer: loop.save(writer.checkpoint, {"a": MUCH}, {}),
     "metrics.parquet": lambda writer: write_columns(writer.dir / "metrics.parquet", {"a": MUCH}),
     "timeline.parquet": lambda writer: writer.attach("timeline.parquet", Path(np.__file__)),
     "heard.json": lambda writer: writer.attach("heard.json", MUCH.tobytes()),

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.identity import identity
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.store import AlreadyFinished, Store
 
 CONFIG = {"seed": 0, "rate": 0.1}

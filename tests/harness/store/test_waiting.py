@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from harness.store import owner
-from harness.store.lease import Host, Lease
-from harness.store.waiting import Waiting
+from harness.store import lease
+from harness.store.lease import Host, Lease, Waiting
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who lives")
 
@@ -22,13 +21,13 @@ class Process:
 
     def __init__(self, folder):
         self.running = subprocess.Popen(["sleep", "600"])
-        began = owner._began(self.running.pid)
-        self.word = f"{owner._place()}:{self.running.pid}:{began}:here"
+        began = lease._began(self.running.pid)
+        self.word = f"{lease._place()}:{self.running.pid}:{began}:here"
         Lease(folder, Host(me=lambda: self.word, beats=False)).acquire()
 
     def stop(self):
         os.kill(self.running.pid, signal.SIGSTOP)
-        while not owner.stopped(self.word):
+        while not lease.stopped(self.word):
             time.sleep(0.01)
 
 
@@ -40,7 +39,7 @@ def holder(tmp_path):
     process.running.wait()
 
 
-def waits(folder, seconds, meanwhile=lambda now_s: None, lives=owner.lives):
+def waits(folder, seconds, meanwhile=lambda now_s: None, lives=lease.is_running):
     """What is said in so many seconds to somebody who waits until the holder is killed."""
     said, clock = [], [0.0]
 

@@ -1,0 +1,288 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+"""Folds, averages and reads as fused operations: by blocks of cache, or on a device.
+
+Steps along gradients, their average and the reads between them, block by block. The same
+operations in the same order for every parameter as `torch` has for ``sub_``, ``lerp_`` and
+``copy_``, fused multiplications and additions included: equal bits.
+
+A fold and its average as one operation of a device: five passes over the parameters, not six. On a
+GPU a kernel in Triton, which comes with PyTorch there; elsewhere, and where it is not installed,
+PyTorch's own operations. Which it is, PyTorch decides by where the model lies.
+
+Shape letters: W contributions of a fold, P parameters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir  # pyright: ignore[reportMissingTypeStubs]
+from numba import types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from harness.algorithms.contract import Turn, Turns
+from harness.kernels.compiling import kernel, part
+
+BLOCK = 256
+"""Parameters at once: a block of the model and of its average stay in the first-level cache."""
+
+LINE = 64
+"""Bytes that come from memory at once."""
+
+THREADS = 2
+"""With more than these, torch's own passes, spread over all threads, should be as fast."""
+
+
+def fit_for_blocks(model: Tensor) -> bool:
+    """Whether ``step_and_average`` is the faster way, and open: on a processor, few threads."""
+    known = model.dtype in (torch.float32, torch.float64)
+    few = model.device.type == "cpu" and torch.get_num_threads() <= THREADS
+    return known and few and _rounds_as_torch(model.dtype)
+
+
+@cache
+def _rounds_as_torch(dtype: torch.dtype) -> bool:
+    """Whether torch fuses as the kernel does: not where it goes without vector instructions."""
+    model = torch.linspace(1.0, 2.0, BLOCK, dtype=dtype)
+    contribution = 1.0 / model.unsqueeze(0)
+    expected = model.sub(contribution[0], alpha=0.3)
+    step_and_average(model, None, Turns(contribution, contribution, [Turn([0], [0], [])]), 0.3, ())
+    return torch.equal(model, expected)
+
+
+def step_and_average(
+    model: Tensor, average: Tensor | None, turns: Turns, rate: float, weights: Sequence[float]
+) -> None:
+    """``theta <- theta - rate g`` for each gradient of a turn, then the average, then the reads.
+
+    Args:
+        model: theta ``[P]``, changed in place.
+        average: ``[P]``, changed in place: after each turn
+            ``average <- average + weight (theta - average)``; None for none.
+        turns: the folds.
+        rate: the step.
+        weights: of theta in the average, one for each turn; none without an average.
+    """
+    number = model.numpy().dtype.type
+    _fold(
+        model.numpy(),
+        (model[:0] if average is None else average).numpy(),
+        turns.contributions.numpy(),
+        turns.replicas.numpy(),
+        *_flat([turn.entering for turn in turns.order]),
+        *_flat([turn.readers for turn in turns.order]),
+        number(-rate),
+        np.array(weights, number),
+        np.array(weights, number) - number(1),
+    )
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists end to end, and where each begins."""
+    edges = np.array([0, *accumulate(map(len, lists))])
+    return np.array([slot for each in lists for slot in each], np.int64), edges
+
+
+def _multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a b + c``, rounded once where the processor can, as torch has it."""
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        number = values[0].type
+        kind = ir.FunctionType(number, [number] * 3)
+        function = builder.module.declare_intrinsic("llvm.fmuladd", [number], kind)
+        return builder.call(function, values)
+
+    return a(a, a, a), emit
+
+
+_fused: Any = intrinsic(_multiply_add)  # numba hands the context over itself
+
+
+def _to_prefetch(context: Any, address: Any) -> Any:
+    """Ask for the line of memory at an address before it is needed; changes nothing."""
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        # To read, into all caches, data.
+        how = [ir.Constant(flag, value) for value in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(values[0], byte), *how])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), emit
+
+
+_prefetch: Any = intrinsic(_to_prefetch)
+
+
+@part
+def _ask_for(vector: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
+    """Prefetch the block of a vector ``[P]`` that begins there, if it is whole.
+
+    Blocks are too short for the processor to notice that they follow one another: without
+    this a fold takes a sixth longer.
+    """
+    if begin + np.uint64(BLOCK) <= end:
+        first = vector.ctypes.data + begin * np.uint64(vector.itemsize)
+        for ahead in range(np.uint64(0), np.uint64(BLOCK * vector.itemsize), np.uint64(LINE)):
+            _prefetch(first + ahead)
+
+
+@kernel
+def _fold(
+    model: np.ndarray,
+    average: np.ndarray,
+    contributions: np.ndarray,
+    replicas: np.ndarray,
+    entering: np.ndarray,
+    entering_from: np.ndarray,
+    readers: np.ndarray,
+    readers_from: np.ndarray,
+    step: float,
+    weights: np.ndarray,
+    rests: np.ndarray,
+) -> None:
+    # Unsigned, because numba counts a negative index from the end and asks every time.
+    begin, end = np.uint64(0), np.uint64(len(model))
+    while begin < end:
+        until = min(begin + np.uint64(BLOCK), end)
+        _ask_for(model, until, end)
+        if len(weights):
+            _ask_for(average, until, end)
+        for k in range(len(entering_from) - 1):
+            for slot in entering[entering_from[k] : entering_from[k + 1]]:
+                _ask_for(contributions[slot], until, end)
+                for i in range(begin, until):
+                    model[i] = _fused(contributions[slot, i], step, model[i])
+            if len(weights):
+                _draw(average, model, begin, until, weights[k], rests[k])
+            for slot in readers[readers_from[k] : readers_from[k + 1]]:
+                for i in range(begin, until):
+                    replicas[slot, i] = model[i]
+        begin = until
+
+
+@part
+def _draw(
+    average: np.ndarray,
+    model: np.ndarray,
+    begin: np.uint64,
+    until: np.uint64,
+    weight: float,
+    rest: float,
+) -> None:
+    """Torch's ``lerp_``, which begins at the nearer end; ``rest`` is the weight less 1."""
+    if weight < 0.5:
+        for i in range(begin, until):
+            average[i] = _fused(weight, model[i] - average[i], average[i])
+    else:
+        for i in range(begin, until):
+            average[i] = _fused(rest, model[i] - average[i], model[i])
+
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # a PyTorch for processors alone comes without
+    triton = tl = None
+
+TILE = 1024
+"""Parameters of one program of the kernel."""
+
+_LIBRARY = torch.library.Library("lagbench", "DEF")
+
+_LIBRARY.define(
+    "step_and_draw(Tensor before, Tensor contributions, Tensor numbers, Tensor(a!) model,"
+    " Tensor(b!) average) -> ()"
+)
+
+
+def step_and_draw(
+    before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
+) -> None:
+    """``model <- before - rate g`` for each g, then the average is drawn to it by the weight.
+
+    Args:
+        before: ``[P]``; may be the model itself.
+        contributions: gradients ``[W, P]``.
+        numbers: rate and weight, ``[2]``.
+        model: ``[P]``, written.
+        average: ``[P]``, changed in place: ``average <- average + weight (model - average)``.
+    """
+    torch.ops.lagbench.step_and_draw(before, contributions, numbers, model, average)
+
+
+@torch.library.impl(_LIBRARY, "step_and_draw", "CompositeExplicitAutograd")
+def by_torch(
+    before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
+) -> None:
+    """In PyTorch's own operations, wherever there is no kernel."""
+    for contribution in contributions:
+        torch.addcmul(before, contribution, numbers[0], value=-1.0, out=model)
+        before = model
+    average.lerp_(model, numbers[1])
+
+
+if triton is not None:
+
+    @triton.jit
+    def sweep(  # noqa: D103
+        before, contributions, numbers, model, average, P, W: tl.constexpr, TILE: tl.constexpr
+    ):
+        at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+        inside = at < P
+        rate, weight = tl.load(numbers), tl.load(numbers + 1)
+        theta = tl.load(before + at, inside)
+        for _ in tl.static_range(W):
+            theta = tl.fma(-rate, tl.load(contributions + at, inside), theta)
+            contributions += P
+        mean = tl.load(average + at, inside)
+        # As ``lerp`` has it, which begins at the nearer end.
+        way = theta - mean
+        near, far = tl.fma(weight, way, mean), tl.fma(weight - 1.0, way, theta)
+        tl.store(model + at, theta, inside)
+        tl.store(average + at, tl.where(tl.abs(weight) < 0.5, near, far), inside)
+
+    @torch.library.impl(_LIBRARY, "step_and_draw", "CUDA")
+    def by_triton(
+        before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
+    ) -> None:
+        """In one kernel, where Triton can start any."""
+        execute = _in_one_kernel if can_start(model.device) else by_torch
+        execute(before, contributions, numbers, model, average)
+
+    @cache
+    def can_start(device: torch.device) -> bool:
+        """Whether a kernel runs there: Triton needs a C compiler and Python's headers for it.
+
+        It is found out in a block that is executed, before any is recorded.
+        """
+        some = [torch.zeros(shape, device=device) for shape in (1, (1, 1), 2, 1, 1)]
+        try:
+            _in_one_kernel(*some)
+        except Exception as error:  # whatever it is, folds can do without
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"no kernel of Triton's, but two operations a fold: {why}", file=sys.stderr)
+            return False
+        return True
+
+    def _in_one_kernel(
+        before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
+    ) -> None:
+        contributions = contributions.contiguous()
+        programs = (triton.cdiv(len(model), TILE),)
+        sweep[programs](
+            before, contributions, numbers, model, average, len(model), len(contributions), TILE
+        )

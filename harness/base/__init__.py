@@ -1,0 +1,1 @@
+"""Errors, settings with limits, seeds and identities, files, processes: the ground of all rooms."""

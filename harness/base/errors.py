@@ -1,0 +1,81 @@
+"""The one kind of error a user can cause, and the exit codes of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+from harness.base.printable import printable
+
+EXIT_DONE = 0
+
+EXIT_BAD_INPUT = 2
+
+EXIT_RUN_FAILED = 3
+
+EXIT_INTERRUPTED = 130
+
+LONGEST = 2000
+"""Characters of an error; a value that has more is shown in part."""
+
+
+class UserError(Exception):
+    """Bad usage or bad input: one printable line, exit code 2, never a traceback.
+
+    The message names the file or option, the key, the value and what is allowed.
+    """
+
+    def __str__(self) -> str:
+        told = " ".join(printable(super().__str__()).splitlines())
+        return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
+
+
+class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
+    """Processes or jobs were killed from outside: one line, exit code 3; the command goes on."""
+
+
+def refused_by_machine(error: OSError, path: Path | None = None) -> UserError:
+    """An error of the machine (a full disk, a folder that may not be written) in one line.
+
+    What was finished is kept, and what is on its way is gone on with once it can be.
+
+    Args:
+        error: says what.
+        path: which file was to be written; if not given, the error says.
+    """
+    named = error.filename if path is None else path
+    where = "" if named is None else f"{named}: "
+    what = error.strerror or str(error)
+    return UserError(f"{where}{what}; once that is mended the same command goes on")
+
+
+def lacks_memory(error: BaseException) -> UserError | None:
+    """What to say of an error that means that memory is used up; None for any other.
+
+    PyTorch says so by a RuntimeError, on a processor of no kind of its own.
+    """
+    said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
+        return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
+    return None
+
+
+def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
+    """An error for a name that is not among the allowed ones, with the nearest one named.
+
+    Args:
+        what: what was being named, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
+        value: what the user wrote.
+        allowed: every name that would have been accepted.
+
+    Example:
+        >>> str(unknown("--scale", "lptop", ("smoke", "laptop")))
+        "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
+    """
+    names = sorted(allowed)
+    begun = [name for name in names if value and name.startswith(value)]
+    near = get_close_matches(value, names, n=1) or begun
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
+    return UserError(f"{what}: unknown {shown}{hint}; allowed: {', '.join(names)}")

@@ -1,0 +1,478 @@
+"""Settings with limits, the text files that they are read from, and quantities in SI units.
+
+Settings read from TOML: frozen dataclasses whose fields state what they allow. A class derives
+from `Spec`, is a frozen dataclass, and describes each field with `setting`. `build` turns a TOML
+table into it; every mistake (an unknown or missing key, a wrong type, a value out of range, a
+number that is not finite) becomes one `UserError` line that names the file, the dotted key, the
+value and what is allowed. A class built in Python is checked by the same rules.
+
+Example:
+    >>> @dataclass(frozen=True)
+    ... class Wire(Spec):
+    ...     latency_s: float = setting(at_least=0.0)
+    >>> build(Wire, {"latency_s": 1e-6}, "wire.toml")
+    Wire(latency_s=1e-06)
+
+Numbers in SI units, printed for people. What a user names: text in regular files of a sane size,
+and what gzip has packed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import re
+import stat
+import tomllib
+import types
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from harness.base.errors import UserError, unknown
+
+__all__ = [
+    "MOST_BYTES",
+    "Limits",
+    "Spec",
+    "allowed_words",
+    "build",
+    "counts",
+    "format_quantity",
+    "format_seconds",
+    "inflated",
+    "limits_of",
+    "load_toml",
+    "setting",
+    "text_of",
+]
+
+_Table = Mapping[str, object]
+
+_Built = TypeVar("_Built")
+
+_LIMITS = "lagbench.limits"
+
+KIND = "is"
+"""The key that says which class a table describes."""
+
+_TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one field allows; it applies to each element where the field is a list.
+
+    Attributes:
+        above, at_least, at_most: edges of a number.
+        one_of: the only strings.
+        added: whether the field is younger than identities: at its default it has no part in them.
+    """
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] | None = None
+    added: bool = False
+
+    def describe(self) -> str:
+        """The allowed values in words, e.g. ``a number above 0``."""
+        words = {"above": self.above, "at least": self.at_least, "at most": self.at_most}
+        return " and ".join(f"{word} {edge:g}" for word, edge in words.items() if edge is not None)
+
+    def admits(self, value: float) -> bool:
+        """Whether a number lies inside the limits (nan and infinities never do)."""
+        return (
+            (isinstance(value, int) or math.isfinite(value))
+            and (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+
+def setting(
+    default: object = MISSING,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    one_of: Sequence[str] | None = None,
+    added: bool = False,
+) -> Any:
+    """A dataclass field with limits; without a default the key is required.
+
+    Args:
+        default: the value when the key is absent (must be immutable).
+        above: numbers must be greater than this.
+        at_least: numbers must not be less than this.
+        at_most: numbers must not be greater than this.
+        one_of: the allowed strings.
+        added: whether it came after configurations had identities: left out of them at its
+            default, so that those keep theirs.
+    """
+    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of), added)
+    return field(default=cast(Any, default), metadata={_LIMITS: limits})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Base of every settings class: checks itself, and turns itself into plain data."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not _holds_specs(value):
+                key = f"{type(self).__name__}.{entry.name}"
+                checked = _convert(value, hints[entry.name], limits_of(entry), key)
+                object.__setattr__(self, entry.name, checked)
+        trouble = self.trouble()
+        if trouble is not None:
+            raise UserError(f"{type(self).__name__}.{trouble[0]}: {trouble[1]}")
+
+    def trouble(self) -> tuple[str, str] | None:
+        """A rule across fields that is broken: (key, what is wrong and what is allowed)."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers; equal specs give equal data.
+
+        A setting that was ``added`` is left out at its default.
+        """
+        named = {
+            entry.name: getattr(self, entry.name) for entry in fields(self) if counts(self, entry)
+        }
+        return {name: _plain(value) for name, value in named.items()}
+
+
+def load_toml(path: str | Path) -> dict[str, object]:
+    """The tables of a TOML file.
+
+    Raises:
+        UserError: the file cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(text_of(path))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # e.g. an integer of thousands of digits
+        raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
+
+
+def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Built:
+    """An instance of ``spec`` from a TOML table.
+
+    Where a field may be one of several classes, the table's key ``is`` names which; without it,
+    the class of the field's default, if there is one.
+
+    Args:
+        spec: the settings class: a `Spec`, or any dataclass.
+        table: what TOML gave; anything but a table is refused.
+        where: the file or option, for messages.
+        key: the dotted key of this table inside the file, empty at the top.
+
+    Raises:
+        UserError: any mistake, in one line.
+    """
+    if not isinstance(table, Mapping):
+        raise UserError(f"{where}: {key}: {_show(table)} is not allowed; allowed: a table")
+    values = dict(cast(_Table, table))
+    if KIND in values and values.pop(KIND) != spec.__name__:
+        raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
+    known = {entry.name: entry for entry in fields(cast(Any, spec))}
+    for name in values:
+        if name not in known:
+            raise unknown(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
+    hints = get_type_hints(spec)
+    built = {
+        name: _value(entry, values, hints[name], where, _join(key, name))
+        for name, entry in known.items()
+        if name in values or _required(entry, where, _join(key, name), hints[name])
+    }
+    if issubclass(spec, Spec):
+        _explain_trouble(spec, built, where, key)
+    return spec(**built)
+
+
+def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: str) -> None:
+    """Ask a draft for broken cross-field rules, so that the message can name the file."""
+    draft = object.__new__(spec)
+    for entry in fields(spec):
+        object.__setattr__(draft, entry.name, built.get(entry.name, entry.default))
+    trouble = draft.trouble()
+    if trouble is not None:
+        raise UserError(f"{where}: {_join(key, trouble[0])}: {trouble[1]}")
+
+
+def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:
+    value = _of_usual_class(entry, values[entry.name])
+    return _convert(value, kind, limits_of(entry), f"{where}: {key}", where, key)
+
+
+def _of_usual_class(entry: Field[Any], value: object) -> object:
+    """A table that does not say of which class it is, with the class of the field's default."""
+    made = entry.default_factory is not MISSING
+    default = cast(Any, entry.default_factory)() if made else entry.default
+    if isinstance(value, Mapping) and is_dataclass(default) and KIND not in value:
+        return {KIND: type(default).__name__, **cast(_Table, value)}
+    return cast(object, value)
+
+
+def _required(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
+    if entry.default is MISSING and entry.default_factory is MISSING:
+        raise UserError(f"{where}: {key}: missing; needed: {allowed_words(kind, limits_of(entry))}")
+    return False
+
+
+def _convert(
+    value: object, kind: Any, limits: Limits, label: str, where: str = "", key: str = ""
+) -> object:
+    """``value`` as the type ``kind``, or the error that teaches."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        inner = _chosen(value, arguments, label)
+        return _convert(value, inner, limits, label, where, key)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return value if isinstance(value, kind) else build(kind, value, where, key)
+    if isinstance(kind, type) and (below := dataclasses_below(kind)):
+        return _convert(value, _chosen(value, below, label), limits, label, where, key)
+    if origin is Literal:
+        return _scalar(value, str, Limits(one_of=arguments), label)
+    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        items = enumerate(cast(Sequence[object], value))
+        return tuple(
+            _convert(v, arguments[0], limits, f"{label}[{i}]", where, f"{key}[{i}]")
+            for i, v in items
+        )
+    if origin is dict and isinstance(value, Mapping):
+        pairs = cast(_Table, value).items()
+        return {
+            k: _convert(v, arguments[1], limits, _join(label, k), where, _join(key, k))
+            for k, v in pairs
+        }
+    return _scalar(value, kind, limits, label)
+
+
+def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
+    """What derives from a class that is no dataclass itself, at whatever depth, and is one."""
+    found: list[type[Any]] = []
+    waiting = [kind]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found += [each for each in below if is_dataclass(each)]
+        waiting += below
+    return tuple(dict.fromkeys(found))
+
+
+def _concrete(kind: Any) -> tuple[Any, ...]:
+    """The dataclasses below a class that is none; anything else as it is."""
+    if not isinstance(kind, type) or is_dataclass(cast(object, kind)):
+        return cast(tuple[Any, ...], (kind,))
+    return dataclasses_below(cast(type[Any], kind)) or cast(tuple[Any, ...], (kind,))
+
+
+def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
+    """Which of several types a value is for: the only one, or the class its table names."""
+    possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
+    classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
+    if len(possible) == 1 or not classes:
+        return possible[0]
+    if type(value) in possible:
+        return type(value)
+    if not isinstance(value, Mapping):
+        raise UserError(f"{label}: {_show(value)} is not allowed; allowed: a table")
+    name = cast(_Table, value).get(KIND)
+    if not isinstance(name, str):
+        shown = "missing" if name is None else f"{_show(name)} is not allowed"
+        raise UserError(f"{label}.{KIND}: {shown}; allowed: one of {', '.join(classes)}")
+    if name not in classes:
+        raise unknown(f"{label}.{KIND}", name, classes)
+    return classes[name]
+
+
+def _scalar(value: object, kind: Any, limits: Limits, label: str) -> object:
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        value = _as_float(value)
+    wrong_type = type(value) is not kind
+    out_of_range = isinstance(value, int | float) and not limits.admits(value)
+    if wrong_type or out_of_range:
+        raise UserError(
+            f"{label}: {_show(value)} is not allowed; allowed: {allowed_words(kind, limits)}"
+        )
+    if limits.one_of is not None and value not in limits.one_of:
+        raise unknown(label, str(value), limits.one_of)
+    return value
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def allowed_words(kind: Any, limits: Limits) -> str:
+    """What a field of a type takes, in words: ``a number above 0``."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return allowed_words(next(part for part in arguments if part is not type(None)), limits)
+    if origin is tuple:
+        return f"a list, each entry {allowed_words(arguments[0], limits)}"
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
+    if limits.one_of is not None:
+        return "one of " + ", ".join(limits.one_of)
+    return " ".join([_TYPE_NAMES.get(kind, "a table"), limits.describe()]).strip()
+
+
+def limits_of(entry: Field[Any]) -> Limits:
+    """What a field was declared to allow with `setting`."""
+    return entry.metadata.get(_LIMITS, Limits())
+
+
+def counts(value: object, entry: Field[Any]) -> bool:
+    """Whether a field has a part in the identity of the settings that ``value`` is."""
+    return not limits_of(entry).added or getattr(value, entry.name) != entry.default
+
+
+def _holds_specs(value: object) -> bool:
+    """Whether a value is made of specs, which have already checked themselves."""
+    if isinstance(value, Mapping):
+        return any(isinstance(v, Spec) for v in cast(_Table, value).values())
+    if isinstance(value, tuple):
+        return any(isinstance(v, Spec) for v in cast(tuple[object, ...], value))
+    return isinstance(value, Spec)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Spec):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in cast(_Table, value).items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in cast(tuple[object, ...], value)]
+    return value
+
+
+def _join(key: str, name: str) -> str:
+    """A dotted key; a name that TOML would have in quotes is in quotes here, on one line."""
+    safe = name if re.fullmatch(r"[\w.\[\]-]+", name) and len(name) <= 60 else _show(name)
+    return f"{key}.{safe}" if key else safe
+
+
+def _show(value: object) -> str:
+    """A value as it would stand in TOML, on one line and not too long."""
+    try:
+        text = repr(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:  # Python writes out no integer of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+_SMALL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """A quantity with a decimal prefix.
+
+    Example:
+        >>> format_quantity(6e9, "B/s")
+        '6 GB/s'
+    """
+    for size, prefix in _STEPS:
+        if abs(value) >= size:
+            return f"{value / size:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the largest unit that it fills.
+
+    Example:
+        >>> format_seconds(0.0586), format_seconds(7200), format_seconds(0)
+        ('58.6 ms', '2 h', '0 s')
+    """
+    if abs(seconds) >= 3600.0:
+        return f"{seconds / 3600.0:.4g} h"
+    if abs(seconds) >= 60.0:
+        return f"{seconds / 60.0:.4g} min"
+    for size, unit in _SMALL:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+MOST_BYTES = 16 * 2**20
+
+MOST_TIMES, AT_LEAST = 200, 64 * 2**20
+"""What gzip has packed is at most so many times as large, or has so many bytes: text and audio are
+ten times as large, and what is made to fill a disk a thousand times."""
+
+
+def text_of(path: str | Path, where: str = "") -> str:
+    """The content of a file, without a byte order mark.
+
+    Args:
+        path: the file.
+        where: what refers to it, for messages; by default nothing but the user.
+
+    Raises:
+        UserError: it cannot be read, is no regular file, is larger than `MOST_BYTES`, or is not
+            text in UTF-8.
+    """
+    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    name = f"{where}: {shown!r}" if where else shown
+    try:
+        found = Path(path).stat()  # before it is opened: a pipe nobody writes to would never end
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{name}: cannot read the file (not a regular file)")
+        if found.st_size > MOST_BYTES:
+            size = f"{found.st_size / 2**20:.0f} MiB; allowed: at most {MOST_BYTES >> 20} MiB"
+            raise UserError(f"{name}: cannot read the file (it has {size})")
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{name}: cannot read the file ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: not a text file in UTF-8") from error
+    except ValueError as error:  # a null byte in the name
+        raise UserError(f"{name!r}: cannot read the file ({error})") from error
+
+
+def inflated(packed: IO[bytes], size: int) -> io.BufferedReader:
+    """What gzip has packed, read as it is needed.
+
+    Args:
+        packed: the packed bytes, from their beginning.
+        size: how many there are.
+
+    Returns:
+        A stream whose reading raises an `OSError` or an `EOFError` where the bytes are damaged, or
+        more of them come than any text or audio has.
+    """
+    return io.BufferedReader(_Inflated(packed, size), 1 << 16)
+
+
+class _Inflated(io.RawIOBase):
+    def __init__(self, packed: IO[bytes], size: int) -> None:
+        self._file = gzip.GzipFile(fileobj=packed, mode="rb")
+        self._most = self._left = max(AT_LEAST, MOST_TIMES * size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            count = self._file.readinto(buffer)
+        except zlib.error as error:
+            raise OSError(str(error)) from error
+        self._left -= count
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {self._most >> 20} MiB")
+        return count

@@ -1,0 +1,179 @@
+"""What several commands vary of a run file: numbers of workers, seeds, and any of its keys."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.base.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.runs.config import TrainingConfig
+    from harness.runs.methods import Method
+    from harness.search.comparison import Grid
+    from harness.speech.frames import RunConfig
+    from harness.store import Cell, Run, Store
+
+__all__ = [
+    "add_changes",
+    "add_rates",
+    "add_workers",
+    "base_of",
+    "cells_of",
+    "changes",
+    "grid_of",
+    "numbers",
+    "seeds_from",
+]
+
+Changes = list[tuple[tuple[str, ...], object]]
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Declare the option for numbers of workers."""
+    parser.add_argument("--workers", default="", help="1,4,16,…; without it the file's")
+
+
+def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
+    """Declare the options for seeds and for any key.
+
+    Args:
+        parser: of the command.
+        seeds: how many there are without the option.
+    """
+    parser.add_argument(
+        "--seeds", type=int, default=seeds, help=f"how many, from the file's on ({seeds})"
+    )
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="in place of the file's, e.g. schedule.rate=0.01; may be repeated",
+    )
+
+
+def add_rates(parser: argparse.ArgumentParser) -> None:
+    """Declare where rates come from."""
+    parser.add_argument(
+        "--rates", default="sweep", help="sweep (default): one for each; file: the file's for all"
+    )
+
+
+def seeds_from(first: int, count: int) -> range:
+    """So many seeds.
+
+    Raises:
+        UserError: none at all.
+    """
+    if count < 1:
+        raise UserError(f"--seeds: {count}; allowed: from 1")
+    return range(first, first + count)
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of workers.
+
+    Raises:
+        UserError: something else.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--workers: {text!r}; allowed: whole numbers from 1, as 1,4,16")
+    return [int(word) for word in words]
+
+
+def changes(texts: Sequence[str]) -> Changes:
+    """Dotted keys and their values, as TOML would have them; a word needs no quotes.
+
+    Raises:
+        UserError: one is none.
+    """
+    return [_change(text) for text in texts]
+
+
+def _change(text: str) -> tuple[tuple[str, ...], object]:
+    key, equals, value = text.partition("=")
+    steps = tuple(step.strip() for step in key.split("."))
+    if not equals or not all(re.fullmatch(r"[\w-]+", step) for step in steps):
+        raise UserError(
+            f"--set: {text!r} is not allowed; allowed: key=value, as schedule.rate=0.01"
+        )
+    try:
+        return steps, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return steps, value.strip()
+
+
+def base_of(arguments: argparse.Namespace) -> tuple[RunConfig, Method]:
+    """What the run file asks for, and its algorithm with its protocol.
+
+    Raises:
+        UserError: a mistake in the file or an option.
+    """
+    from harness.runs.file import load_run
+    from harness.runs.methods import Method
+    from harness.speech.frames import RunConfig
+
+    base = load_run(arguments.file, RunConfig, changes=changes(arguments.changes)).config
+    return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
+
+
+def grid_of(
+    arguments: argparse.Namespace,
+    base: RunConfig,
+    methods: Sequence[Method],
+    workers: Sequence[int] = (),
+) -> Grid:
+    """Methods with numbers of workers, otherwise as a run file has it.
+
+    Args:
+        arguments: with ``seeds`` and ``rates``.
+        base: what the file asks for.
+        methods: in place of its algorithm and protocol.
+        workers: in place of its own number.
+
+    Raises:
+        UserError: no seeds, or rates from somewhere else.
+    """
+    from dataclasses import replace
+    from typing import Any, cast
+
+    from harness.search.comparison import Grid
+
+    def configured(method: Method, workers: int, rate: float, seed: int) -> RunConfig:
+        schedule = replace(cast(Any, base.schedule), rate=rate)
+        parts = {"algorithm": method.algorithm, "protocol": method.protocol}
+        return replace(base, **parts, workers=workers, schedule=schedule, seed=seed)
+
+    if arguments.rates not in ("sweep", "file"):
+        raise UserError(f"--rates: {arguments.rates!r}; allowed: sweep, file")
+    seeds = seeds_from(base.seed, arguments.seeds)
+    rates = None if arguments.rates == "sweep" else base.schedule.rate
+    return Grid(configured, methods, workers or [base.workers], seeds, base.schedule.rate, rates)
+
+
+def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
+    """The finished runs of a grid as they are judged; what is stored is not trained again.
+
+    Args:
+        grid: what is run.
+        store: where runs are kept.
+        jobs: processes, where no rate is to be found.
+    """
+    from harness.base.seeds import identity
+    from harness.grid.display import execute_named
+
+    def obtain(config: TrainingConfig[object], called: str) -> Run:
+        name = identity(config.to_dict())
+        if store.has(name):
+            return store.load(name)
+        return execute_named({called: config}, str, store, jobs=1)[called]
+
+    if known := grid.known():  # they may run beside each other
+        execute_named(known, str, store, jobs=max(1, jobs))
+    return grid.run(obtain)

@@ -1,1 +1,0 @@
-"""Where an algorithm meets a timeline, in eight rooms."""

@@ -1,1 +1,0 @@
-"""What is trained on: frames and utterances, whose they are, and in what order."""

@@ -1,1 +1,0 @@
-"""Is it true? Replays, comparisons, predictions and calibration."""

@@ -1,1 +1,0 @@
-"""What is asked for: configurations, and the files they are read from."""

@@ -1,0 +1,1 @@
+"""Is it true? Replays, comparisons, predictions, calibration, promises of an algorithm."""

@@ -1,0 +1,343 @@
+"""Measure this machine, and fit the costs of a cluster file to what was measured.
+
+Four costs are timed as a real run has them (see `measure`). Each is a sum of few terms, so the
+terms are fitted by least squares of the relative error, none below zero; the intervals come from
+fitting again to resampled repetitions.
+
+What this machine takes for the work of a real run, timed again and again. Minibatches of several
+sizes with two networks, copies of several sizes between two processes, all-reduces among two to
+four, and folds.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.base import forks
+from harness.base.seeds import stream
+from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
+from harness.processes.messages import FrameHeader, Kind, into, receive, send
+from harness.processes.transport import Line, Socket
+from harness.simulator import Workload
+
+RESAMPLES = 300
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A figure and the interval that 95% of the refits to resampled repetitions lie in."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The costs of this machine, in the units of a cluster file.
+
+    Args:
+        launch_s, seconds_per_flop, half_rate_frames: of computing; see `Device`.
+        latency_s, seconds_per_byte: of copies between processes.
+        fold_s, fold_seconds_per_byte: of folds.
+        message_s, message_seconds_per_byte: of the messages of an all-reduce, which gloo makes
+            as a ring; adding up what was received is not in it.
+        cv: variation from one computation to the next (standard deviation over mean).
+    """
+
+    launch_s: Fitted
+    seconds_per_flop: Fitted
+    half_rate_frames: Fitted
+    latency_s: Fitted
+    seconds_per_byte: Fitted
+    fold_s: Fitted
+    fold_seconds_per_byte: Fitted
+    message_s: Fitted
+    message_seconds_per_byte: Fitted
+    cv: float
+
+
+def calibrate(say: Callable[[str], None]) -> Calibration:
+    """Measure and fit; about a minute.
+
+    Args:
+        say: told what is being measured.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with denormals_flushed():
+            say("computing: 2 networks, minibatches of 1 to 256 frames")
+            computing = list(time_computing())
+            say("folds")
+            folding = list(time_folding())
+        say("copies between two processes")
+        copying = time_copying()
+        say(f"all-reduces among {RANKS[0]} to {RANKS[-1]} processes")
+        reducing = time_reducing()
+    finally:
+        torch.set_num_threads(threads)
+    launch, small, flop = fitted(computing)
+    latency, byte = fitted(copying)
+    fold, fold_byte = fitted(folding)
+    message, message_byte = fitted([_messages_of(point, fold_byte.value) for point in reducing])
+    half = Fitted(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
+    largest = computing[-1].seconds
+    cv = float(largest.std(ddof=1) / largest.mean())
+    return Calibration(
+        launch, flop, half, latency, byte, fold, fold_byte, message, message_byte, cv
+    )
+
+
+def fitted(measured: Sequence[Measured]) -> list[Fitted]:
+    """The price of each term, from the medians of the repetitions, each ≥ 0."""
+    terms = np.array([point.terms for point in measured])
+    best = _fit(terms, np.array([np.median(point.seconds) for point in measured]))
+    draws = stream(0, "calibration")
+    refits = [
+        _fit(
+            terms, np.array([np.median(draws.choice(p.seconds, len(p.seconds))) for p in measured])
+        )
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.percentile(refits, (2.5, 97.5), axis=0)
+    return [Fitted(*map(float, figures)) for figures in zip(best, low, high, strict=True)]
+
+
+def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Non-negative prices that make ``terms @ prices / seconds`` as near 1 as can be."""
+    relative = terms / seconds[:, None]
+    scale = relative.max(0)
+    ones = np.ones(len(seconds))
+    return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale  # scipy says no types
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0.0 else 0.0
+
+
+def _messages_of(point: Measured, add_s_per_byte: float) -> Measured:
+    """An all-reduce without its additions, which the simulator charges apart.
+
+    Half of the messages of a ring are added up. At least a tenth is left: an addition from the
+    cache may be quicker than a fold.
+    """
+    adding = point.terms[1] / 2.0 * add_s_per_byte
+    return Measured(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
+
+
+def cluster_text(found: Calibration, workers: int, name: str) -> str:
+    """A cluster file of so many workers like this machine, with the intervals as comments."""
+    lines = [f'name = "{name}"', "", "[[workers]]", f"count = {workers}", 'device = "this"', ""]
+    lines += [
+        "[devices.this]",
+        _line("achieved_flops_per_s", found.seconds_per_flop, inverse=True),
+        _line("half_rate_frames", found.half_rate_frames),
+        _line("launch_s", found.launch_s),
+        'source = "lagbench calibrate"',
+        "",
+        "[link]",
+        _line("bandwidth_bytes_per_s", found.seconds_per_byte, inverse=True),
+        _line("latency_s", found.latency_s),
+        'sharing = "fifo"',
+        "",
+        "[server]",
+        _line("fold_s", found.fold_s),
+        "fold_traffic = 3.0",
+        "",
+        "[host]",
+        _line("memory_bytes_per_s", found.fold_seconds_per_byte, inverse=True, times=3.0),
+        "",
+        "[network]",
+        "[[network.levels]]",
+        _line("bandwidth_bytes_per_s", found.message_seconds_per_byte, inverse=True),
+        _line("latency_s", found.message_s),
+        "",
+        "[jitter]",
+        'law = "lognormal"',
+        f"cv = {found.cv:.3g}",
+        "",
+    ]
+    job = Workload.of_network(LARGE, 256)
+    lines += [
+        f"# The network {'-'.join(map(str, LARGE))}; --network times another.",
+        "[workload]",
+        f"minibatch_frames = {job.minibatch_frames}",
+        f"flops_per_frame = {job.flops_per_frame}",
+        f"parameter_bytes = {job.parameter_bytes}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, price: Fitted, *, inverse: bool = False, times: float = 1.0) -> str:
+    """``key = value``, with the interval behind it; a price of zero for a rate leaves it out."""
+    if not inverse:
+        return f"{key} = {price.value:.4g}  # {price.low:.4g} to {price.high:.4g}"
+    if price.value <= 0.0:
+        return f"# {key}: too fast to be seen"
+    high = f"{times / price.low:.4g}" if price.low > 0.0 else "beyond measure"
+    return f"{key} = {times / price.value:.4g}  # {times / price.high:.4g} to {high}"
+
+
+SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
+"""Networks that are timed; two, so that what a minibatch costs by itself and what it costs by
+being small can be told apart."""
+
+MINIBATCHES = (1, 4, 16, 64, 256)
+
+BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
+
+RANKS = (2, 3, 4)
+"""How many processes average."""
+
+REPEATS, WARM = 15, 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Repeated timings of one thing.
+
+    Args:
+        terms: what its cost is a sum of, ``[terms]`` multiples.
+        seconds: ``[repeats]``.
+    """
+
+    terms: tuple[float, ...]
+    seconds: np.ndarray
+
+
+def time_computing() -> Iterator[Measured]:
+    """A minibatch costs launch + f·h/R + f·b/R: terms 1, f and f·b with f FLOP a frame."""
+    generator = torch.Generator().manual_seed(1)
+    for sizes in (SMALL, LARGE):
+        net, flops = Dnn(Layout(sizes)), Workload.of_network(sizes, 1).flops_per_frame
+        stack = random_parameters(net.layout, generator, 4.0)
+        out = torch.empty_like(stack)
+        for frames in MINIBATCHES:
+            x = torch.randn(1, frames, sizes[0], generator=generator)
+            targets = torch.randint(sizes[-1], (1, frames), generator=generator)
+            seconds = _timed(partial(net.gradient, stack, x, targets, out), REPEATS)
+            yield Measured((1.0, flops, flops * frames), seconds)
+
+
+def time_folding() -> Iterator[Measured]:
+    """A fold costs something and so much a byte: terms 1 and bytes."""
+    algorithm = AsyncSgd()
+    for size in BYTES:
+        server = algorithm.start(torch.zeros(size // 4))
+        contribution = torch.ones(1, size // 4)
+        fold = partial(algorithm.fold, server, contribution, [0], 0.0)
+        yield Measured((1.0, size), _timed(fold, REPEATS))
+
+
+def time_copying() -> list[Measured]:
+    """One way between two processes, half of there and back: terms 1 and bytes."""
+    return _among(2, partial(_copies, BYTES, REPEATS))
+
+
+def time_reducing() -> list[Measured]:
+    """All-reduces as a ring has them among N: terms 2 (N − 1), and so many bytes over N."""
+    return _among(max(RANKS), partial(_reductions, RANKS, BYTES, REPEATS))
+
+
+def _timed(work: Callable[[], object], repeats: int) -> np.ndarray:
+    seconds = np.empty(repeats)
+    for _ in range(WARM):
+        work()
+    for i in range(repeats):
+        began = time.perf_counter()
+        work()
+        seconds[i] = time.perf_counter() - began
+    return seconds
+
+
+# -- among processes -------------------------------------------------------------------------
+
+Work = Callable[[int], list[Measured]]
+"""What every process does, told its rank; sizes and repetitions travel with it."""
+
+
+def _among(ranks: int, work: Work) -> list[Measured]:
+    """What rank 0 measures, which is this process; the others are its forks."""
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"file://{Path(folder) / 'meeting'}"
+        process = partial(forks.context(__name__).Process, target=_as_rank, daemon=True)
+        others = [process(args=(work, meeting, rank, ranks)) for rank in range(1, ranks)]
+        for other in others:
+            other.start()
+        try:
+            return _as_rank(work, meeting, 0, ranks)
+        finally:
+            forks.join(others, 30.0)
+            forks.end(others)
+
+
+def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        rank=rank,
+        world_size=ranks,
+        init_method=meeting,
+        timeout=timedelta(seconds=60.0),
+    )
+    try:
+        return work(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measured]:
+    messages, line = {size: torch.zeros(size // 4) for size in sizes}, _line_to_peer(rank)
+    return [
+        Measured((1.0, size), _timed(partial(_there_and_back, message, rank, line), repeats) / 2.0)
+        for size, message in messages.items()
+    ]
+
+
+def _line_to_peer(rank: int) -> Line:
+    """What carries messages between two processes of a run."""
+    port = torch.zeros(1, dtype=torch.int64)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port[0] = listening.getsockname()[1]
+        dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
+        if rank == 0:
+            return Line(Socket(listening.accept()[0]))
+    return Line(Socket(socket.create_connection(("127.0.0.1", int(port)))))
+
+
+def _there_and_back(message: torch.Tensor, rank: int, line: Line) -> None:
+    for sends in (rank == 0, rank == 1):
+        if sends:
+            send(FrameHeader(Kind.PIECE), line, message)
+        else:
+            receive(line, FrameHeader, into(message))
+
+
+def _reductions(
+    counts: Sequence[int], sizes: Sequence[int], repeats: int, rank: int
+) -> list[Measured]:
+    """All all-reduces that a rank is part of."""
+    all_reduce = cast(Callable[..., object], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
+    found: list[Measured] = []
+    for count in counts:
+        group = dist.new_group(list(range(count)))  # pyright: ignore[reportUnknownMemberType]
+        for size in sizes if rank < count else ():
+            messages = 2 * (count - 1)
+            seconds = _timed(partial(all_reduce, torch.zeros(size // 4), group=group), repeats)
+            found.append(Measured((messages, messages * size / count), seconds))
+    return found

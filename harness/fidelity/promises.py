@@ -1,0 +1,242 @@
+"""What every algorithm promises, asked of one: for whoever writes his own.
+
+A small network, drawn minibatches and a few folds; every question is one of equal bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.contract import Memory, Server, Turn, Turns, fold_turns, one_by_one
+from harness.base.errors import UserError
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.replay.stale import (
+    StaleReplay,
+    capture_server,
+    recalled,
+    reinstate_server,
+    remembered,
+    vectors_of,
+)
+from harness.simulator import (
+    Averaging,
+    Cluster,
+    Device,
+    ParameterServer,
+    Simulation,
+    WorkerGroup,
+    Workload,
+)
+from harness.tasks.order import Key
+
+LAYERS, FRAMES, FOLDS, RATE = (6, 8, 4), 5, 6, 0.05
+
+WORKERS = 3
+"""Of an algorithm whose folds take all workers' contributions; one of the others."""
+
+STALEST, STALEST_IN_ROUNDS = 2, 1
+"""Of folds that are asked about; in rounds a contribution may have begun one version ago."""
+
+UNASKED = (
+    f"not asked: more than {FOLDS} folds, staleness beyond {STALEST} (in rounds"
+    f" {STALEST_IN_ROUNDS}), other processes, threads and devices"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a promise is kept.
+
+    Attributes:
+        promise: in words.
+        kept: whether it is; None if the algorithm refuses stale folds, which it may.
+        told: what happened instead.
+    """
+
+    promise: str
+    kept: bool | None
+    told: str = ""
+
+
+def answers(algorithm: Algorithm) -> Iterator[Answer]:
+    """Every promise, asked of an algorithm."""
+    for promise, broken in PROMISES.items():
+        try:
+            told = broken(algorithm)
+        except Exception as error:  # whatever somebody's algorithm does
+            told = f"{type(error).__name__}: {error}"
+            if broken is _stale and isinstance(error, UserError):
+                yield Answer(promise, None, str(error))
+                continue
+        yield Answer(promise, not told, told)
+
+
+@dataclass
+class _Trained:
+    """An algorithm and all that it may change.
+
+    Args:
+        algorithm: what is asked.
+        server: its server.
+        memory: its workers'.
+        stalest: how stale contributions become.
+        models: every version so far, which stale contributions are made from.
+    """
+
+    algorithm: Algorithm
+    server: Server
+    memory: Memory
+    stalest: int = 0
+    models: list[Tensor] = field(default_factory=list[Tensor])
+
+    @classmethod
+    def begun(cls, algorithm: Algorithm, stalest: int = 0) -> _Trained:
+        server = algorithm.start(_model())
+        return cls(algorithm.on(_network()), server, Memory(), stalest, [server.model.clone()])
+
+    @property
+    def done(self) -> int:
+        return len(self.models) - 1
+
+    def on(self, folds: int) -> _Trained:
+        """So many more folds, each of what is contributed at a model as old as may be."""
+        for _ in range(folds):
+            stale = min(self.stalest, self.done)
+            read = self.models[self.done - stale]
+            out = _contributed(self.algorithm, read, self.memory, self.done)
+            count = len(out)
+            weights = [1.0 + k * bool(self.stalest) for k in range(count)]
+            told = [stale] * count, RATE, list(range(count)), weights
+            self.algorithm.fold(self.server, out, *told)
+            self.models.append(self.server.model.clone())
+        return self
+
+
+def _network() -> Dnn:
+    return Dnn(Layout(LAYERS), "sigmoid")
+
+
+def _model() -> Tensor:
+    return random_parameters(Layout(LAYERS), torch.Generator().manual_seed(1))[0]
+
+
+def _minibatch(step: int, workers: int) -> Minibatch:
+    drawn = torch.Generator().manual_seed(100 + step)
+    x = torch.randn(workers, FRAMES, LAYERS[0], generator=drawn)
+    return Minibatch(x, torch.randint(LAYERS[-1], (workers, FRAMES), generator=drawn))
+
+
+@torch.no_grad()
+def _contributed(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) -> Tensor:
+    count = WORKERS if algorithm.rounds else 1
+    replicas = model.repeat(count, 1)
+    out = torch.empty_like(replicas)
+    minibatches = [_minibatch(2 * step + k, count) for k in (0, 1)]
+    algorithm.contribute(_network(), replicas, minibatches, out, RATE, memory)
+    memory.new_pass = False
+    return out
+
+
+def _difference(one: Server, other: Server) -> str:
+    """Where two servers differ; nothing if they do not."""
+    ours, theirs = vectors_of(one), vectors_of(other)
+    if (one.version, one.numbers, ours.keys()) != (other.version, other.numbers, theirs.keys()):
+        return "versions, numbers or names of vectors differ"
+    return next((f"{n} differs" for n in ours if not torch.equal(ours[n], theirs[n])), "")
+
+
+def _again(algorithm: Algorithm, stalest: int = 0) -> str:
+    one, other = (_Trained.begun(algorithm, stalest).on(FOLDS) for _ in range(2))
+    return _difference(one.server, other.server)
+
+
+def _resumed(algorithm: Algorithm, stalest: int = 0) -> str:
+    whole = _Trained.begun(algorithm, stalest).on(FOLDS)
+    half, fresh = (_Trained.begun(algorithm, stalest) for _ in range(2))
+    arrays, facts = capture_server(half.on(FOLDS // 2).server)
+    kept, fresh.models = remembered("memory/", half.memory), half.models
+    reinstate_server(fresh.server, arrays, facts)
+    fresh.memory = recalled(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
+    return _difference(whole.server, fresh.on(FOLDS - half.done).server)
+
+
+def _stale(algorithm: Algorithm) -> str:
+    stalest = STALEST_IN_ROUNDS if algorithm.rounds else STALEST
+    return _again(algorithm, stalest) or _resumed(algorithm, stalest)
+
+
+def _in_blocks(algorithm: Algorithm) -> str:
+    model, memory = _model(), Memory()
+    out = torch.cat([_contributed(algorithm, model, memory, step) for step in range(FOLDS)])
+    each = len(out) // FOLDS
+    slots = [list(range(k * each, (k + 1) * each)) for k in range(FOLDS)]
+    orders = [Turn(s, [0] * each, s[:1], list(range(each)), [1.0] * each) for s in slots]
+    found: list[tuple[Server, Tensor]] = []
+    for way in (fold_turns, one_by_one):
+        server, replicas = algorithm.start(model), torch.zeros_like(out)
+        way(algorithm.on(_network()), server, Turns(out.clone(), replicas, orders), RATE)
+        found.append((server, replicas))
+    (one, ours), (other, theirs) = found
+    return _difference(one, other) or ("" if torch.equal(ours, theirs) else "the reads differ")
+
+
+def _own_state(algorithm: Algorithm) -> str:
+    before = pickle.dumps(algorithm)
+    alone = _Trained.begun(algorithm).on(FOLDS)
+    if pickle.dumps(algorithm) != before:
+        return "the algorithm itself changed; state belongs to the server or to a memory"
+    one, other = _Trained.begun(algorithm), _Trained.begun(algorithm)
+    other.on(1)
+    for _ in range(FOLDS):
+        one.on(1)
+        other.on(1)
+    return _difference(alone.server, one.server)
+
+
+def _serial(algorithm: Algorithm) -> str:
+    workers = WORKERS if algorithm.rounds else 1
+    card, work = {"card": Device(launch_s=1.0)}, Workload(FRAMES, 0.0, 0.0)
+    cluster = Cluster("contract", card, (WorkerGroup(workers, "card"),))
+    protocol = Averaging(2) if algorithm.rounds else ParameterServer(push_every=2)
+    timeline = Simulation(cluster, protocol, work, workers).advance(folds=FOLDS, drain=True)
+
+    def minibatch_of(keys: Sequence[Key]) -> Minibatch:
+        whole = _minibatch(keys[0][1], workers)
+        rows = [worker for worker, _ in keys]
+        return Minibatch(whole.x[rows], whole.targets[rows])
+
+    server = algorithm.start(_model())
+    StaleReplay(algorithm, _network(), server, minibatch_of, slots=workers).run(timeline, RATE)
+    return _difference(server, _Trained.begun(algorithm).on(FOLDS).server)
+
+
+def _versions(algorithm: Algorithm) -> str:
+    model = _model()
+    server, start = algorithm.start(model), model.clone()
+    if not torch.equal(server.model, model):
+        return "a server begins with another model than it is given"
+    found = (
+        _Trained(algorithm.on(_network()), server, Memory(), 0, [start]).on(FOLDS).server.version
+    )
+    if not torch.equal(model, start):
+        return "the initial parameters were changed in place"
+    return "" if found == FOLDS else f"{FOLDS} folds made version {found}"
+
+
+PROMISES: dict[str, Callable[[Algorithm], str]] = {
+    "every fold makes one version, from a copy of the initial parameters": _versions,
+    "the same folds give the same bytes": _again,
+    "stale folds of unequal weights do so too, also from a checkpoint": _stale,
+    "what is captured and reinstated goes on with the same bytes": _resumed,
+    "on a timeline without staleness it is the serial method": _serial,
+    "folds in a row give the bytes of one by one": _in_blocks,
+    "state is the server's and the workers' memory's alone": _own_state,
+}
+"""Each as a function that says in words how it is broken, or nothing."""

@@ -1,0 +1,151 @@
+"""Real processes of known speed beside the simulator: does the prediction hold?
+
+Each regime is a cluster file; its workers are processes on this machine that wait wherever they
+are quicker than the file says, so a few cores can be many workers. What else happens is real:
+sockets, queues, threads, the folds. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.base.errors import UserError
+from harness.fidelity.compare import Comparison, compared
+from harness.runs.file import load_run
+
+ASYNCHRONOUS = """
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.008
+"""
+
+ROUNDS = """
+[protocol]
+every = 1
+[algorithm]
+is = "ModelAveraging"
+[schedule]
+is = "Constant"
+rate = 0.5
+"""
+
+SHARDED = f"shards = 2\n{ASYNCHRONOUS}"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Workers of known speed, and what they do.
+
+    Attributes:
+        training: protocol, algorithm and schedule, as in a run file.
+        launch_s: what a minibatch takes a worker of speed 1.
+        fold_s: what a fold takes the server.
+        cv: how much a minibatch's time varies, standard deviation over mean.
+        speeds: of the workers.
+    """
+
+    training: str = ASYNCHRONOUS
+    launch_s: float = 0.08
+    fold_s: float = 0.0
+    cv: float = 0.2
+    speeds: tuple[float, ...] = (1.0,) * 6
+
+    def files(self, name: str) -> dict[str, str]:
+        """A run file and its cluster's, by their names."""
+        workers = "".join(WORKER.format(speed=speed) for speed in self.speeds)
+        cluster = CLUSTER.format(name=name, workers=workers, **vars(self))
+        run = RUN.format(workers=len(self.speeds), training=self.training)
+        return {"cluster.toml": cluster, "run.toml": run}
+
+
+REGIMES: Mapping[str, Regime] = {
+    "compute-bound": Regime(),
+    "server-bound": Regime(launch_s=0.05, fold_s=0.025),
+    "server in two shards": Regime(SHARDED, fold_s=0.03),
+    "averaging in rounds": Regime(ROUNDS, launch_s=0.06, speeds=(1.0,) * 4),
+    "one straggler": Regime(cv=0.1, speeds=(1.0, 1.0, 1.0, 1.0, 1.0, 0.2)),
+}
+
+WORKER = """
+[[workers]]
+count = 1
+device = "paced"
+speed = {speed}
+"""
+
+CLUSTER = """
+name = "{name}"
+{workers}
+[devices.paced]
+launch_s = {launch_s}
+[server]
+fold_s = {fold_s}
+[jitter]
+law = "lognormal"
+cv = {cv}
+"""
+
+RUN = """
+corpus = "parametric"
+hidden = [32]
+cluster = "cluster.toml"
+workers = {workers}
+evaluations = 1
+{training}
+[[stages]]
+minibatch = 32
+timed_minibatch = 32
+share = 0.25
+"""
+
+
+def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
+    """Run and predict every regime.
+
+    Args:
+        say: told what runs.
+
+    Raises:
+        UserError: a run does not end well.
+    """
+    for name, regime in REGIMES.items():
+        say(f"{name}: {len(regime.speeds)} workers")
+        with TemporaryDirectory() as folder:
+            for file, text in regime.files(name).items():
+                (Path(folder) / file).write_text(text, encoding="utf-8")
+            yield name, _one(Path(folder), name)
+
+
+def _one(folder: Path, name: str) -> Comparison:
+    command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
+    config = load_run(folder / "run.toml").config
+    processes = str(config.workers + config.shards)
+    options = ["--processes", processes, "--out", str(folder / "runs")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
+    (config_file,) = (folder / "runs").glob("*/config.json")
+    return compared(config_file.parent)
+
+
+def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
+    """A table, a row a regime."""
+    heads = ("regime", "folds/s", "predicted", "error", "mean staleness", "predicted", "error")
+    yield f"| {' | '.join((*heads, 'KS distance'))} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, one in found.items():
+        there, ours = one.recorded, one.predicted
+        staleness = [b.lags["inner"].staleness.mean() for b in (there, ours)]
+        yield (
+            f"| {name} | {there.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
+            f" {one.throughput_error:+.1%} | {staleness[0]:.3f} | {staleness[1]:.3f} |"
+            f" {one.staleness_error:+.1%} | {one.staleness_distance():.3f} |"
+        )

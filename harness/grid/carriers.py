@@ -1,0 +1,419 @@
+"""Carriers of a grid's runs: batch systems and executors of futures.
+
+Who carries the runs of a grid: batch systems through submitit, and any executor of futures.
+``slurm`` submits job arrays with sbatch, whose own variables (``SBATCH_PARTITION``,
+``SBATCH_ACCOUNT``, …) say what the jobs need; ``local`` starts the same jobs as processes of this
+machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own;
+``ray`` does the same with ``RAY_ADDRESS``. ``MODULE:FUNCTION`` is called with the number of jobs
+and gives a `concurrent.futures.Executor`.
+
+The runs of a grid as jobs that somebody else carries (`carriers`), one run or several a job. A run
+writes to the store as in any process, and what is checkpointed survives its job. A job that is
+lost (its node failed, it was preempted or ran out of time) is submitted again, and no other is
+disturbed; what it had finished is found in the store. A job that raises something would raise it
+again: it ends the grid in a line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from subprocess import SubprocessError
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from harness.base.errors import ProcessDied, UserError, unknown
+
+if TYPE_CHECKING:
+    from submitit import AutoExecutor
+
+WHERE = ("slurm", "local", "dask", "ray")
+
+NEEDS = {
+    "slurm": ("submitit", "slurm"),
+    "local": ("submitit", "slurm"),
+    "dask": ("distributed", "dask"),
+    "ray": ("ray", "ray"),
+}
+"""The package that each needs, and the extra of ours that brings it."""
+
+MINUTES = 24 * 60
+"""A job's limit; a longer run goes on in another job."""
+
+EVERYTHING = 10**9
+
+NOT_REQUEUED = "Job not requeued because"
+"""What submitit has a job raise when its time is up or somebody else wants its place."""
+
+
+class Job(Protocol):
+    """Work under way elsewhere."""
+
+    def done(self) -> bool:
+        """Whether it has ended, however."""
+        ...
+
+    def result(self) -> Any:
+        """What it gave; raises what it raised, or one of its carrier's `lost`."""
+        ...
+
+    def cancel(self) -> object:
+        """Have it not done, or ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """Takes work and does it elsewhere.
+
+    Args:
+        start: begins the same work on each of several tasks.
+        at_once: how many jobs it is handed at a time.
+        lost: what the result of a job that was lost raises.
+        close: at the end, whatever the end.
+        failed: of what `lost` would count, what means that the job itself raised something.
+    """
+
+    start: Callable[[Callable[[Any], str | None], Sequence[Any]], Sequence[Job]]
+    at_once: int
+    lost: tuple[type[BaseException], ...]
+    close: Callable[[], object] = lambda: None
+    failed: Callable[[Exception], bool] = lambda error: False
+
+
+def check(where: str) -> None:
+    """Refuse a carrier that is not known or cannot be used here.
+
+    Raises:
+        UserError: it is unknown, or its package is not installed.
+    """
+    if ":" in where:
+        _named(where)
+        return
+    if where not in WHERE:
+        raise unknown("--submit", where, (*WHERE, "MODULE:FUNCTION"))
+    package, extra = NEEDS[where]
+    try:
+        import_module(package)
+    except ImportError as error:
+        told = f"--submit {where}: needs {package}; pip install 'lagbench[{extra}]'"
+        raise UserError(told) from error
+
+
+def carrier(where: str, folder: Path, jobs: int) -> Carrier:
+    """What ``--submit`` names.
+
+    Args:
+        where: see above.
+        folder: for scripts and logs of jobs.
+        jobs: at a time.
+
+    Raises:
+        UserError: it cannot be used here.
+    """
+    check(where)
+    if where in ("dask", "ray"):
+        return _dask(jobs) if where == "dask" else _ray(jobs)
+    if ":" in where:
+        return of_executor(lambda: _named(where)(jobs), jobs)
+    return _submitit(where, folder, jobs)
+
+
+def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
+    """Any executor of futures; a broken one has lost its jobs, and another is made."""
+    executor = made()
+
+    def begun(work: Callable[[Any], str | None], task: Any) -> Job:
+        nonlocal executor
+        try:
+            return executor.submit(work, task)
+        except BrokenExecutor:
+            executor = made()
+            return executor.submit(work, task)
+
+    def start(work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[Job]:
+        return [begun(work, task) for task in tasks]
+
+    def close() -> None:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    return Carrier(start, at_once, (BrokenExecutor, CancelledError), close)
+
+
+def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
+    import submitit
+    from submitit.core.utils import UncompletedJobError
+
+    executor: AutoExecutor
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=where)
+    except RuntimeError as error:
+        raise UserError(f"--submit {where}: {str(error).splitlines()[0]}") from error
+    executor.update_parameters(name="lagbench", cpus_per_task=1, timeout_min=MINUTES)
+    if where == "slurm":  # all of them are one array, of which Slurm lets so many run
+        executor.update_parameters(slurm_array_parallelism=jobs)
+    at_once = EVERYTHING if where == "slurm" else jobs
+    return Carrier(executor.map_array, at_once, (UncompletedJobError,), failed=_failed_of_submitit)
+
+
+def _failed_of_submitit(error: Exception) -> bool:
+    """Whether a job raised something; that it ran out of time is raised within it too."""
+    from submitit.core.utils import FailedJobError
+
+    return isinstance(error, FailedJobError) and NOT_REQUEUED not in str(error)
+
+
+def _dask(jobs: int) -> Carrier:
+    import distributed
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    cluster: Any = None if address else _local_dask(jobs)
+    client: Any = distributed.Client(address or cluster)
+
+    def start(work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[Job]:
+        return [client.submit(work, task, pure=False) for task in tasks]
+
+    def close() -> None:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+    return Carrier(start, EVERYTHING, _lost_by_dask(), close)
+
+
+def _ray(jobs: int) -> Carrier:
+    from harness.grid import ray_backend
+
+    ray = ray_backend.begin(jobs)
+    return Carrier(
+        partial(ray_backend.started, ray), EVERYTHING, ray_backend.lost(ray), ray.shutdown
+    )
+
+
+def _local_dask(jobs: int) -> Any:
+    """So many workers of this machine, also when Dask has given one up."""
+    import distributed
+
+    cluster: Any = distributed.LocalCluster(
+        n_workers=jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    )
+    cluster.adapt(minimum=jobs, maximum=jobs)
+    return cluster
+
+
+def _lost_by_dask() -> tuple[type[BaseException], ...]:
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+
+    return (KilledWorker, FutureCancelledError, CancelledError)
+
+
+def _named(where: str) -> Callable[[int], Executor]:
+    module, _, name = where.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"--submit {where}: {error}; allowed: MODULE:FUNCTION") from error
+
+
+POLL_S = 1.0
+
+ATTEMPTS = 4
+"""Jobs that the same tasks lose without having gone further before they are given up."""
+
+LEAVES = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+"""What batch systems say shortly before they end a job."""
+
+_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)(:|$)")
+
+Task = TypeVar("Task")
+
+Names = tuple[str, ...]
+"""The tasks of one job."""
+
+
+class _Leaves(BaseException):
+    """A job has to end soon; nothing in it may take that for an error."""
+
+
+class _Lost(Exception):  # noqa: N818 (what happened)
+    """A job ended without an answer: cancelled, out of time or of memory."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What ``--submit`` and ``--runs-per-job`` ask for.
+
+    Args:
+        where: see `carriers`.
+        runs_a_job: executed one after the other by each job.
+    """
+
+    where: str
+    runs_a_job: int = 1
+
+
+def submit(
+    tasks: Mapping[str, Task],
+    work: Callable[[Task], object],
+    carried: Carrier,
+    finish: Callable[[str], None],
+    end_s: float,
+    runs_a_job: int = 1,
+    reached: Callable[[str], float] = lambda name: 0.0,
+) -> None:
+    """Have every task done by some job.
+
+    Tasks whose job is lost have another, after those that still wait, until `ATTEMPTS` jobs have
+    brought none of them further.
+
+    Args:
+        tasks: by name, in the order in which they are begun.
+        work: what is done with each.
+        carried: who does it.
+        finish: told of each task that is done.
+        end_s: `time.monotonic` at which to stop.
+        runs_a_job: tasks of one job.
+        reached: how far a task is, more for further.
+
+    Raises:
+        UserError: a job met bad input, or raised something else.
+        ProcessDied: some tasks lost all their jobs; the others are done, all checkpoints kept.
+        KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
+    """
+    waiting, losses = deque(dealt(list(tasks), runs_a_job)), _Losses(reached)
+    running: dict[Names, Job] = {}
+    try:
+        while waiting or running:
+            if time.monotonic() > end_s:
+                raise KeyboardInterrupt("the budget is spent")
+            free = min(len(waiting), carried.at_once - len(running))
+            fresh = [waiting.popleft() for _ in range(free)]
+            handed = [[tasks[name] for name in names] for names in fresh]
+            started = carried.start(partial(answered, work), handed) if fresh else ()
+            running.update(zip(fresh, started, strict=True))
+            for names in [names for names, job in running.items() if job.done()]:
+                try:
+                    _check_answer(running.pop(names), carried)
+                except _Lost:
+                    waiting.extend([names] if losses.worth_another(names) else [])
+                    continue
+                for name in names:
+                    finish(name)
+            time.sleep(POLL_S)
+    finally:
+        for job in running.values():
+            with suppress(OSError, SubprocessError):  # scancel knows it no more
+                job.cancel()
+        carried.close()
+    if losses.given_up:
+        told = (
+            f"{len(losses.given_up)} of {len(tasks)} runs lost {ATTEMPTS} jobs each, none further"
+        )
+        raise ProcessDied(told)
+
+
+class _Losses:
+    """Which tasks have lost how many jobs since they last went further.
+
+    Args:
+        reached: how far a task is.
+
+    Attributes:
+        given_up: names of tasks.
+    """
+
+    def __init__(self, reached: Callable[[str], float]) -> None:
+        self._reached, self._furthest = reached, dict[str, float]()
+        self._lost, self.given_up = Counter[Names](), list[str]()
+
+    def worth_another(self, names: Names) -> bool:
+        """Whether the tasks of a job that was lost have another."""
+        now = {name: self._reached(name) for name in names}
+        moved = any(place > self._furthest.get(name, 0.0) for name, place in now.items())
+        self._furthest |= now
+        self._lost[names] = 0 if moved else self._lost[names] + 1
+        if self._lost[names] < ATTEMPTS:
+            return True
+        self.given_up.extend(names)
+        return False
+
+
+def dealt(names: Sequence[str], each: int) -> list[Names]:
+    """Names in jobs of so many, dealt like cards: the first job has the first, not the longest.
+
+    Example:
+        >>> dealt(["a", "b", "c", "d", "e"], 2)
+        [('a', 'd'), ('b', 'e'), ('c',)]
+    """
+    jobs = -(-len(names) // each)
+    return [tuple(names[at::jobs]) for at in range(jobs)]
+
+
+def answered(work: Callable[[Task], object], tasks: Sequence[Task]) -> str | None:
+    """What a job sends back: nothing, or the line for the user; None if it had to end early."""
+    try:
+        with _leaving_in_time():
+            for task in tasks:
+                work(task)
+    except UserError as error:
+        return str(error)
+    except _Leaves:
+        return None
+    return ""
+
+
+@contextmanager
+def _leaving_in_time() -> Generator[None]:
+    """Within, each of `LEAVES` is `_Leaves`; only a main thread can hear them.
+
+    Submitit would raise an error of its own amid a run, which would be taken for the run's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(each, signal.signal(each, _leave)) for each in LEAVES]
+    try:
+        yield
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def _leave(*_: object) -> None:
+    raise _Leaves
+
+
+def _check_answer(job: Job, carried: Carrier) -> None:
+    """Whether a job that ended did its tasks.
+
+    Raises:
+        _Lost: it was lost.
+        UserError: it met bad input, or raised something else.
+    """
+    try:
+        line = job.result()
+    except Exception as error:
+        if isinstance(error, carried.lost) and not carried.failed(error):
+            raise _Lost from error
+        raise UserError(f"a job raised {_last_line(error)}; it would do so again") from error
+    if line is None:
+        raise _Lost
+    if line:
+        raise UserError(line)
+
+
+def _last_line(error: Exception) -> str:
+    """Of what a job raised: its kind and what it says, also where an error brings a whole trace."""
+    said = [line for line in str(error).splitlines() if _ERROR.match(line)]
+    return said[-1] if said else f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,162 @@
+"""A grid of named runs, executed and shown to people while it goes on.
+
+Progress of a grid of runs, for people: live lines on a terminal, plain lines elsewhere. A grid of
+runs that have names: executed, and shown to people while it goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness.base.seeds import identity
+from harness.grid.carriers import Submission
+from harness.grid.grid import ENOUGH, Estimate, Report, execute
+from harness.runs.executed import Configuration, Progress
+from harness.store import Run, Store
+
+PLAIN_EVERY_S = 10.0
+
+WORTH_TELLING_S = 10.0
+"""Work that took less is not summed up."""
+
+
+def remaining(report: Report, elapsed_s: float) -> Estimate | None:
+    """What the rest takes; of a single run, if it goes on as it began."""
+    if report.left is not None or report.total != 1:
+        return report.left
+    done = sum(p.done / p.passes for p in report.running.values())
+    return Estimate(elapsed_s * (1.0 - done) / done, True) if done > ENOUGH else None
+
+
+@dataclass
+class Display:
+    """Shows reports; use as a context manager.
+
+    Args:
+        names: what to call each run, by hash.
+    """
+
+    names: dict[str, str]
+    _started: float = field(default_factory=lambda: time.monotonic())
+    _last: float = 0.0
+    _already: int | None = None
+    _live: Live | None = None
+    _report: Report | None = None
+
+    def __enter__(self) -> Display:
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._live = Live(console=console, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(None, None, None)
+        report, elapsed_s = self._report, time.monotonic() - self._started
+        if kind is not None or report is None or elapsed_s < WORTH_TELLING_S:
+            return
+        if report.total is not None:
+            print(_summary(report, self._already or 0, elapsed_s), file=sys.stderr)
+
+    def show(self, report: Report) -> None:
+        """Bring the display up to date."""
+        now = time.monotonic()
+        if self._already is None:
+            self._already = report.finished
+        self._report = report
+        left = remaining(report, now - self._started)
+        if self._live:
+            self._live.update(Group(Text(_head(report, left)), self._table(report)))
+        elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
+            self._last = now
+            running = "; ".join(self._line(p) for p in report.running.values())
+            print(f"{_head(report, left)} {running}".rstrip(), file=sys.stderr, flush=True)
+
+    def _table(self, report: Report) -> Table:
+        table = Table(box=None)
+        for heading in ("run", "passes", "error"):
+            table.add_column(heading)
+        for p in report.running.values():
+            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", _wrong(p))
+        return table
+
+    def _line(self, p: Progress) -> str:
+        where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
+        return f"{where}, error {_wrong(p)}" if _wrong(p) else where
+
+    def _name(self, p: Progress) -> str:
+        return self.names.get(p.run, f"what others start from ({p.run[:12]})")
+
+
+def _wrong(p: Progress) -> str:
+    """The error; nothing of a run that has none, as it trains nothing."""
+    if math.isnan(p.frame_error):
+        return ""
+    return f"{p.frame_error:.1%}" if 0.0 <= p.frame_error <= 1.0 else f"{p.frame_error:.4g}"
+
+
+def _head(report: Report, left: Estimate | None) -> str:
+    about = "" if left is None else "about" if left.whole else "more than"
+    time_left = "" if left is None else f", {about} {_duration(left.seconds)} left"
+    compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
+    done = f"{report.finished}" if report.total is None else f"{report.finished} of {report.total}"
+    return f"[{done} runs finished{time_left}{compiling}]"
+
+
+def _summary(report: Report, already: int, elapsed_s: float) -> str:
+    """What was done, in how long; it stays on the screen."""
+    made = report.finished - already if report.total != 1 else 1
+    found = f", {already} finished before" if already and report.total != 1 else ""
+    return f"{made} run{'' if made == 1 else 's'} in {_duration(elapsed_s)}{found}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def execute_named(
+    configs: Mapping[Key, Configuration],
+    called: Callable[[Key], str],
+    store: Store | Path,
+    jobs: int,
+    budget_s: float | None = None,
+    submit: Submission | None = None,
+) -> dict[Key, Run]:
+    """The finished run of every configuration; equal ones run once, under all their names.
+
+    Args:
+        configs: by whatever tells them apart.
+        called: what people call one.
+        store: where runs are kept, or its folder.
+        jobs: processes.
+        budget_s: stop starting and checkpoint after so long; None for no limit.
+        submit: who carries the runs; None for processes here.
+
+    Raises:
+        UserError, ProcessDied, KeyboardInterrupt: as `harness.grid.grid.execute`.
+    """
+    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+    names: dict[str, dict[str, None]] = {}
+    for key, hash_ in hashes.items():
+        names.setdefault(hash_, {})[called(key)] = None
+    titles = {hash_: " = ".join(labels) for hash_, labels in names.items()}
+    with Display(titles) as display:
+        runs = execute(
+            list(configs.values()), store, jobs, display.show, budget_s=budget_s, submit=submit
+        )
+    return {key: runs[hash_] for key, hash_ in hashes.items()}

@@ -1,0 +1,564 @@
+"""Experiments of `import lagbench`: a user's module on a cluster, method by method.
+
+What `import lagbench` is asked for, as runs: a user's module on a cluster, method by method. What
+`import lagbench` is asked for, refused in one line before anything is trained.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, TypedDict, cast, get_args
+
+from torch import nn
+
+from harness.algorithms.descent import PLAIN, Descent
+from harness.algorithms.schedules import Constant, Schedule
+from harness.base.errors import UserError, unknown
+from harness.base.files import cluster_file
+from harness.base.seeds import identity
+from harness.grid.display import Display
+from harness.grid.grid import Report
+from harness.modules import task as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from harness.modules.network import Loss, ModuleNetwork
+from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
+from harness.modules.step_time import StepConfig, counted_flops
+from harness.modules.task import ModuleConfig, metrics_of
+from harness.natural_gradient import NaturalGradient
+from harness.runs.config import Stage, TrainingConfig
+from harness.runs.device import resolve
+from harness.runs.executed import Progress, executed
+from harness.runs.idle import idle_lines
+from harness.runs.methods import Asked, Method, method_of, optimised
+from harness.search.comparison import Grid, Rates
+from harness.search.search import TUNING_SEED
+from harness.simulator import Cluster, Device, Workload, load_cluster
+from harness.store import Cell, Run, Store
+from harness.store.files import writable_folder
+
+Model = nn.Module | Callable[[], nn.Module]
+"""A module, from whose parameters every run starts; or what makes one, for each seed."""
+
+Turned = Sequence[tuple[Cluster, int]]
+"""Clusters, each with a number of workers."""
+
+Charged = nn.Module | Workload | Literal["cluster"] | None
+"""Whose time and messages the cluster is charged for; None for the trained module's."""
+
+
+class Settings(TypedDict, total=False):
+    """What may be set of a comparison, by keyword; `USUAL` has what holds otherwise.
+
+    Attributes:
+        test: data like the training data, reported on and used for nothing else.
+        dev: development data, or the share of the training data that is held out as such:
+            rates are chosen and times to a target read on it.
+        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets
+            whose mean is better when less; of several the first judges.
+        minibatch: examples in a worker's minibatch.
+        passes: over the training data, the same for every number of workers.
+        evaluations: how often in a pass the development data are scored.
+        seeds: how many, or which: of data order, timing and initial parameters (of a model that
+            is made by a function).
+        guess: the first rate that is tried.
+        optimizer: what makes a worker's steps of its gradients: ``"momentum"``, ``"adamw"``,
+            ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
+            `LocalOptimizer` or a `NaturalGradient`; its state is the worker's. None for plain
+            gradients.
+        schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
+        charge_for: whose minibatches and copies the cluster is charged for in place of the trained
+            module's: another module, which takes the same examples; a `Workload`; or ``"cluster"``,
+            the ``[workload]`` of its file.
+        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
+        step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
+            to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
+            is for every device.
+        target: the error whose time is reported.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``: what trains here.
+        store: the folder that keeps runs.
+    """
+
+    test: Any
+    dev: Any
+    metric: Any
+    minibatch: int
+    passes: int
+    evaluations: int
+    seeds: int | Sequence[int]
+    guess: float
+    optimizer: str | Descent | None
+    schedule: Callable[[float], Schedule]
+    charge_for: Charged
+    parameter_bytes: float | None
+    flops_per_example: float | None
+    step_seconds: float | Literal["measure", "count"]
+    target: float | None
+    device: str
+    store: str | Path
+
+
+USUAL: Settings = {
+    "test": None,
+    "dev": 0.1,
+    "metric": None,
+    "minibatch": 32,
+    "passes": 5,
+    "evaluations": 10,
+    "seeds": 3,
+    "guess": 0.1,
+    "optimizer": None,
+    "schedule": Constant,
+    "charge_for": None,
+    "parameter_bytes": None,
+    "flops_per_example": None,
+    "step_seconds": "measure",
+    "target": None,
+    "device": "cpu",
+    "store": "lagbench-runs",
+}
+"""What holds of each setting where nothing is said."""
+
+
+@dataclass
+class Experiment:
+    """A user's module on a cluster.
+
+    Args:
+        model: a module, or what makes one for each seed.
+        loss: ``loss(outputs, targets)``, one number a minibatch.
+        data: arrays, a dataset or an iterable; or a function of the seed that gives one.
+        cluster: a `Cluster`, its file, or the name of one that comes along.
+        given: settings by name.
+
+    Raises:
+        UserError: a setting that there is not, or a value that is not allowed.
+    """
+
+    model: Model
+    loss: Loss
+    data: Any
+    cluster: Cluster | str | Path
+    given: Settings
+    _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
+    _trained: int = field(default=0, init=False)
+    _turned: bool = field(default=False, init=False)
+    _said: set[str] = field(default_factory=set[str], init=False)
+
+    def __post_init__(self) -> None:
+        for name in self.given:
+            if name not in USUAL:
+                raise unknown("lagbench", name, USUAL)
+        self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
+        check_settings(self.model, self.loss, self.settings)
+        self.device = resolve(self.settings.device)
+        self.machine = cluster_of(self.cluster)
+        check_charge(self.settings, self.given, self.machine)
+        self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
+        self._folder = writable_folder(Path(self.settings.store), "store")
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the runs that are reported."""
+        asked = self.settings.seeds
+        return list(range(asked)) if isinstance(asked, int) else list(asked)
+
+    def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Cell]:
+        """Every method with every number of workers; what is stored is not trained again.
+
+        Raises:
+            UserError: one of them cannot be trained, said before the first one is.
+        """
+        grid = self.grid(methods, workers, rates)
+        for method in grid.methods:
+            for count in grid.workers:
+                config = self.configured(method, count, self.settings.guess, self.seeds[0])
+                config.order(0, config.problem.train)
+        problem = self.problem(self.seeds[0])
+        network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
+        for line in remarks(network, grid.methods):
+            self.say(line)
+        if not self._turned:
+            self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
+        return grid.run(self.obtained)
+
+    def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
+        """Name the keys of the cluster without effect on any of the runs, a line each.
+
+        Args:
+            methods: each is run on every cluster.
+            counts: clusters, each with so many workers.
+        """
+        configs = [self.on(other).first(m, count) for m in methods for other, count in counts]
+        for line in idle_lines(configs):
+            self.say(line)
+
+    def first(self, method: Asked, workers: int) -> ModuleConfig:
+        """The run of the first seed, at the guessed rate."""
+        (named,) = self._methods([method])
+        return self.configured(named, workers, self.settings.guess, self.seeds[0])
+
+    def say(self, line: str) -> None:
+        """A line on standard error, once for the experiment."""
+        if line not in self._said:
+            self._said.add(line)
+            print(line, file=sys.stderr, flush=True)
+
+    def on(self, cluster: Cluster) -> Experiment:
+        """The same on another cluster; module, data and what was found of them are shared.
+
+        Its runs say nothing of idle keys, which are the user's if they are idle on each.
+        """
+        other = copy.copy(self)
+        other.machine, other._turned = cluster, True
+        other.__dict__.pop("_timed", None)
+        return other
+
+    def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
+        """What is compared."""
+        check_lists(methods, workers)
+        named = self._methods(methods)
+        if not (named and workers and self.seeds):
+            raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
+        check_rates(rates, [method.label for method in named], self.seeds)
+        guess = self.settings.guess
+        return Grid(self.configured, named, workers, self.seeds, guess, rates)
+
+    def _methods(self, methods: Sequence[Asked]) -> list[Method]:
+        optimizer = self.settings.optimizer
+        return [optimised(method_of(each), optimizer) for each in methods]
+
+    def configured(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
+        """The configuration of one run."""
+        settings, size = self.settings, self.settings.minibatch
+        return ModuleConfig(
+            algorithm=method.algorithm,
+            protocol=method.protocol,
+            schedule=settings.schedule(rate),
+            stages=(Stage(size, size),),
+            passes=settings.passes,
+            chunk=1.0,
+            evaluations=settings.evaluations,
+            cluster=self._timed[0],
+            work=_work_of(method, self._timed[1]),
+            workers=workers,
+            seed=seed,
+            device=self.device,
+            problem=self.problem(seed),
+            tested="at the end",
+        )
+
+    def problem(self, seed: int) -> Problem:
+        """Module, loss and data of a seed's runs; data that no function makes are all seeds'."""
+        key = seed if callable(self.data) else 0
+        if key not in self._problems:
+            given = self.data(seed) if callable(self.data) else self.data
+            self._note_batches(given)
+            train = arrays_of(given, "data")
+            train, dev = self._held_out(train)
+            asked = self.settings.test
+            test = None if asked is None else arrays_of(asked, "test")
+            metrics = metrics_of(self.settings.metric, train)
+            self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
+        return self._problems[key]
+
+    def obtained(self, config: TrainingConfig[Any], called: str) -> Run:
+        """The finished run of a configuration, trained in this process if it is not stored."""
+        store, name = Store(self._folder), identity(config.to_dict())
+        if store.has(name):
+            return store.load(name)
+        with Display({name: called}) as display:
+
+            def watch(progress: Progress) -> None:
+                display.show(Report(self._trained, None, {name: replace(progress, run=name)}))
+
+            found = executed(config, store, watch)
+        self._trained += 1
+        return found
+
+    def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
+        dev = self.settings.dev
+        if not isinstance(dev, float):
+            return train, arrays_of(dev, "dev")
+        if not 0.0 < dev < 1.0:
+            raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
+        return train.split(dev)
+
+    def _note_batches(self, data: Any) -> None:
+        """Say where a worker's minibatches are not those of the user's loader."""
+        if not is_batched(data) or "minibatch" in self.given:
+            return
+        size, theirs = self.settings.minibatch, data.batch_size
+        if theirs not in (size, None):  # none with a batch sampler of the user's
+            told = f"data: a DataLoader is read example by example; minibatch is {size},"
+            self.say(f"{told} its batch_size {theirs} (minibatch={theirs} for the same)")
+
+    @cached_property
+    def _timed(self) -> tuple[Cluster, Workload]:
+        """The cluster and what it is charged for a minibatch."""
+        asked, size = self.settings.step_seconds, self.settings.minibatch
+        charged = self.settings.charge_for
+        if charged == "cluster":
+            charged = self._work
+        if isinstance(charged, Workload):
+            return self.machine, charged
+        problem = self.problem(self.seeds[0])
+        if charged is not None:
+            data = problem.train, problem.dev, None
+            problem = Problem(charged, self.loss, *data, {})
+        travels = self.settings.parameter_bytes
+        if travels is None:
+            travels = 4.0 * problem.parameters().count
+        if (flops := self.settings.flops_per_example) is not None:
+            return self.machine, Workload(size, float(flops), float(travels))
+        if isinstance(asked, int | float):
+            if not (asked >= 0.0 and math.isfinite(asked)):
+                raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
+            same = {name: Device(launch_s=float(asked)) for name in self.machine.devices}
+            return replace(self.machine, devices=same), Workload(size, 0.0, travels)
+        if asked not in ("measure", "count"):
+            raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
+        if all(d.achieved_flops_per_s is None for d in self.machine.devices.values()):
+            told = f"cluster {self.machine.name!r}: devices without a rate; a step takes launch_s"
+            self.say(told)
+            return self.machine, Workload(size, 0.0, travels)
+        if asked == "count":
+            flops = counted_flops(problem, size)
+        else:
+            config = StepConfig(problem, size, self.device)
+            flops = executed(config, Store(self._folder), _unseen).summary["worth_flops"]
+        return self.machine, Workload(size, flops / size, travels)
+
+
+def _work_of(method: Method, work: Workload) -> Workload:
+    """The same where a method's contributions are smaller than the parameters."""
+    return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
+
+
+def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
+    """What a user may not expect, a line each."""
+    if network.reduction == "sum":
+        yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
+    descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
+    if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
+        count, others = network.watchable()
+        rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
+        yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
+
+
+def cluster_of(asked: Cluster | str | Path) -> Cluster:
+    """A cluster as it is, from its file, or by the name of one that comes along.
+
+    Args:
+        asked: a cluster, the path of its file, or a name such as ``"k20m-server"``.
+
+    Raises:
+        UserError: there is no such file, or a mistake is in it.
+    """
+    if isinstance(asked, Cluster):
+        return asked
+    check_kind("cluster", asked, (str, Path), "a lagbench.Cluster, a TOML file, or a name")
+    return load_cluster(cluster_file(asked))
+
+
+def _unseen(progress: Progress) -> None:
+    """Nobody watches what takes seconds."""
+
+
+LONGEST, ADDRESS = 80, " at 0x"
+"""Characters of a value that is shown as it is, and what is in the text of one without a name."""
+
+
+def check_settings(model: object, loss: object, asked: Any) -> None:
+    """Refuse settings that no run would.
+
+    Args:
+        model: a module, or what makes one.
+        loss: a function.
+        asked: see `harness.modules.experiment.Settings`, all of them.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    if not callable(model):
+        told = "allowed: a torch.nn.Module, or a function that makes one"
+        raise UserError(f"model: {type(model).__name__}; {told}")
+    for name, value in {"loss": loss, "schedule": asked.schedule}.items():
+        if not callable(value):
+            raise UserError(f"{name}: {value!r}; allowed: a function")
+    for name in ("minibatch", "passes", "evaluations"):
+        check_whole(name, getattr(asked, name))
+    told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
+    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
+    check_kind("store", asked.store, (str, Path), "a folder")
+    check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
+    if asked.target is not None:
+        check_number("target", asked.target)
+    _check_positive("guess", asked.guess)
+    _check_seeds(asked.seeds)
+    _check_schedule(asked.schedule, asked.guess)
+
+
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Refuse a value of a kind that an argument does not take.
+
+    Raises:
+        UserError: it is of none of ``kinds``, which ``allowed`` says in words.
+    """
+    if not isinstance(value, kinds):
+        raise UserError(f"{name}: {_shown(value)}; allowed: {allowed}")
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small.
+
+    Raises:
+        UserError: it is.
+    """
+    if not _whole(value) or value < least:
+        raise UserError(f"{name}: {_shown(value)}; allowed: a whole number from {least}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no finite number.
+
+    Raises:
+        UserError: it is.
+    """
+    if not _finite(value):
+        raise UserError(f"{name}: {_shown(value)}; allowed: a number")
+
+
+def pair_of(name: str, value: Any) -> tuple[float, float]:
+    """Two numbers.
+
+    Raises:
+        UserError: it is anything else.
+    """
+    match _listed(value):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+        case _:
+            raise UserError(f"{name}: {_shown(value)}; allowed: two numbers")
+
+
+def _check_schedule(make: Any, rate: float) -> None:
+    """Refuse what makes no schedule of a rate: the classes of torch's schedulers, for one."""
+    told = "allowed: a function of a rate that gives a lagbench.Schedule, e.g. lagbench.Constant"
+    try:
+        made = make(rate)
+    except TypeError as error:
+        raise UserError(f"schedule: {_shown(make)} ({error}); {told}") from error
+    if not isinstance(made, Schedule):
+        raise UserError(f"schedule: {_shown(make)} gives {_shown(made)}; {told}")
+
+
+def _shown(value: object) -> str:
+    """A value in a few words: a short text as it is, of others the kind."""
+    text = repr(value)
+    if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
+        kind = value if isinstance(value, type) else type(value)
+        return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
+    return text
+
+
+def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
+    """Refuse to charge a cluster for what is not there, or for two things at once.
+
+    Args:
+        asked: see `check_settings`.
+        given: those of them that the user gave.
+        machine: the cluster.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    charged = asked.charge_for
+    if charged == "cluster" and machine.workload is None:
+        told = f"cluster {machine.name!r} has no [workload]"
+        raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
+    if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
+        told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
+        raise UserError(f"charge_for: {charged!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example", "step_seconds"):
+        if given.get(name) is not None and isinstance(charged, Workload | str):
+            told = "allowed: without charge_for, which says it already"
+            raise UserError(f"{name}: {given[name]!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example"):
+        value = getattr(asked, name)
+        if value is not None and not (_finite(value) and value >= 0.0):
+            raise UserError(f"{name}: {value!r}; allowed: a number from 0")
+    if asked.flops_per_example is None:
+        return
+    if "step_seconds" in given:
+        raise UserError(f"step_seconds: {asked.step_seconds!r}; allowed: without flops_per_example")
+    if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
+        told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
+        raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
+
+
+def check_lists(methods: Any, workers: Any) -> None:
+    """Refuse one algorithm, or one number of workers, where several are asked for.
+
+    Raises:
+        UserError: it is no list, or not of whole numbers.
+    """
+    if isinstance(methods, str) or not isinstance(methods, Sequence):
+        raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
+    if not all(_whole(each) and each >= 1 for each in _listed(workers)):
+        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
+
+
+def check_rates(given: Any, methods: Sequence[str], seeds: Sequence[int]) -> None:
+    """Refuse rates that are none, and to report the seed that rates are chosen with.
+
+    Args:
+        given: one for all, one for each method, or None: to be found.
+        methods: their labels.
+        seeds: that are reported.
+
+    Raises:
+        UserError: there are such.
+    """
+    if given is None and TUNING_SEED in seeds:
+        raise UserError(f"seeds: {TUNING_SEED} is what rates are chosen with; allowed: others")
+    if not isinstance(given, Mapping):
+        return None if given is None else _check_positive("rate", given)
+    for method in methods:
+        if method not in given:
+            raise UserError(f"rates: none for {method}; allowed: one for each algorithm")
+        _check_positive(f"rates: {method}", given[method])
+    return None
+
+
+def _check_seeds(asked: Any) -> None:
+    if _whole(asked):
+        return
+    each = _listed(asked)
+    if not all(map(_whole, each)) or len(set(each)) < len(each):
+        raise UserError(f"seeds: {asked!r}; allowed: how many, or which, each once")
+
+
+def _listed(value: Any) -> list[Any]:
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return [*cast("Sequence[Any]", value)] if listed else [None]
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not (_finite(value) and value > 0.0):
+        raise UserError(f"{name}: {value!r}; allowed: a number above 0")
+
+
+def _finite(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

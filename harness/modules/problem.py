@@ -1,0 +1,305 @@
+"""A user's problem: a module, a loss and data, and what of them identifies a run.
+
+What a user wants trained: a module, a loss and data; and what of them a run's identity has.
+Examples that are no speech: two tensors, from arrays, a dataset or anything that can be read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from harness.base.errors import UserError
+from harness.base.seeds import stream, stream_key
+from harness.modules.digests import (
+    digest_of_code,
+    digest_of_part,
+    digest_of_state,
+    digest_of_tensor,
+)
+from harness.modules.network import (
+    Drawing,
+    Inspected,
+    Loss,
+    ModuleNetwork,
+    Parameters,
+    flat,
+    generators_kept,
+    inspected,
+    seed_generators,
+    trained,
+)
+from harness.networks.contract import Minibatch, uploaded
+from harness.runs.config import Identified
+from harness.tasks.order import Key, Minibatches
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""``metric(outputs, targets)``: a mean over examples, of which less is better."""
+
+
+class Problem(Identified):
+    """A module, its loss, its data and what is measured of it.
+
+    Args:
+        model: a module, whose parameters every run starts from; or what makes one, called for
+            each seed under its own random numbers.
+        loss: of outputs and targets, one number a minibatch.
+        train: what is trained on.
+        dev: what decides: rates, and when a target is reached.
+        test: what is reported besides; None for nothing.
+        metrics: by name; the first judges. Without any, the loss does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        train: Arrays,
+        dev: Arrays,
+        test: Arrays | None,
+        metrics: Mapping[str, Metric],
+    ) -> None:
+        self.model, self.loss, self.metrics = model, loss, metrics
+        self.train, self.dev, self.test = train, dev, test
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @lru_cache(maxsize=4)  # noqa: B019 (a problem lives as long as its runs)
+    def module(self, seed: int) -> nn.Module:
+        """The module of a seed's runs, as it is before training.
+
+        Raises:
+            UserError: what makes it makes something else.
+        """
+        if isinstance(self.model, nn.Module):
+            return self.model
+        with generators_kept():
+            seed_generators(stream_key(seed, "initialise") >> 65)
+            made: Any = self.model()
+        if not isinstance(made, nn.Module):
+            told = f"gives a {type(made).__name__}"
+            raise UserError(f"model: {told}; allowed: a torch.nn.Module, or what makes one")
+        return made
+
+    def initial(self, seed: int) -> Tensor:
+        """The parameters ``[P]`` that a seed's runs start from."""
+        return flat(list(trained(self.module(seed)).values()))
+
+    def parameters(self, seed: int = 0) -> Parameters:
+        """Where they lie."""
+        return Parameters.of(self.module(seed))
+
+    @lru_cache(maxsize=16)  # noqa: B019
+    def inspected(self, minibatch: int, device: str) -> Inspected:
+        """What the module is like; see `harness.modules.network`."""
+        module = self.module(0)
+        floats = next(iter(trained(module).values())).dtype
+        some = Arrays(self.train.x[:minibatch], self.train.y[:minibatch]).to(device, floats)
+        return inspected(_on(module, device), self.loss, some.x, some.y)
+
+    def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
+        """What algorithms are given."""
+        found = self.inspected(minibatch, device)
+        module = _on(self.module(seed), device)
+        return ModuleNetwork(module, self.loss, together=found.together, reduction=found.reduction)
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
+        if isinstance(self.model, nn.Module):
+            model["state"] = digest_of_state(self.model)
+        data = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {
+            "model": model,
+            "loss": digest_of_part(self.loss, "loss"),
+            "metrics": [
+                [name, digest_of_part(metric, "metric")] for name, metric in self.metrics.items()
+            ],
+            "data": {name: part and part.sha256 for name, part in data.items()},
+        }
+
+    def identified(self) -> dict[str, Any]:
+        """Digests of code, state and data."""
+        return self._plain
+
+
+def _on(module: nn.Module, device: str) -> nn.Module:
+    if device == "cpu":
+        return module
+    return copy.deepcopy(module).to(device)
+
+
+ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
+
+READING_SEED = 0
+"""Of a `DataLoader` while it is read: one that shuffles gives the same examples every time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Examples and their targets, row by row.
+
+    Args:
+        x: ``[N, ...]``.
+        y: ``[N, ...]``.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def start(self) -> np.ndarray:
+        """The first row of each example: itself."""
+        return np.arange(len(self))
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return np.ones(len(self), np.int64)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.x.device
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of types, shapes and content."""
+        return f"{digest_of_tensor(self.x)[:32]}{digest_of_tensor(self.y)[:32]}"
+
+    def to(self, device: str, floats: torch.dtype) -> Arrays:
+        """On a device, floating-point numbers in one precision."""
+        x, y = (t.to(floats) if t.is_floating_point() else t for t in (self.x, self.y))
+        return Arrays(x.to(device), y.to(device))
+
+    def take(self, rows: np.ndarray) -> Arrays:
+        """Some of them, in that order."""
+        index = torch.as_tensor(rows).to(self.device)
+        return Arrays(self.x[index], self.y[index])
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
+        index, shape = uploaded(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
+        x, y = (part.index_select(0, index) for part in (self.x, self.y))
+        return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
+
+    def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
+        """Two parts by chance; the second has about ``share``, and at least one example."""
+        drawn = stream(seed, "development").permutation(len(self))
+        held = max(1, round(share * len(self)))
+        return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
+
+
+def arrays_of(data: object, what: str) -> Arrays:
+    """Any kind of data as arrays; a dataset or an iterable is read once, to its end.
+
+    The batches of a `DataLoader` are taken apart, example by example in their order.
+
+    Args:
+        data: a pair of arrays, a map-style dataset of pairs, an iterable of pairs, or a
+            `DataLoader` of either.
+        what: which argument it is, for messages.
+
+    Raises:
+        UserError: it is something else, its parts have other lengths, or there is nothing.
+    """
+    if isinstance(data, Arrays):
+        return data
+    given = cast(Any, data)
+    if is_batched(given):
+        return _read_batches(given, what)
+    is_pair = isinstance(data, tuple | list) and len(given) == 2 and hasattr(given[0], "shape")
+    x, y = (_tensor(each, what) for each in given) if is_pair else _read(given, what)
+    if len(x) != len(y):
+        raise UserError(f"{what}: {len(x)} examples with {len(y)} targets; allowed: as many")
+    if not len(x):
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    return Arrays(x, y)
+
+
+def is_batched(data: object) -> bool:
+    """Whether it is a `DataLoader` that makes batches, and not one that gives single examples."""
+    return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
+
+
+def _read_batches(loader: Any, what: str) -> Arrays:
+    """The examples of a loader's batches.
+
+    Raises:
+        UserError: a batch is no pair of as many examples as targets, there is none, or examples
+            are of unequal shape.
+    """
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
+    before = [generator.get_state() for generator in own]
+    with generators_kept():
+        seed_generators(READING_SEED)
+        batches = [_pair(item, what) for item in loader]
+    for generator, state in zip(own, before, strict=True):
+        generator.set_state(state)  # so it gives the same when it is read again
+    for x, y in batches:
+        if not (x.dim() and y.dim() and len(x) == len(y)):
+            told = f"a batch of shapes {list(x.shape)} and {list(y.shape)}"
+            raise UserError(f"{what}: {told}; allowed: as many examples as targets in each")
+    if not batches:
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    try:
+        return Arrays(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    except RuntimeError as error:
+        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+
+
+def _read(data: Any, what: str) -> tuple[Tensor, Tensor]:
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        items: Iterable[Any] = (data[i] for i in range(len(data)))
+    elif isinstance(data, Iterable):
+        items = cast(Iterable[Any], data)
+    else:
+        raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
+    pairs = [_pair(item, what) for item in items]
+    if not pairs:
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    try:
+        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+    except RuntimeError as error:
+        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+
+
+def _pair(item: Any, what: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(item, tuple | list) or len(cast(Sequence[Any], item)) != 2:
+        raise UserError(f"{what}: an item that is no pair (x, y); {ALLOWED}")
+    return _tensor(item[0], what), _tensor(item[1], what)
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{what}: {type(value).__name__} holds no numbers; {ALLOWED}") from error
+
+
+class DrawingMinibatches(Minibatches):
+    """Minibatches of a module that draws as it trains: each brings the seed of its draws.
+
+    So what is drawn depends on the run's seed, the worker and the step, and on nothing else.
+    """
+
+    seed = 0
+
+    def of(self, keys: Sequence[Key]) -> Minibatch:
+        """See `Minibatches`."""
+        x, y = super().of(keys)
+        drawn = [stream_key(self.seed, "layers", *key) >> 65 for key in keys]
+        return Minibatch(cast(Tensor, Drawing(x, drawn)), y)

@@ -1,0 +1,327 @@
+"""Any module as a task: its configuration, its training, its measures.
+
+Training anybody's module: what such a run computes. Anybody's module as a task. What is measured
+of anybody's module: its loss, and metrics by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from harness.base.errors import UserError, unknown
+from harness.modules.digests import digest_of_code, from_outside
+from harness.modules.network import ModuleNetwork, generators_kept
+from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
+from harness.runs.config import Pieces, TrainingConfig
+from harness.runs.executed import Watch, executed
+from harness.simulator import Workload
+from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Tested
+from harness.tasks.order import Examples, Laid, Minibatches, Unbroken
+from harness.training.executors import Simulated
+from harness.training.folds import FrameTraining
+from harness.training.loop import carry_out
+
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same bytes."""
+
+SUMMED = "summed over examples"
+"""Said in an identity of a loss that is no mean: what is measured of it is one."""
+
+UNBROKEN = "over the end of a pass"
+"""Said in an identity of rounds, which once ended with each pass and left examples out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleConfig(TrainingConfig[Problem]):
+    """One training of a module, on a simulated cluster.
+
+    Args:
+        problem: module, loss, data and metrics; its digests are part of the identity.
+        work: what the cluster is charged for a minibatch.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    unit: ClassVar[str] = "examples"
+    cut_by: ClassVar[str] = "minibatch"
+    counts_examples: ClassVar[bool] = True
+
+    problem: Problem
+    work: Workload
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule.searches and self.problem.inspected(self._size, self.device).draws:
+            raise UserError("schedule: no search for the rate of a module that draws at random")
+
+    @property
+    def _size(self) -> int:
+        return self.stage(0).minibatch
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
+        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
+        summed = self.problem.inspected(self._size, self.device).reduction == "sum"
+        outside = {name: part for name, part in parts.items() if from_outside(part)}
+        code = {name: digest_of_code(part, name) for name, part in outside.items()}
+        further = {"code": code} if code else {}
+        further |= {"loss": SUMMED} if summed else {}
+        return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
+
+    def network(self, data: Problem) -> ModuleNetwork:
+        """What is trained."""
+        return data.network(self.seed, self._size, self.device)
+
+    def pieces(self, data: Problem) -> Arrays:
+        """The training examples."""
+        return data.train
+
+    def order(self, stage: int, train: Pieces) -> Laid:
+        """See `TrainingConfig`; rounds leave nothing out."""
+        found = self.lay_out(stage, train)
+        if not self.rounds:
+            return found
+        _, own, a_fold, *_ = self.handing
+        cut = stage, self.passes, self.workers, own, a_fold
+        return Unbroken(lambda number: self.lay_out(number, train), *cut)
+
+    def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
+        """See `TrainingConfig`; a module that draws is told what from."""
+        if not data.inspected(self._size, self.device).draws:
+            return super().minibatches(data, examples)
+        found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
+        found.seed = self.seed
+        return found
+
+    def workload(self, number: int) -> Workload:
+        """What the cluster is charged for in a stage."""
+        del number
+        return self.work
+
+    @property
+    def judged(self) -> str:
+        """The first metric on the development set; without one, the loss."""
+        return f"dev_{next(iter(self.problem.metrics), 'loss')}"
+
+    def stage_name(self, fold: int) -> str:
+        """Its algorithm, or before the first fold what it starts from."""
+        return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
+
+
+HELD_OUT = 2000
+"""Examples of the development set, evenly thinned, for schedules that ask often."""
+
+
+class ModuleTask:
+    """See `Task`.
+
+    Args:
+        config: what is run.
+    """
+
+    unit = "a minibatch"
+
+    def __init__(self, config: ModuleConfig) -> None:
+        self.config, self.problem = config, config.problem
+        self.network = config.network(self.problem)
+        self._start = self.problem.initial(config.seed).to(config.device)
+        self._evaluator = ModuleEvaluator(self.network, self.problem)
+        self._train, self._dev, self._test = (
+            part and part.to(config.device, self._start.dtype)
+            for part in (self.problem.train, self.problem.dev, self.problem.test)
+        )
+        assert self._train is not None
+        self.minibatches = config.minibatches(self.problem, self._train)
+
+    def initial(self) -> Tensor:
+        """See `Task`."""
+        return self._start
+
+    def losses_in(self, minibatch: int) -> int:
+        """One: what the user's function says of it."""
+        del minibatch
+        return 1
+
+    def dev(self, model: Tensor) -> ModuleScores:
+        """See `Task`."""
+        assert self._dev is not None
+        return self._evaluator.scores(model, self._dev)
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """See `Task`."""
+        assert self._dev is not None
+        stride = max(1, len(self._dev) // HELD_OUT)
+        some = Arrays(self._dev.x[::stride], self._dev.y[::stride])
+        return self._evaluator.scores(model, some).loss
+
+    def tested(self, model: Tensor, name: str) -> Tested:
+        """The same scores on the test set, if there is one."""
+        if self._test is None:
+            return Tested({})
+        found = self._evaluator.scores(model, self._test).measured
+        return Tested({f"test_{metric}/{name}": value for metric, value in found.items()})
+
+
+@executed.register
+def train_module(config: ModuleConfig, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed.
+
+    Training has one thread: results depend on their number in their last bits.
+    """
+
+    def execute(writer: RunWriter) -> None:
+        made = partial(Simulated, config, config.problem)
+        carry_out(FrameTraining(writer, config, ModuleTask(config), watch, made))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with generators_kept():
+            return store.obtain(config.to_dict(), execute)
+    finally:
+        torch.set_num_threads(threads)
+
+
+BLOCK = 1024
+"""Examples evaluated at once."""
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class ModuleScores:
+    """Scores on one set, means over its examples.
+
+    Attributes:
+        loss: the mean over examples, also of a loss that sums over them.
+        further: metrics by name; the first judges, where there is one.
+    """
+
+    loss: float
+    further: Mapping[str, float]
+
+    @property
+    def error(self) -> float:
+        """What candidates are judged by."""
+        return next(iter(self.further.values()), self.loss)
+
+    @property
+    def finite(self) -> bool:
+        """Whether the model still computes numbers."""
+        return math.isfinite(self.loss)
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """All, by name."""
+        return {**self.further, LOSS: self.loss}
+
+
+class ModuleEvaluator:
+    """Scores models of one module.
+
+    Args:
+        network: the module; a copy of it is put into evaluation mode.
+        problem: with the metrics.
+    """
+
+    def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
+        self._network = copy.deepcopy(network)
+        self._network.module.eval()
+        self._loss, self._metrics = problem.loss, dict(problem.metrics)
+
+    @torch.no_grad()
+    def scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
+        """Scores of ``model [P]`` on a set."""
+        module, total = self._network.at(model), dict.fromkeys([LOSS, *self._metrics], 0.0)
+        for begin in range(0, len(examples), BLOCK):
+            x, y = examples.x[begin : begin + BLOCK], examples.y[begin : begin + BLOCK]
+            outputs = module(x)
+            each = 1 if self._network.reduction == "sum" else len(x)
+            total[LOSS] += each * float(self._loss(outputs, y))
+            for name, metric in self._metrics.items():
+                total[name] += len(x) * float(metric(outputs, y))
+        means = {name: value / len(examples) for name, value in total.items()}
+        return ModuleScores(means.pop(LOSS), means)
+
+
+def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of targets that are not the class with the largest output.
+
+    Raises:
+        UserError: there are no several classes, of which one output could be the largest.
+    """
+    shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
+    if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
+        told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
+        raise UserError(
+            f"metric: error: {told}; allowed: an output for each class, or another metric"
+        )
+    classes = -1 if outputs.shape[:-1] == targets.shape else 1
+    return (outputs.argmax(classes) != targets).double().mean()
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error."""
+    return _apart(outputs, targets).square().mean()
+
+
+def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error."""
+    return _apart(outputs, targets).abs().mean()
+
+
+def _apart(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs less targets; other shapes would be spread over each other without a word.
+
+    Raises:
+        UserError: their shapes differ.
+    """
+    if outputs.shape != targets.shape:
+        told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
+        raise UserError(f"metric: {told}; allowed: the same shape, or a function of one's own")
+    return (outputs - targets).double()
+
+
+METRICS: dict[str, Metric] = {"error": wrong, "mse": squared, "mae": absolute}
+"""By name."""
+
+
+def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:
+    """The metrics that are asked for.
+
+    Args:
+        asked: names, functions or several of them; None for the share of wrong classes where
+            targets are whole numbers, else for the loss alone.
+        train: the data.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    if asked is None:
+        return {} if train.y.is_floating_point() else {"error": wrong}
+    several: list[Any] = [*asked] if isinstance(asked, list | tuple) else [asked]  # pyright: ignore[reportUnknownVariableType]
+    found: dict[str, Metric] = {}
+    for each in several:
+        if isinstance(each, str):
+            if each not in (*METRICS, LOSS):
+                raise unknown("metric", each, [*METRICS, LOSS])
+            if each != LOSS:
+                found[each] = METRICS[each]
+        elif callable(each):
+            found[getattr(each, "__name__", type(each).__name__)] = cast(Metric, each)
+        else:
+            raise UserError(f"metric: {each!r} is not allowed; allowed: a name or a function")
+    if LOSS in found:
+        raise UserError(f"metric: a function named {LOSS!r}; allowed: any other name")
+    return found

@@ -1,0 +1,222 @@
+"""What the linear and convolutional layers of any module see, and their natural gradient.
+
+A convolution is an affine layer whose rows are the patches of its input, one a position. What is
+preconditioned is a layer's whole gradient, wherever it comes from: `product.project_`.
+
+Shape letters: N rows of a minibatch, m inputs, n outputs of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.natural_gradient.estimate import (
+    Factor,
+    Moment,
+    PerComponent,
+    PerSample,
+    Preconditioner,
+    Rate,
+    Rows,
+    limited_,
+    per_sample_share,
+    scale_,
+    untouched,
+)
+from harness.natural_gradient.joint import Call, together
+from harness.natural_gradient.layer import NaturalGradient, Sides, project_
+from harness.networks.contract import Network
+
+Affine = nn.Linear | nn.Conv1d | nn.Conv2d
+
+Reduction = Literal["mean", "sum"]
+"""Whether a loss is the mean or the sum over rows."""
+
+
+def is_affine(module: nn.Module) -> bool:
+    """Whether a module is a linear layer, or a convolution of one group padded with zeros."""
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        zeros = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        return zeros and module.groups == 1
+    return isinstance(module, nn.Linear)
+
+
+@dataclass
+class Watched:
+    """One affine layer, and what its two sides have seen since they were last forgotten.
+
+    Args:
+        module: the layer.
+        seen: inputs and derivatives of each forward pass.
+    """
+
+    module: Affine
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+
+    @property
+    def appended(self) -> bool:
+        """Whether a one belongs to its inputs, which carries the bias."""
+        return self.module.bias is not None
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Columns of its rows: m, or m + 1 with a bias, and n."""
+        weight = self.module.weight
+        return weight[0].numel() + self.appended, len(weight)
+
+    def watch(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+        """A forward hook: keep the inputs, and ask autograd for the outputs' derivatives."""
+        del module
+        if output.requires_grad:
+            x = (args[0] if args else kwargs["input"]).detach()
+
+            def keep(delta: Tensor) -> None:
+                self.seen.append((x, delta.detach()))
+
+            output.register_hook(keep)  # pyright: ignore[reportUnknownMemberType]
+
+    def start(self, options: NaturalGradient) -> Sides:
+        """What is known of both sides before the first minibatch, of one replica."""
+        weight = self.module.weight
+        both: Sequence[Preconditioner | None] = (options.inputs, options.outputs)
+        return Sides(
+            *(
+                how and how.start(1, width, weight.dtype, weight.device)
+                for how, width in zip(both, self.widths, strict=True)
+            )
+        )
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
+        x, delta = (
+            torch.cat(sides)
+            for sides in zip(*(_in_rows(self.module, *each) for each in self.seen), strict=True)
+        )
+        dtype = self.module.weight.dtype
+        return Rows(x.to(dtype).unsqueeze(0), self.appended), Rows(delta.to(dtype).unsqueeze(0))
+
+
+@runtime_checkable
+class WatchedNetwork(Network, Protocol):
+    """One whose affine layers can be watched, one replica at a time: anybody's module."""
+
+    @property
+    def layers(self) -> Sequence[Watched]:
+        """Those that can be watched."""
+        ...
+
+    @property
+    def reduction(self) -> Reduction:
+        """What its loss is."""
+        ...
+
+    def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Where a layer's ``weight [n, ...]`` and ``bias [n]`` lie in a row ``[P]``."""
+        ...
+
+    def watched(
+        self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
+    ) -> Tensor:
+        """As ``gradient``, one replica after another.
+
+        Args:
+            stack: see `harness.networks.contract.Gradient`.
+            x: likewise.
+            targets: likewise.
+            out: likewise.
+            visit: called with each replica's number, once its gradient is in ``out`` and while the
+                layers know what it saw.
+        """
+        ...
+
+
+def _in_rows(module: Affine, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs ``[N, m]`` and derivatives ``[N, n]`` of one forward pass."""
+    if isinstance(module, nn.Linear):
+        return x.reshape(-1, x.shape[-1]), delta.reshape(-1, delta.shape[-1])
+    places = len(module.kernel_size)
+    if x.dim() == places + 1:  # one example without a batch
+        x, delta = x.unsqueeze(0), delta.unsqueeze(0)
+    how = {"dilation": module.dilation, "padding": module.padding, "stride": module.stride}
+    numbers = {name: _two(cast("tuple[int, ...]", each), name) for name, each in how.items()}
+    kernel = _two(module.kernel_size, "kernel")
+    patches = functional.unfold(x if places == 2 else x.unsqueeze(2), kernel, **numbers)
+    return patches.mT.flatten(0, 1), delta.flatten(2).mT.flatten(0, 1)
+
+
+def _two(numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Those of a picture; a row of numbers is one of height 1."""
+    return numbers if len(numbers) == 2 else (0 if name == "padding" else 1, *numbers)
+
+
+def naturalise_(
+    options: NaturalGradient,
+    layers: Sequence[Watched],
+    gradients: Sequence[Tensor],
+    known: Sequence[Sides],
+    rates: Sequence[Rate],
+    reduction: Reduction,
+) -> list[Sides]:
+    """Make of the gradients of layers, all of which have seen something, their directions.
+
+    Args:
+        options: both sides' preconditioners and the max-change, which counts these layers.
+        layers: with what they saw.
+        gradients: ``[1, n, m]`` each, with a bias as the last of m columns; overwritten.
+        known: of both sides so far.
+        rates: of each layer; changes are limited.
+        reduction: what the loss is, which sets the scale at which derivatives are compared.
+
+    Returns:
+        What is known of each layer afterwards.
+    """
+    rows = [layer.rows() for layer in layers]
+    scales = [float(ends.x.shape[1]) if reduction == "mean" else 1.0 for _, ends in rows]
+    inputs = _one_side(
+        options.inputs,
+        [(sides.inputs, x, 1.0) for sides, (x, _) in zip(known, rows, strict=True)],
+    )
+    outputs = _one_side(
+        options.outputs,
+        [(k.outputs, e, scale) for k, (_, e), scale in zip(known, rows, scales, strict=True)],
+    )
+    factors = [(fi, fo) for (_, fi), (_, fo) in zip(inputs, outputs, strict=True)]
+    norms = [
+        _direction_(options, gradient, rate, *both)
+        for gradient, rate, both in zip(gradients, rates, factors, strict=True)
+    ]
+    if norms and isinstance(options.max_change, PerComponent):
+        norm = cast(Tensor, torch.stack(norms).norm(dim=0))  # pyright: ignore[reportUnknownMemberType]
+        share = torch.clamp(options.max_change.together / norm, max=1.0)
+        for direction in gradients:
+            scale_(direction, None, share)
+    return [Sides(i, o) for (i, _), (o, _) in zip(inputs, outputs, strict=True)]
+
+
+def _direction_(
+    options: NaturalGradient, gradient: Tensor, rate: Rate, fi: Factor, fo: Factor
+) -> Tensor:
+    """A layer's direction in place of its gradient, and the norm of its change, ``[1]``."""
+    project_(gradient, fi, fo)
+    scale, change = fi.gain * fo.gain, options.max_change
+    if isinstance(change, PerSample):
+        scale *= per_sample_share(change, fi.squares, fo.squares, scale, rate)
+    scale_(gradient, None, scale)
+    if isinstance(change, PerComponent):
+        return limited_(gradient, None, rate, change.each)
+    return torch.zeros_like(scale)
+
+
+def _one_side(
+    options: Preconditioner | None, calls: Sequence[tuple[Moment | None, Rows, float]]
+) -> Sequence[tuple[Moment | None, Factor]]:
+    """The same side of layers: preconditioned, or left as it is."""
+    if options is None:
+        return [(None, untouched(rows)) for _, rows, _ in calls]
+    return together([Call(m, rows, scale) for m, rows, scale in calls if m is not None], options)

@@ -1,0 +1,232 @@
+"""The processes of a run, as `harness.train` starts them: rank 0 serves, the others take part."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.seeds import identity
+from harness.networks.feedforward import denormals_flushed
+from harness.processes.console import GOES_ON, concluded, say, shown
+from harness.processes.group import (
+    DONE,
+    admission_to,
+    agree,
+    begin,
+    begun,
+    come_back,
+    device_of,
+    own_device,
+)
+from harness.processes.messages import ServerGone
+from harness.processes.rounds import Rounds, work_in_rounds
+from harness.processes.server import Distributed, NoWorkersLeft
+from harness.processes.shards import Sharded, ShardGone
+from harness.processes.shards import serve as serve_shard
+from harness.processes.transport import CLOSED
+from harness.processes.worker import Contributor, Pacing, work, work_in_shards
+from harness.runs.file import kind_of, load_run
+from harness.simulator import Averaging, ParameterServer
+from harness.speech import replicas
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
+from harness.speech.task import identified, train
+from harness.store import Run, Store
+from harness.store.files import writable_folder
+from harness.tasks.order import Minibatches
+
+SEQUENCE = "sequence"
+"""Said in place of an identity: sequence training begins in its own way."""
+
+Served = Distributed | Rounds | Sharded
+
+# -- rank 0 ---------------------------------------------------------------------------------
+
+
+def serve(asked: argparse.Namespace, ranks: int) -> int:
+    """Be the server: read the file, make the corpus, train, send the workers home.
+
+    Args:
+        asked: the command line of `harness.train`.
+        ranks: how many processes there are.
+
+    Raises:
+        UserError: a mistake in the file, or what real processes do not do.
+    """
+    if kind_of(asked.file) is SequenceConfig:
+        _only_rounds(asked, in_rounds=False)
+        if asked.device not in (None, "cpu"):
+            raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
+        begin(SEQUENCE)
+        return replicas.serve(asked, ranks)
+    device = asked.device or device_of(asked.backend)
+    run = load_run(asked.file, seed=asked.seed, device=device, progress=say)
+    _check(run.config, asked, ranks)
+    writable_folder(asked.out, "--out")
+    try:
+        found = _trained(run.config, run.corpus, asked)
+    except NoWorkersLeft:
+        say(f"error: no worker is left; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    except ShardGone as gone:
+        say(f"error: server shard {gone} is gone; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    who = f"{asked.file.stem}, seed {run.config.seed}"
+    return concluded(found, who)
+
+
+def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace) -> Run:
+    """The finished run: the stored one, or trained by all processes now."""
+    served: list[Served] = []
+
+    def made(config: RunConfig, data: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
+        begin(_identity(config, asked))
+        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
+        served.append(_executor(placed, model, minibatches, asked))
+        return served[-1]
+
+    with shown(asked.file.stem) as watch:
+        found = train(config, corpus, Store(asked.out), watch, made, _executed(asked))
+    for executor in served:
+        executor.close()
+    if not served:  # the store had the run
+        begin(DONE)
+    return found
+
+
+def _executor(
+    config: RunConfig, model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
+) -> Served:
+    if config.rounds:
+        return Rounds(config, model, minibatches, say=say, backend=asked.backend)
+    kind = Sharded if config.shards > 1 else Distributed
+    admission = admission_to(config.shards)
+    return kind(config, model, minibatches, Pacing.of(config, asked.paced), say, admission)
+
+
+# -- what can be asked for ------------------------------------------------------------------
+
+
+def _executed(asked: argparse.Namespace) -> dict[str, object]:
+    """What sets the record apart from a simulated run, as part of its identity."""
+    executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
+    return executed | ({} if asked.backend == "gloo" else {"backend": asked.backend})
+
+
+def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
+    """What all processes of a run have to agree on."""
+    return identity(identified(config, _executed(asked)))
+
+
+def _check(config: RunConfig, asked: argparse.Namespace, ranks: int) -> None:
+    """Refuse what these processes cannot do.
+
+    Raises:
+        UserError: so.
+    """
+    _only_rounds(asked, in_rounds=config.rounds)
+    check_protocol(config, asked.file)
+    if asked.restarts and config.algorithm.remembers and not config.rounds:
+        name, told = type(config.algorithm).__name__, "what a worker remembers dies with it"
+        raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
+    if asked.restarts and config.rounds:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
+    if config.workers != ranks - config.shards:
+        servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
+        raise UserError(
+            f"{asked.file}: workers: {config.workers} is not allowed;"
+            f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
+        )
+
+
+def check_protocol(config: RunConfig, file: Path) -> None:
+    """Refuse what is simulated but not done by real processes.
+
+    Raises:
+        UserError: a fault or the protocol is of that kind.
+    """
+    if config.cluster.faults:
+        told = "among real processes only what really dies is gone"
+        raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
+    protocol = config.protocol
+    if protocol is None or isinstance(protocol, Averaging):
+        return
+    if isinstance(protocol, ParameterServer) and protocol == ParameterServer(protocol.push_every):
+        return
+    allowed = "Averaging, or ParameterServer with its defaults but for push_every"
+    told = f"{type(protocol).__name__}: simulated only; allowed here: {allowed}"
+    raise UserError(f"{file}: protocol: {told}")
+
+
+def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
+    if asked.backend != "gloo" and not in_rounds:
+        raise UserError(f"--backend {asked.backend}: for rounds of averaging; allowed here: gloo")
+
+
+# -- the other ranks ------------------------------------------------------------------------
+
+
+def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
+    """Be a worker, or a further shard of the server, once the first one has made the corpus.
+
+    Args:
+        asked: the command line of `harness.train`.
+        rank: of this process.
+        late: whether the run has begun, so that a worker comes back.
+
+    Raises:
+        UserError: this process would do something else than the server, or may not come back.
+    """
+    try:
+        at_work = begun(late=late)
+        if at_work == SEQUENCE and late:
+            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
+    except RuntimeError:  # the server has said why
+        return EXIT_RUN_FAILED
+    if at_work == DONE:
+        return EXIT_DONE
+    if at_work == SEQUENCE:
+        return replicas.take_part(asked, rank)
+    return _train_on_frames(asked, rank, at_work, late=late)
+
+
+def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late: bool) -> int:
+    """Make the corpus, and train on frames in the run that the server has announced."""
+    device = asked.device or device_of(asked.backend)
+    own_device(device, asked.backend, rank)
+    run = load_run(asked.file, seed=asked.seed, device=device)
+    shards = run.config.shards
+    agree(at_work, _identity(run.config, asked), asked.file)
+    if late and (run.config.rounds or rank < shards):
+        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
+    try:
+        if late:
+            come_back(rank, shards)
+        with denormals_flushed():
+            _work(run.config, run.corpus, rank, asked)
+    except ServerGone as gone:
+        name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
+        why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
+        say(f"error: {name}: the server {why}; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+def _work(config: RunConfig, corpus: Corpus, rank: int, asked: argparse.Namespace) -> None:
+    """Do what a rank does, until the server says stop."""
+    pace, shards = Pacing.of(config, asked.paced), config.shards
+    if config.rounds:
+        work_in_rounds(config, corpus, rank, pace, asked.backend)
+    elif rank < shards:
+        serve_shard(config, corpus, rank, pace, say, admission_to(shards))
+    else:
+        contributor = Contributor(config, corpus, rank - shards, pace)
+        if shards == 1:
+            work(contributor)
+        else:
+            work_in_shards(contributor, rank - shards, shards)

@@ -1,0 +1,365 @@
+"""Rounds of model averaging on real processes: workers descend, then all-reduce their results.
+
+Rank 0 computes nothing: it asks for a number of rounds at one rate, and holds the model in
+between for evaluations and checkpoints. The workers average among themselves. Each takes the outer
+step itself, from the same mean; so a model is sent only after the last of the rounds asked for. A
+round needs all workers: when one dies, the run stops, and goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+
+from data_synth.corpus import Corpus
+from harness.algorithms.contract import Server
+from harness.base.errors import UserError
+from harness.processes import messages
+from harness.processes.group import GLOO, MPI, attempt, connected, staged_on
+from harness.processes.messages import (
+    SERVER_RANK,
+    Arrival,
+    BodyOf,
+    FrameHeader,
+    Kind,
+    Mailbox,
+    ServerGone,
+    bodies,
+    send,
+    send_state,
+    take_state,
+    talking,
+)
+from harness.processes.recorder import Work
+from harness.processes.server import NoWorkersLeft, OnProcesses
+from harness.processes.transport import BEAT_EVERY_S, GarbageReceived, PeerGone, now_s
+from harness.processes.worker import Clock, Contributor, Pacing
+from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
+from harness.simulator import Averaging, Timeline
+from harness.speech.frames import RunConfig
+from harness.tasks.order import Minibatches
+
+READ, COMPUTED, AVERAGED, LOSS = range(4)
+"""What a worker tells of each round: three moments on its clock, and its summed loss."""
+
+AVERAGED_WITHIN_S = 1800.0
+"""How long an average waits for whoever still computes; who is dead, silence tells before."""
+
+MEMORY = "memory/"
+"""Before a worker's rank, in a checkpoint: what it remembers."""
+
+NEEDED = "a worker is gone, and a round needs everybody"
+
+
+class Rounds(OnProcesses):
+    """An executor on the workers of a process group, as the one who asks them for rounds.
+
+    Args:
+        config: what is run.
+        model: initial parameters ``[P]``.
+        minibatches: the data.
+        say: told what happens to workers.
+        backend: of the workers' averages.
+
+    Raises:
+        UserError: overlapped rounds, which real workers do not have.
+        NoWorkersLeft: a worker died before it began.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: Tensor,
+        minibatches: Minibatches,
+        *,
+        say: Callable[[str], None],
+        backend: str = GLOO,
+    ) -> None:
+        assert isinstance(config.protocol, Averaging)
+        if config.protocol.overlap:
+            raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
+        super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
+        self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
+        self._minibatches, self._say = minibatches, say
+        self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
+        self._times = dict[int, Tensor]()
+        self._memories, self._told = dict[int, Tensor](), (0, 0)
+        with self._needed():
+            if backend == MPI:
+                workers_group(SERVER_RANK, config.workers, backend)
+            for rank in self._ranks:
+                self.clock.ask(rank, rank)
+                self._mailbox.listen(rank, rank, self._bodies(rank))
+
+    @contextmanager
+    def _needed(self) -> Generator[None]:
+        """A worker that is gone ends the run: a round needs everybody."""
+        try:
+            yield
+        except (RuntimeError, GarbageReceived) as error:
+            self._say(NEEDED)
+            raise NoWorkersLeft from error
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `Executor`; between rounds nothing is in flight.
+
+        Raises:
+            NoWorkersLeft: a worker is gone, and rounds need everybody.
+        """
+        del drain, handing_out
+        self.recorder.go_on(self.now_s)
+        with self._needed():
+            self._times = {rank: torch.zeros(folds, 4, dtype=torch.float64) for rank in self._ranks}
+            self._order(folds, rate)
+            self._take_in()
+        told = [self._times[rank] for rank in self._ranks]
+        for k in range(folds):
+            step = self._next + k * self._every
+            self._record(self.server.version + k, step, [times[k] for times in told])
+        self.loss += sum(times[:, LOSS].sum().item() for times in told)
+        self.server.version += folds
+        self._next += folds * self._every
+        self.recorder.leave(self.now_s)
+        return self.recorder.segment(())
+
+    def _order(self, folds: int, rate: float) -> None:
+        """Ask everybody for rounds; the first time, from the model that is here."""
+        data = self._minibatches
+        header = FrameHeader(
+            Kind.ROUNDS, self._next, self._every, data.stage, data.before, folds, rate=rate
+        )
+        for rank in self._ranks:
+            if not self._begun:
+                send_state(self.server, rank)
+                self._remind(rank)
+            send(header, rank)
+        self._begun, self._told = True, (data.stage, data.before)
+
+    def _remind(self, rank: int) -> None:
+        """Give a worker back what it remembered at the checkpoint that the run goes on from."""
+        if (words := self._memories.get(rank)) is not None:
+            stage, before = self._told
+            send(FrameHeader(Kind.MEMORY, 0, len(words), stage, before), rank, words)
+
+    def _recalled(self) -> dict[int, Tensor]:
+        """What every worker remembers, as bytes, by rank."""
+        if not self._begun:
+            return self._memories
+        for rank in self._ranks:
+            send(FrameHeader(Kind.RECALL), rank)
+        arrived = [self._mailbox.get() for _ in self._ranks]
+        for _, header, _, trouble in arrived:
+            if header is None:
+                raise PeerGone(trouble)
+            if header.kind is not Kind.MEMORY:
+                raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        return {arrival.sender: arrival.body for arrival in arrived}
+
+    def _bodies(self, rank: int) -> BodyOf[FrameHeader]:
+        """Where what a worker sends lands: when its rounds happened ``[folds, 4]``, or a state."""
+        state = _state_or_memory(self.server)
+
+        def body(header: FrameHeader) -> Tensor:
+            return self._times[rank] if header.kind is Kind.TIMES else state(header)
+
+        return body
+
+    def _take_in(self) -> None:
+        """What all workers tell, and the model of the first, which all of them have."""
+        version, silent, sender = self.server.version, set(self._ranks), self._ranks[0]
+        modelled = False
+        while silent or not modelled:
+            who, header, body, trouble = self._mailbox.get()
+            if header is None:
+                raise PeerGone(trouble)
+            if header.kind is Kind.TIMES and who in silent:
+                silent.remove(who)
+                self._times[who][:, :LOSS] += self.clock.of_peer(who, 0.0)
+            elif who == sender and not modelled:
+                take_state(self.server, header, body)
+                modelled = header.kind is Kind.NUMBERS  # the last of a state
+            else:
+                raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        self.server.version = version
+
+    def _record(self, fold: int, step: int, told: list[Tensor]) -> None:
+        works = [
+            Work(worker, step, self._every, fold, float(times[READ]))
+            for worker, times in enumerate(told)
+        ]
+        computed = [float(times[COMPUTED]) for times in told]
+        self.recorder.averaged(fold, works, computed, [float(times[AVERAGED]) for times in told])
+
+    def begin_stage(self) -> None:
+        """See `Executor`; workers are told with the next rounds."""
+        self._next = self._minibatches.before
+
+    def close(self) -> None:
+        """Send the workers home."""
+        for rank in self._ranks:
+            with suppress(RuntimeError):  # it is gone, and needed no more
+                send(FrameHeader(Kind.STOP), rank)
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`.
+
+        Raises:
+            NoWorkersLeft: a worker is gone.
+        """
+        arrays, facts = capture_server(self.server)
+        with self._needed():
+            kept = {f"{MEMORY}{rank}": words.numpy() for rank, words in self._recalled().items()}
+        place = {"next": self._next, "told": self._told}
+        return arrays | kept, {**facts, **place, "loss": self.loss, "now_s": self.now_s}
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        reinstate_server(self.server, arrays, facts)
+        kept = part(arrays, MEMORY)
+        self._memories = {int(rank): torch.as_tensor(words) for rank, words in kept.items()}
+        self._next, self.loss = facts["next"], facts["loss"]
+        self._told = tuple(facts.get("told", (0, 0)))
+        self.clock.go_on_at(facts["now_s"])
+
+
+def _state_or_memory(server: Server) -> BodyOf[FrameHeader]:
+    """Where what is sent to or for a server lands, or what a worker remembers."""
+    state = bodies(server)
+
+    def body(header: FrameHeader) -> Tensor:
+        return messages.body_of(header) if header.kind is Kind.MEMORY else state(header)
+
+    return body
+
+
+def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessGroup | None:
+    """The group that averages: all ranks but the first, which only for MPI has to ask for it too.
+
+    Args:
+        rank: of this process in the run.
+        workers: how many average.
+        backend: of the averages.
+    """
+    if backend == MPI:
+        dist.init_process_group(backend)
+        return dist.new_group(list(range(1, 1 + workers)))  # pyright: ignore[reportUnknownMemberType, reportReturnType]
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = PrefixStore(attempt("rounds"), connected())
+    patience = timedelta(seconds=AVERAGED_WITHIN_S)
+    dist.init_process_group(
+        backend, store=store, rank=rank - 1, world_size=workers, timeout=patience
+    )
+    return dist.group.WORLD
+
+
+def work_in_rounds(
+    config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str = GLOO
+) -> None:
+    """Train in rounds until told to stop: what ranks from 1 do.
+
+    Args:
+        config: what is run.
+        corpus: what it is trained on.
+        rank: of this worker.
+        pace: slows it.
+        backend: of the averages.
+
+    Raises:
+        ServerGone: a connection closed.
+        UserError: the backend is not for this run's device.
+    """
+    _Worker(config, corpus, rank, pace, backend).run()
+
+
+class _Worker:
+    """One worker in rounds."""
+
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str
+    ) -> None:
+        self.contributor = Contributor(config, corpus, rank - 1, pace)
+        self.config, self.rank, self.backend = config, rank, backend
+        size = self.contributor.out.numel()
+        self.server = config.algorithm.start(torch.zeros(size, device=config.device))
+        self.orders = Mailbox(FrameHeader)
+        self.orders.listen(SERVER_RANK, SERVER_RANK, _state_or_memory(self.server))
+        self.staged_on = staged_on(backend, config.device)
+        with talking():
+            self.group = workers_group(rank, config.workers, backend)
+
+    def run(self) -> None:
+        """Answer until told to stop."""
+        while True:
+            header, body = self._order(self.orders.get())
+            if header.kind is Kind.STOP:
+                return
+            if header.kind is Kind.ROUNDS:
+                self._train(header)
+            else:
+                with talking():
+                    self._answer(header, body)
+
+    def _answer(self, header: FrameHeader, body: Tensor) -> None:
+        """What is asked or told between rounds."""
+        if header.kind is Kind.CLOCK:
+            send(replace(header, began_s=now_s()), SERVER_RANK)
+        elif header.kind is Kind.RECALL:
+            words = messages.memory_to_tensor(self.contributor.remembered())
+            send(FrameHeader(Kind.MEMORY, steps=len(words)), SERVER_RANK, words)
+        elif header.kind is Kind.MEMORY:
+            memory = messages.memory_from_tensor(body, self.server.model.device)
+            self.contributor.recall(memory, header.stage, header.before)
+        else:
+            take_state(self.server, header, body)
+
+    def _order(self, arrival: Arrival[FrameHeader]) -> tuple[FrameHeader, Tensor]:
+        if arrival.header is None:
+            raise ServerGone(arrival.trouble)
+        return arrival.header, arrival.body
+
+    def _train(self, header: FrameHeader) -> None:
+        """So many rounds; tell when each happened, and the first worker the model as well."""
+        steps = range(header.step, header.step + header.rounds * header.steps, header.steps)
+        times = torch.stack([self._round(replace(header, step=step)) for step in steps])
+        with talking():
+            send(FrameHeader(Kind.TIMES, rounds=header.rounds), SERVER_RANK, times)
+            if self.rank == 1:
+                send_state(self.server, SERVER_RANK)
+
+    def _round(self, header: FrameHeader) -> Tensor:
+        """Descend, average with everybody and take the outer step; when, and the loss."""
+        done = self.contributor.contribute(header, self.server.model.clone())
+        mean = self.contributor.out.to(self.staged_on)
+        self._add_up(mean)
+        mean /= self.config.workers
+        with torch.no_grad():
+            mean = mean.to(self.config.device)
+            self.config.algorithm.fold(self.server, mean, [0], header.rate)
+        times = [done.began_s, done.ended_s, now_s(), done.loss]
+        return torch.tensor(times, dtype=torch.float64)
+
+    def _add_up(self, summed: Tensor) -> None:
+        """Add up everybody's; over gloo, look now and then whether the server still wants it."""
+        all_reduce = cast(Callable[..., dist.Work], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
+        with talking():
+            adding = all_reduce(summed, group=self.group, async_op=True)
+            while self.backend == GLOO:
+                try:
+                    adding.wait(timedelta(seconds=BEAT_EVERY_S))
+                    return
+                except RuntimeError:
+                    if adding.is_completed():
+                        raise
+                if (order := self.orders.get_before(now_s())) is not None:
+                    header, _ = self._order(order)
+                    raise GarbageReceived(f"{header.kind.name} at the wrong time")
+            adding.wait()

@@ -1,0 +1,318 @@
+"""Walk a timeline in blocks of folds, each the same sequence of operations on a device.
+
+The last versions of the model stand in a ring, as long as contributions are stale at most: who
+reads takes a row of it by number, and a fold writes the next one. A block is a multiple of the
+ring, so that every fold of it writes the row it wrote in the block before. What differs from block
+to block (which versions are read, the frames that are seen, rates and weights) is filled into
+tensors beforehand. So a block can be recorded once and be played from then on (`graphs`).
+
+Nothing is computed before its fold's turn; of a contribution that is lost, nothing ever is.
+
+Shape letters: M rows of the ring, K folds of a block, W contributions of a fold, S local steps,
+B frames, Q numbers of a fold, P parameters.
+
+Operations that are the same every time: recorded once as a CUDA graph, then played. On a processor
+there is nothing to record, and the operations are executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Memory, Repeating, Server
+from harness.base.errors import UserError
+from harness.networks.contract import Minibatch, Network, ready
+from harness.replay.stale import Arrays, Facts, MinibatchOf, capture_server, reinstate_server
+from harness.simulator import Timeline
+
+Work = Callable[[], None]
+
+
+def recorded(work: Work, device: torch.device) -> Work:
+    """The same work, for a device to be told of it in one launch.
+
+    The first call executes it, because libraries allocate at their first use, which cannot be
+    recorded; the second records it. Whatever it reads and writes has to stay where it is.
+    """
+    return work if device.type != "cuda" else _Recorded(work)
+
+
+class _Recorded:
+    """Work on a GPU, at its first call, at its second and from then on."""
+
+    def __init__(self, work: Work) -> None:
+        self._work, self._graph = work, None
+        self._called = False
+
+    def __call__(self) -> None:
+        if not self._called:
+            self._called = True
+            self._once()
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._work()
+        self._graph.replay()
+
+    def _once(self) -> None:
+        """On a stream of its own, as what is recorded will be."""
+        side, present = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(present)
+        with torch.cuda.stream(side):
+            self._work()
+        present.wait_stream(side)
+
+
+BLOCK = 16
+"""Folds of a block, or as many as the ring has rows if those are more."""
+
+ALIGNED = 64
+"""Rows of the ring begin at multiples of so many numbers: a device then moves several at once."""
+
+Recorder = Callable[[Work, torch.device], Work]
+
+
+class Inputs(NamedTuple):
+    """What differs between blocks, for K folds.
+
+    Args:
+        reads: places in the ring, ``[K, W]``.
+        x: of the minibatches, ``[K, S, W, B, ...]``.
+        targets: likewise.
+        numbers: ``[K, Q]``.
+    """
+
+    reads: Tensor
+    x: Tensor
+    targets: Tensor
+    numbers: Tensor
+
+
+class BlockReplay:
+    """An algorithm and its server, moved along by timeline segments.
+
+    Args:
+        algorithm: one that `repeats`.
+        network: what is trained.
+        server: changed in place; its model is another row of the ring after each segment.
+        minibatch_of: gives the frames of local steps.
+        stack: the precision of what workers read; the models that are folded into keep theirs.
+        recorder: makes of a block's work what a device is told at once.
+
+    Attributes:
+        loss: of everything folded, summed over frames, in nats.
+    """
+
+    def __init__(
+        self,
+        algorithm: Repeating,
+        network: Network,
+        server: Server,
+        minibatch_of: MinibatchOf,
+        stack: torch.dtype = torch.float32,
+        recorder: Recorder = recorded,
+    ) -> None:
+        self._algorithm, self._network, self._minibatch_of = algorithm, network, minibatch_of
+        self._stack, self._recorder = stack, recorder
+        self.server = server
+        self.loss = server.model.new_zeros((), dtype=torch.float64)
+        self._lay_out(1)
+        self._enter()
+
+    @torch.no_grad()
+    def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
+        """Execute every fold of a segment, in its order, at one rate.
+
+        Raises:
+            UserError: its server fails or is in shards.
+        """
+        if len(segment.pieces) or len(segment.restarts) or restorable is not None:
+            raise UserError(
+                "timeline: its server fails or is in shards; allowed in blocks: neither"
+            )
+        reads, keys = _by_fold(segment, self.server.version)
+        self._hold(_history(segment, self.server.version + len(reads)))
+        at = 0
+        while at < len(reads):
+            place = self.server.version % self.block
+            until = min(at + self.block - place, len(reads))
+            self._advance(place, reads[at:until], keys[at:until], rate)
+            at = until
+
+    def begin_pass(self) -> None:
+        """Nothing is remembered that a new pass would change."""
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """The server and the versions that are still to be read."""
+        arrays, facts = capture_server(self.server)
+        return arrays | {"ring": self._ring.float().cpu().numpy()}, {
+            **facts,
+            "loss": self.loss.item(),
+        }
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """Undo `capture`.
+
+        Raises:
+            UserError: what was captured is not of blocks.
+        """
+        if "ring" not in arrays:
+            raise UserError("checkpoint: not of folds in blocks, which this run's device takes")
+        ring = torch.as_tensor(arrays["ring"])
+        self._lay_out(len(ring))
+        self._ring.copy_(ring)
+        self.server.model = self._models[facts["version"] % len(self._models)]
+        reinstate_server(self.server, arrays, facts)
+        self.loss.fill_(facts["loss"])
+
+    def _hold(self, versions: int) -> None:
+        """Make room for so many versions; those that are there stay."""
+        size, before, now = 1 << (versions - 1).bit_length(), self._ring, self.server.version
+        if size <= len(before):
+            return
+        self._lay_out(size)
+        for version in range(max(0, now + 1 - len(before)), now):
+            self._ring[version % size].copy_(before[version % len(before)])
+        self._enter()
+
+    def _enter(self) -> None:
+        """The server's model takes its place in the ring."""
+        model, now = self.server.model, self.server.version
+        self._ring[now % len(self._ring)].copy_(model)
+        self.server.model = self._models[now % len(self._models)]
+        self.server.model.copy_(model)
+
+    def _lay_out(self, size: int) -> None:
+        """An empty ring of so many rows; all that was recorded of another is forgotten."""
+        model = self.server.model
+        width = -(-model.numel() // ALIGNED) * ALIGNED
+        self._ring = model.new_zeros(size, width, dtype=self._stack)[:, : model.numel()]
+        # Rows of the precision that is folded in are the models themselves.
+        apart = self._stack != model.dtype
+        self._models = model.new_zeros(1, model.numel()) if apart else self._ring
+        self.block = max(BLOCK, size)
+        self._inputs: Inputs | None = None
+        self._recorded: dict[tuple[int, float], Work] = {}
+
+    def _advance(
+        self, place: int, reads: np.ndarray, keys: Sequence[np.ndarray], rate: float
+    ) -> None:
+        """The folds from a place of the block on; a whole block as it was recorded."""
+        count, base = len(reads), self.server.version
+        steps = keys[0].shape[0]
+        numbers = [self._algorithm.numbers(self.server, rate) for _ in reads]
+        model, (x, targets) = self.server.model, self._seen(keys)
+        told = torch.tensor(numbers, dtype=model.dtype).view(count, -1)
+        self._fill(Inputs(torch.as_tensor(reads % len(self._ring)), x, targets, told))
+        together = _together(reads.max(1) - base, count)
+        local = rate if steps > 1 or self._algorithm.rounds else 0.0
+        work = partial(self._folds, place, count, together, local)
+        if count == self.block:
+            if all(known != local for _, known in self._recorded):
+                self._recorded.clear()
+            work = self._recorded.setdefault(
+                (together, local), self._recorder(work, self.server.model.device)
+            )
+        work()
+        self.server.model = self._models[(place + count) % len(self._models)]
+
+    def _seen(self, keys: Sequence[np.ndarray]) -> Minibatch:
+        """The minibatches ``[K, S, W, B, ...]`` that are named by ``[S, W, 2]`` for each fold."""
+        whole = np.stack(keys)
+        found = self._minibatch_of([(w, s) for w, s in whole.reshape(-1, 2).tolist()])
+        return Minibatch(*(t.view(*whole.shape[:-1], *t.shape[1:]) for t in found))
+
+    def _fill(self, values: Inputs) -> None:
+        """Put a block's inputs where its operations look for them."""
+        shapes = [(self.block, *value.shape[1:]) for value in values]
+        if self._inputs is None or shapes != [tuple(t.shape) for t in self._inputs]:
+            device = self.server.model.device
+            new = (torch.zeros(s, dtype=t.dtype) for t, s in zip(values, shapes, strict=True))
+            self._inputs = Inputs(*(t.to(device) for t in new))
+            self._recorded.clear()
+        for place, value in zip(self._inputs, values, strict=True):
+            place[: len(value)].copy_(ready(value, place.device), non_blocking=True)
+
+    def _folds(self, place: int, count: int, together: int, rate: float) -> None:
+        """The operations of folds that begin at a place of the block."""
+        assert self._inputs is not None
+        server, models, size = self.server, self._models, len(self._ring)
+        for first in range(0, count, together):
+            some = slice(first, min(first + together, count))
+            out = self._contributions(Inputs(*(t[some] for t in self._inputs)), rate)
+            for i, contributions in enumerate(out):
+                at = place + first + i
+                before, server.model = models[at % len(models)], models[(at + 1) % len(models)]
+                self._algorithm.fold_from(
+                    server, before, contributions, self._inputs.numbers[first + i]
+                )
+                if models is not self._ring:
+                    self._ring[(at + 1) % size].copy_(server.model)
+
+    def _contributions(self, given: Inputs, rate: float) -> Tensor:
+        """Of some folds, ``[G, W, P]``."""
+        shape = given.reads.shape
+        replicas = self._ring.index_select(0, given.reads.flatten())
+        minibatches = [
+            Minibatch(given.x[:, step].flatten(0, 1), given.targets[:, step].flatten(0, 1))
+            for step in range(given.x.shape[1])
+        ]
+        out = torch.empty_like(replicas, dtype=self.server.model.dtype)
+        losses = self._algorithm.contribute(
+            self._network, replicas, minibatches, out, rate, Memory()
+        )
+        self.loss += losses.sum(dtype=torch.float64)
+        return out.view(*shape, -1)
+
+
+def _together(behind: np.ndarray, count: int) -> int:
+    """How many folds' contributions can be computed at once: all have been read by then.
+
+    Args:
+        behind: the newest version that each fold's contributions have read, counted from the first
+            fold's.
+        count: folds.
+    """
+    most = 1
+    while 2 * most <= min(count, BLOCK):
+        begun = np.arange(count) // (2 * most) * (2 * most)
+        if (behind > begun).any():
+            break
+        most *= 2
+    return most
+
+
+def _history(segment: Timeline, end: int) -> int:
+    """How many versions must be held: contributions were read so many ago, or will have been."""
+    known = segment.in_flight().read_version
+    waiting = end - int(known.min()) if len(known) else 0
+    return 1 + max(int(segment.staleness().max(initial=0)), waiting)
+
+
+def _by_fold(segment: Timeline, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Versions read ``[F, W]``, and (worker, step) of every local step, ``[S, W, 2]`` a fold.
+
+    Raises:
+        UserError: folds differ in what they take.
+        ValueError: the segment does not begin at the version ``first``.
+    """
+    rows = segment.folded()
+    order = np.lexsort((rows.worker, rows.fold))
+    folds, counts = np.unique(rows.fold, return_counts=True)
+    if len(folds) and folds[0] != first:
+        raise ValueError(f"fold {folds[0]} meets version {first}")
+    if len(np.unique(counts)) > 1 or len(np.unique(rows.steps)) > 1:
+        raise UserError("timeline: folds that take unlike contributions; allowed in blocks: alike")
+    width = int(counts[0]) if len(counts) else 1
+    steps = int(rows.steps[0]) if len(rows.steps) else 1
+    whose, begin = (each[order].reshape(-1, width) for each in (rows.worker, rows.first_step))
+    named = begin[:, None] + np.arange(steps)[:, None]
+    keys = np.stack([np.broadcast_to(whose[:, None], named.shape), named], 3)
+    return rows.read_version[order].reshape(-1, width), list(keys)

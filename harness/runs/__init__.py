@@ -1,0 +1,1 @@
+"""Configurations of runs, the files they are read from, and their execution."""

@@ -1,0 +1,452 @@
+"""The configuration of training on a simulated cluster, and where its stages are cut.
+
+What every training on a simulated cluster is configured with, whatever is trained on what.
+
+Where a stage is cut: the folds at which training decides something, and what is idle then.
+Training and prediction cut alike, so that both ask the simulation for the same segments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from math import ceil
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+
+from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.schedules import Schedule
+from harness.base.errors import UserError
+from harness.base.settings import counts, setting
+from harness.networks.contract import Network
+from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
+from harness.simulator.protocols.contract import Handing, TimingProtocol
+from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
+
+ADDED = (
+    "protocol", "tested", "tested_models", "whole_trials", "shards", "precision", "targets",
+    "shuffling",
+)  # fmt: skip
+"""Fields that came later: at their default they are no part of a run's identity."""
+
+REPLAY = 2
+"""In the identity of runs that earlier versions trained wrongly, so that these are made anew."""
+
+Tested = Literal["every pass", "first pass", "at the end", "never"]
+
+Models = Literal["all", "deployed"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training at one minibatch size; the last stage of a run repeats.
+
+    Args:
+        minibatch: frames in a minibatch that is trained on.
+        timed_minibatch: frames in the minibatch that the cluster is charged for. A small
+            corpus needs small minibatches to make as many folds a pass as it can; the
+            paper's own size is what its cluster computed.
+        share: the share of the training utterances used.
+    """
+
+    minibatch: int = setting(at_least=1)
+    timed_minibatch: int = setting(at_least=1)
+    share: float = setting(1.0, above=0.0, at_most=1.0)
+
+
+class Pieces(Protocol):
+    """Training data in pieces that stay together when workers share them: utterances, say."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """The first row of each piece."""
+        ...
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each piece."""
+        ...
+
+
+Data = TypeVar("Data", contravariant=True)
+
+
+class Identified(ABC):
+    """What a configuration holds and an identity knows by something else: digests, say."""
+
+    @abstractmethod
+    def identified(self) -> dict[str, Any]:
+        """Plain JSON values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(ABC, Generic[Data]):
+    """One training on a simulated cluster; what derives from it says what is trained on what.
+
+    Args:
+        algorithm: how contributions are made and folded.
+        schedule: at which rates.
+        stages: how the data are cut, a pass each; the last one repeats.
+        passes: over the data, at most.
+        chunk: what a search chooses a rate for, as a share of the training set.
+        evaluations: how often in a pass the development set is scored.
+        cluster: whose timing is simulated.
+        workers: how many train.
+        seed: of initialisation, data order and timing.
+        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
+        protocol: who waits for whom: averaging in rounds, in which each worker has its own
+            part of the data; backup workers, whose slowest contributions are dropped; the
+            asynchronous parameter server with settings of its own; or whatever else derives
+            from `TimingProtocol` and hands out data. None is the plain server. In a file the
+            class follows from the algorithm, unless it is named.
+        tested: when the test sets are scored: decoding takes long, and a search for settings on
+            development data never needs it.
+        tested_models: whether the test sets are scored with all candidates (average and
+            iterate), or the one that would be deployed.
+        shards: equal parts of the model, each with a server of its own; then workers wait for
+            each other at every evaluation.
+        shuffling: of frames, as `Order` has it; all workers share the slots.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    algorithm: Algorithm
+    schedule: Schedule
+    stages: tuple[Stage, ...]
+    passes: int = setting(at_least=1)
+    chunk: float = setting(above=0.0, at_most=1.0)
+    evaluations: int = setting(at_least=1)
+    cluster: Cluster
+    workers: int = setting(at_least=1, at_most=1_000_000)
+    seed: int = setting(at_least=0)
+    device: str
+    protocol: TimingProtocol | None = None
+    tested: Tested = "every pass"
+    tested_models: Models = "all"
+    shards: int = setting(1, at_least=1, at_most=1000)
+    shuffling: Shuffling = "full"
+
+    named: ClassVar[bool] = True
+    """Whether an identity names the class."""
+    unit: ClassVar[str] = "frames"
+    """What a user trains on, in messages."""
+    cut_by: ClassVar[str] = "stages"
+    """The setting that cuts them into minibatches."""
+    counts_examples: ClassVar[bool] = False
+    """Whether a run's epochs count what was trained on, or name the parts of a pass."""
+
+    @abstractmethod
+    def network(self, data: Data) -> Network:
+        """What is trained."""
+
+    @abstractmethod
+    def pieces(self, data: Data) -> Pieces:
+        """The training data."""
+
+    @abstractmethod
+    def workload(self, number: int) -> Workload:
+        """What the cluster is charged for in a stage."""
+
+    @property
+    @abstractmethod
+    def judged(self) -> str:
+        """The metric, without a candidate's name, that settings are judged by: less is better."""
+
+    @abstractmethod
+    def stage_name(self, fold: int) -> str:
+        """What the run does after so many folds, in words."""
+
+    def __post_init__(self) -> None:
+        self._check_protocol()
+        if self.rounds and self.schedule.searches:
+            raise UserError("schedule: a search needs the parameter server")
+        if self.rounds and len(self.stages) != 1:
+            raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
+        if self.rounds and self.shuffling not in ("full", "in blocks"):
+            raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
+        kinds = {fault.kind for fault in self.cluster.faults}
+        if self.rounds and (untrained := kinds & {"server", "message"}):
+            told = f"{min(untrained)!r} does not happen to rounds"
+            raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
+        coder = self.cluster.compression
+        if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
+            told = f"its bytes are those that the coder of {type(self.algorithm).__name__} sends"
+            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {told}; allowed: 1")
+        if self.shards > 1 and not self.algorithm.in_shards:
+            name = type(self.algorithm).__name__
+            raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
+        if self.shards > 1 and (self.rounds or self.cluster.faults):
+            found = "rounds" if self.rounds else "faults"
+            raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
+
+    def _check_protocol(self) -> None:
+        """Refuse one that does not go with the algorithm, or can be timed but not trained.
+
+        Raises:
+            UserError: it is of that kind.
+        """
+        protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
+        handing = protocol.handing(self.workers)
+        if handing is None or handing.rounds != self.rounds:
+            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
+            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+        if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
+            raise UserError(f"{trouble[0]}: {trouble[1]}")
+        if self.cluster.checkpoints is not None:
+            told = "checkpoints: can be timed but not trained with; allowed: a file without"
+            raise UserError(f"cluster {self.cluster.name!r}: {told}")
+        if (untrained := protocol.untrained()) is not None:
+            raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
+        if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
+            told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
+            raise UserError(f"protocol.push_every: {told}")
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a fold takes the contributions of all workers."""
+        return self.algorithm.rounds
+
+    @property
+    def timed(self) -> TimingProtocol:
+        """Who waits for whom, as the simulator has it."""
+        if self.protocol is None or isinstance(self.protocol, ParameterServer):
+            return replace(self.protocol or ParameterServer(), shards=self.shards)
+        return self.protocol
+
+    @property
+    def handing(self) -> Handing:
+        """How the protocol hands out the data of a pass."""
+        found = self.timed.handing(self.workers)
+        assert found is not None  # checked
+        return found
+
+    @property
+    def missed_rounds(self) -> bool:
+        """Whether a fold may lack the contributions of some workers."""
+        return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether what a worker remembers may be of a contribution that is lost afterwards."""
+        return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)
+
+    def stage(self, number: int) -> Stage:
+        """The stage of a number, from 0."""
+        return self.stages[min(number, len(self.stages) - 1)]
+
+    def tests(self, number: int, last: bool) -> bool:
+        """Whether the test sets are scored after the pass of a number, from 0."""
+        due = {"every pass": True, "first pass": number == 0, "at the end": last, "never": False}
+        return due[self.tested]
+
+    def order(self, stage: int, train: Pieces) -> Laid:
+        """Who trains on which frames in a stage.
+
+        Raises:
+            UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
+        """
+        return self.lay_out(stage, train)
+
+    def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
+        """The frames of a stage, of which whatever fills no fold is left out.
+
+        Raises:
+            UserError: see `order`.
+        """
+        size, share = self.stage(stage).minibatch, self.stage(stage).share
+        _, own, a_fold, *_ = self.handing
+        if own is not None:
+            between = (self.workers, size, own, share, self.shuffling, self.unit)
+            return Partition(self.seed, stage, train.start, train.frames, *between)
+        cut = (size, share, a_fold, self.shuffling)
+        order = Order(self.seed, stage, train.start, train.frames, *cut)
+        if not order.folds:
+            several = f"{a_fold} minibatches" if a_fold > 1 else "a minibatch"
+            need, there = f"{several} of {size} {self.unit}", int(train.frames.sum())
+            raise UserError(f"{self.cut_by}: a fold takes {need}, which {there} do not fill")
+        return order
+
+    def minibatches(self, data: Data, examples: Examples) -> Minibatches:
+        """The data of the run, whoever executes it.
+
+        Args:
+            data: what it is trained on.
+            examples: the same on the run's device.
+        """
+        train = self.pieces(data)
+        return Minibatches(lambda stage: self.order(stage, train), examples)
+
+    def simulation(self, train: Pieces, cluster: Cluster | None = None) -> Simulation:
+        """Its workers at time 0, in the run's first stage.
+
+        Args:
+            train: the training data.
+            cluster: in place of the run's own.
+        """
+        machine = cluster or self.cluster
+        found = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+        self.begin_stage(found, 0, self.order(0, train))
+        return found
+
+    def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
+        """Begin a stage in a simulation in which nothing is under way.
+
+        A cluster's epochs are as long as the run's passes: what they cost is due once a pass.
+
+        Args:
+            simulation: of this run.
+            stage: its number.
+            order: its minibatches.
+        """
+        simulation.change(self.workload(stage))
+        if self.handing.own is not None:
+            simulation.begin_epoch(order.steps)
+
+    def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
+        """Seconds that the search for a chunk's rate takes the cluster; 0 where none is made.
+
+        The workers run one rung of the ladder each, as many at a time as there are workers.
+
+        Args:
+            stage: the present one.
+            chunk_steps: minibatches of a chunk.
+            left: minibatches until the stage ends.
+        """
+        schedule = self.schedule
+        if not (schedule.searches and schedule.tries(chunk_steps, left)):
+            return 0.0
+        steps = min(schedule.trial_steps(chunk_steps), left)
+        rounds = ceil(len(schedule.ladder(schedule.rate)) / self.workers)
+        return rounds * steps * compute_seconds(self.cluster, self.workload(stage))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the run's identity hashes."""
+        return plain(self) | ({"replay": REPLAY} if self._was_replayed_wrongly else {})
+
+    @property
+    def _was_replayed_wrongly(self) -> bool:
+        """Whether earlier versions trained a run of these settings to other parameters.
+
+        Overlapped rounds gave workers each other's memories; a server that failed addressed its
+        state by version; a contribution that overtook a lost one was folded before it was computed.
+        It is asked for broadly: some of these runs had been right, and are made anew too.
+        """
+        kinds = {fault.kind for fault in self.cluster.faults}
+        overtaken = "message" in kinds and not self.algorithm.remembers
+        several = self.handing.under_way > self.workers
+        return "server" in kinds or (several and (self.rounds or overtaken))
+
+
+def plain(value: object) -> Any:
+    """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
+    if isinstance(value, Cluster):
+        return value.to_dict()
+    if isinstance(value, Identified):
+        return value.identified()
+    if is_dataclass(value) and not isinstance(value, type):
+        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
+        return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}
+    if isinstance(value, Mapping):
+        table = cast(Mapping[object, object], value)
+        return {str(key): plain(item) for key, item in table.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in cast(Sequence[object], value)]
+    return value
+
+
+def _counts(value: object, entry: Field[Any]) -> bool:
+    """Whether a field is part of the identity: all are, but later ones at their default."""
+    known = entry.name not in ADDED or getattr(value, entry.name) != entry.default
+    return known and counts(value, entry)
+
+
+SEARCH = "search"
+"""The kind of a cluster's pause in which the next chunk's rate is searched."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What is asked of the cluster between two boundaries.
+
+    Attributes:
+        begins, ends: folds since the stage began.
+        drain: whether nothing is under way at its end.
+        handing_out: minibatches, in folds, that may be handed out; None for its own folds'.
+    """
+
+    begins: int
+    ends: int
+    drain: bool
+    handing_out: int | None
+
+    @property
+    def folds(self) -> int:
+        """How many folds it has."""
+        return self.ends - self.begins
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """The boundaries of one stage.
+
+    Args:
+        config: of the run.
+        order: of the stage.
+        stage: its number.
+    """
+
+    config: TrainingConfig[Any]
+    order: Laid
+    stage: int
+
+    @property
+    def evaluations(self) -> dict[int, float]:
+        """The folds after which candidates are scored, and the share of a pass done by then."""
+        return self._every(self.config.evaluations)
+
+    @property
+    def considerations(self) -> dict[int, float]:
+        """The folds after which the algorithm is told the candidates' scores."""
+        times = self.config.algorithm.considers
+        return self._every(times) if times else {}
+
+    @property
+    def held_out_tests(self) -> dict[int, float]:
+        """The folds after which the schedule is told a held-out loss."""
+        times = self.config.schedule.held_out_tests
+        return self._every(times) if times else {}
+
+    @property
+    def chunk_steps(self) -> int:
+        """Minibatches in a chunk."""
+        order = self.order
+        return max(1, round(self.config.chunk * int(order.frames.sum()) / order.minibatch))
+
+    def is_chunk(self, step: int) -> bool:
+        """Whether a chunk whose rate is searched begins after so many folds."""
+        return self.config.schedule.searches and step % self.chunk_steps == 0
+
+    def segments(self, begun: int = 0) -> Iterator[Segment]:
+        """The rest of a stage that stands ``begun`` folds after its beginning."""
+        folds, chunk = self.order.folds, self.chunk_steps
+        chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
+        asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
+        ends = chunks | asked | {folds}
+        for end in sorted(step for step in ends if step > begun):
+            idle = next(step for step in sorted(chunks | {folds}) if step > begun)
+            if self.config.shards > 1:
+                idle = end  # shards meet in one version only when nothing is under way
+            yield Segment(begun, end, end == idle, None if end == idle else idle - begun)
+            begun = end
+
+    def _every(self, times: int) -> dict[int, float]:
+        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
+
+        The share is nominal: a subset of whole utterances has other numbers of frames for
+        other seeds, and what is read at the same share is to be compared.
+        """
+        parts = max(1, round(times * self.config.stage(self.stage).share))
+        return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}

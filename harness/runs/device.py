@@ -1,0 +1,35 @@
+"""Which device a run executes on."""
+
+from __future__ import annotations
+
+from harness.base.errors import UserError, unknown
+
+CHOICES = ("auto", "cpu", "cuda")
+
+
+def known_device(choice: str) -> str:
+    """A choice that there is, whether or not this machine has it: known without torch.
+
+    Raises:
+        UserError: it is none.
+    """
+    if choice not in CHOICES:
+        raise unknown("--device", choice, CHOICES)
+    return choice
+
+
+def resolve(choice: str) -> str:
+    """``"cpu"`` or ``"cuda"`` for ``--device auto|cpu|cuda``.
+
+    Raises:
+        UserError: an unknown choice, or CUDA where PyTorch sees none.
+    """
+    known_device(choice)
+    import torch
+
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        raise UserError(
+            "--device: cuda asked for, but PyTorch sees no CUDA device; allowed here: cpu"
+        )
+    return choice if choice != "auto" else ("cuda" if available else "cpu")

@@ -1,0 +1,153 @@
+"""An algorithm with the protocol it trains in, by a short name: ``async``, ``averaging:10``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
+
+from harness.algorithms.averaging import BlockMomentum, OuterNesterov
+from harness.algorithms.catalogue import (
+    AdamW,
+    Algorithm,
+    AsyncDescent,
+    AsyncSgd,
+    AveragedSgd,
+    GradientAveraging,
+    ModelAveraging,
+    Momentum,
+    Muon,
+)
+from harness.algorithms.descent import Descent
+from harness.base.errors import UserError, unknown
+from harness.base.printable import printable
+from harness.base.registry import discovered
+from harness.base.settings import build, dataclasses_below
+from harness.natural_gradient import NaturalGradient
+from harness.simulator import Averaging, ParameterServer
+from harness.simulator.protocols.contract import TimingProtocol
+
+NAMES: dict[str, Algorithm] = {
+    "async": AsyncSgd(),
+    "averaged": AveragedSgd(),
+    "sync": GradientAveraging(),
+    "averaging": ModelAveraging(),
+    "block-momentum": ModelAveraging(outer=BlockMomentum()),
+    "diloco": ModelAveraging(outer=OuterNesterov()),
+}
+"""What short names stand for; every algorithm's class name stands for its defaults."""
+
+OPTIMIZERS: dict[str, Descent] = {
+    "momentum": Momentum(),
+    "adamw": AdamW(),
+    "muon": Muon(),
+    "ngsgd": NaturalGradient(),
+}
+
+MOST_STEPS = 2**20
+
+
+@dataclass(frozen=True)
+class Method:
+    """How workers train together.
+
+    Attributes:
+        label: what people call it.
+        algorithm: what is contributed and folded.
+        protocol: who waits for whom.
+    """
+
+    label: str
+    algorithm: Algorithm
+    protocol: TimingProtocol
+
+    def __post_init__(self) -> None:
+        if not self.label or "\n" in self.label or printable(self.label) != self.label:
+            raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
+
+
+Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
+"""A name, after a colon how many minibatches make a contribution (``"averaging:10"``; else 1); an
+algorithm, alone or with its protocol; or a `Method`."""
+
+
+def method_of(asked: Asked) -> Method:
+    """What is asked for.
+
+    Args:
+        asked: a name, after a colon how many minibatches make a contribution (else 1); or an
+            algorithm, alone or with its protocol.
+
+    Raises:
+        UserError: an unknown name, or a number that is none.
+
+    Example:
+        >>> method_of("averaging:10").protocol.every
+        10
+    """
+    if isinstance(asked, Method):
+        return asked
+    if isinstance(asked, Algorithm):
+        return Method(type(asked).__name__, asked, _protocol(asked, 1))
+    match asked:
+        case (Algorithm() as algorithm, TimingProtocol() as protocol):
+            return Method(type(algorithm).__name__, algorithm, protocol)
+        case str():
+            pass
+        case _:
+            told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
+            raise UserError(f"algorithm: {asked!r}; allowed: {told}")
+    name, _, number = asked.partition(":")
+    algorithm = _named(name)
+    return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
+
+
+def optimised(method: Method, optimizer: str | Descent | None) -> Method:
+    """The same with an optimizer for its workers' steps; their rates are of its directions.
+
+    Args:
+        method: whose algorithm has a ``descent``, or is plain asynchronous SGD.
+        optimizer: a name, or one; None leaves the method as it is.
+
+    Raises:
+        UserError: an unknown name, or an algorithm whose workers take no steps of their own.
+
+    Example:
+        >>> optimised(method_of("async"), "momentum").algorithm
+        AsyncDescent(descent=Momentum(momentum=0.9, nesterov=False))
+    """
+    if optimizer is None:
+        return method
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", optimizer, OPTIMIZERS)
+        optimizer = OPTIMIZERS[optimizer]
+    if type(method.algorithm) is AsyncSgd:
+        return replace(method, algorithm=AsyncDescent(optimizer))
+    own = {entry.name for entry in fields(cast(Any, method.algorithm))}
+    if "descent" not in own or isinstance(method.algorithm, AveragedSgd):
+        told = f"{method.label} takes no steps of an optimizer's"
+        raise UserError(f"optimizer: {told}; allowed: None, or with async, sync, averaging")
+    return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
+
+
+def _named(name: str) -> Algorithm:
+    if name in NAMES:
+        return NAMES[name]
+    discovered("algorithms")
+    classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
+    if name not in classes:
+        raise unknown("algorithm", name, [*NAMES, *classes])
+    return build(classes[name], {}, "algorithm", name)
+
+
+def _steps(asked: str, number: str) -> int:
+    if asked.endswith(":") or (number and not number.isdecimal()):
+        raise UserError(f"algorithm: {asked!r}; allowed after the colon: minibatches, from 1")
+    steps = int(number or 1)
+    if not 1 <= steps <= MOST_STEPS:
+        raise UserError(f"algorithm: {asked!r}; allowed after the colon: 1 to {MOST_STEPS}")
+    return steps
+
+
+def _protocol(algorithm: Algorithm, steps: int) -> TimingProtocol:
+    return Averaging(steps) if algorithm.rounds else ParameterServer(push_every=steps)

@@ -1,0 +1,1 @@
+"""Rates and tolerances: which value is best, and which breaks."""

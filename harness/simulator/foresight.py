@@ -1,0 +1,395 @@
+"""Before a simulation: keys that cannot change it, and the time that it will take.
+
+What a cluster file says and nothing comes of it, for a protocol and so many workers. Each key that
+stands at another value than its default and cannot move a timeline is named, with what it would
+need. Where nothing of a table counts, the table is named and not its keys. A test moves every key
+of a full file under every protocol and asks that those named here, and no others, leave the
+timeline as it was.
+
+What a simulation will take, roughly and before it runs. Every figure below was measured on one
+core of 2023, in processor time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from harness.base.settings import Spec
+from harness.simulator.cluster import Cluster, Jitter, Workload
+from harness.simulator.collectives import ROUND
+from harness.simulator.faults import Fault
+from harness.simulator.network import Network
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.protocols.rounds import network_of, wired
+from harness.simulator.protocols.state import is_networked
+
+__all__ = ["Effort", "effort_of", "without_effect"]
+
+Found = Iterator[tuple[str, str]]
+
+
+def without_effect(
+    cluster: Cluster,
+    protocol: TimingProtocol,
+    workload: Workload,
+    workers: int,
+    long_run: bool = False,
+) -> Found:
+    """Dotted keys that have no effect, and why.
+
+    Args:
+        cluster: the machine.
+        protocol: who waits for whom.
+        workload: the job.
+        workers: the largest number of workers that is asked for.
+        long_run: whether what happens at the start is left out.
+    """
+    yield from _workers(cluster, workers)
+    yield from _ways(cluster, protocol, workload, workers)
+    yield from _host(cluster, workload)
+    yield from _server(cluster, protocol, workload)
+    yield from _variation(cluster)
+    yield from _parallel(cluster, protocol)
+    for place, fault in enumerate(cluster.faults):
+        yield from _fault(fault, f"faults[{place}]", workers)
+    if cluster.checkpoints and cluster.checkpoints.restart_s > 0.0 and not cluster.faults:
+        yield "checkpoints.restart_s", "no worker is ever missing without [[faults]]"
+    if long_run:
+        yield from _start(cluster)
+
+
+def _start(cluster: Cluster) -> Found:
+    for place, fault in enumerate(cluster.faults):
+        if fault.kind == "late":
+            yield f"faults[{place}]", "the long run is without its start"
+    if cluster.parallel.first_average_s > 0.0:
+        yield "parallel.first_average_s", "the long run is without its start"
+
+
+def _told(spec: Spec, *names: str) -> list[str]:
+    """Of these fields, those that are not at their defaults."""
+    defaults = {entry.name: entry.default for entry in fields(spec)}
+    return [name for name in names if getattr(spec, name) != defaults[name]]
+
+
+def _workers(cluster: Cluster, workers: int) -> Found:
+    first, used = 0, set[str]()
+    for place, group in enumerate(cluster.workers):
+        if first < workers:
+            used.add(group.device)
+        else:
+            yield f"workers[{place}]", f"is not among the first {workers:,} workers"
+        first += group.count
+    named = {group.device for group in cluster.workers}
+    for name in cluster.devices:
+        if name not in named:
+            yield f"devices.{name}", "no worker has it"
+
+
+def sends(protocol: TimingProtocol) -> bool:
+    """Whether a protocol's messages go over ``[network]`` whatever else there is."""
+    return isinstance(protocol, Averaging | ClientSampling)
+
+
+def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int) -> Found:
+    """``[link]`` and ``[network]``: one of them is used."""
+    network = cluster.network
+    on_network = network is not None and (sends(protocol) or is_networked(cluster))
+    own = [
+        f"workers[{place}].{name}"
+        for place, group in enumerate(cluster.workers)
+        for name in _told(group, "up_bytes_per_s", "down_bytes_per_s")
+    ]
+    if on_network:
+        assert network is not None
+        if cluster.link != type(cluster.link)():
+            yield "link", "[network] is in its place"
+        yield from _network(cluster, network, protocol, workers)
+        if network.levels and network.levels[0].inside and not isinstance(protocol, Averaging):
+            for key in own:
+                yield key, "it is of a link of network.levels[0], which is inside"
+        return
+    for key in own:
+        yield key, "it is of a link of [network], which is not used"
+    if network is not None:
+        needs = "without a table [network.server]" if isinstance(protocol, ParameterServer) else ""
+        yield "network", f"{protocol.name} {needs or 'always'} uses [link]"
+    idle = cluster.link.bandwidth_bytes_per_s is None or workload.parameter_bytes == 0.0
+    for name in _told(cluster.link, "sharing", "duplex"):
+        if idle:
+            yield f"link.{name}", "copies take no time without bandwidth_bytes_per_s and bytes"
+        elif name == "duplex" and cluster.link.sharing == "none" and not sends(protocol):
+            yield "link.duplex", "a worker does not fetch and push at once on a link of its own"
+        elif name == "duplex" and cluster.link.sharing != "none" and sends(protocol):
+            yield "link.duplex", "the one link carries all messages, whatever their direction"
+
+
+def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, workers: int) -> Found:
+    for place, (below, above) in enumerate(pairwise(network.levels), start=1):
+        alike = (above.workers_per_link, above.links) == (below.workers_per_link, below.links)
+        if alike and not (below.inside or above.inside):
+            key = f"network.levels[{place}].workers_per_link"
+            yield key, "it joins no more workers than the level below: one link after another"
+    for place, level in enumerate(network.levels):
+        if level.bandwidth_bytes_per_s is None and level.duplex == "half":
+            yield f"network.levels[{place}].duplex", "its links are infinitely fast"
+    if isinstance(protocol, Averaging):
+        yield from _between_workers(cluster, network, protocol, workers)
+    else:
+        yield from _to_a_server(network, protocol)
+
+
+def _between_workers(
+    cluster: Cluster, network: Network, protocol: Averaging, workers: int
+) -> Found:
+    """On a network on which workers send to each other."""
+    if network.server is not None:
+        yield "network.server", "averaging has no server"
+    if cluster.jobs and network.sending != "rendezvous":
+        yield "network.sending", "beside [[jobs]] all messages of a ring move at once"
+    joined = max([workers, *(job.first + job.workers for job in cluster.jobs)])
+    # those from which on all workers are behind one link: no message goes so high
+    beyond = [level.workers_per_link >= joined for level in network.levels]
+    for place, is_beyond in enumerate(beyond):
+        if is_beyond:
+            yield f"network.levels[{place}]", f"all {joined:,} workers are behind one of its links"
+        elif network.levels[place].inside and beyond[place + 1]:
+            yield f"network.levels[{place}].inside", "no message goes past the next level"
+    if any(beyond):
+        for name in _told(network, "core_bandwidth_bytes_per_s", "rails"):
+            yield f"network.{name}", f"no message of the {joined:,} workers passes the core"
+    elif network.rails and network.levels[-1].links == 1:
+        why = "with one of the highest links for each group all workers are on one rail"
+        yield "network.core_bandwidth_bytes_per_s", why
+    if protocol.collective in ROUND and not cluster.jobs:
+        yield from _round_a_ring(network, any(beyond))
+
+
+def _round_a_ring(network: Network, is_below_core: bool) -> Found:
+    """Round a ring, where at a time one message leaves a group and one enters it."""
+    full = [level.duplex == "full" for level in network.levels]
+    alone = is_below_core or network.core_bandwidth_bytes_per_s is None
+    if all(full) and alone and network.sharing != "fair":
+        yield "network.sharing", "round a ring no two messages share a full-duplex link"
+    for place, level in enumerate(network.levels):
+        if full[place] and level.links > 1 and (is_below_core or not network.rails):
+            why = "round a ring one message leaves a group at a time, and one enters it"
+            yield f"network.levels[{place}].links", why
+
+
+def _to_a_server(network: Network, protocol: TimingProtocol) -> Found:
+    """On a network on which workers send to a server only."""
+    if network.server is not None:
+        for name in _told(network.server, "workers_per_link", "links", "inside"):
+            yield f"network.server.{name}", "every shard has one link of its own"
+    if network.sending != "rendezvous":
+        yield "network.sending", f"in {protocol.name} no sender waits for a receiver"
+    among = f"workers of {protocol.name} do not send to each other"
+    if network.rails:
+        yield "network.rails", among
+    for place, level in enumerate(network.levels):
+        if level.inside:
+            of_level = [entry.name for entry in fields(level) if entry.name != "inside"]
+            for name in _told(level, *of_level):
+                yield f"network.levels[{place}].{name}", f"it is inside, and {among}"
+        elif isinstance(protocol, ParameterServer) and (
+            protocol.depth,
+            level.workers_per_link,
+            level.duplex,
+        ) == (1, level.links, "half"):
+            why = "a worker does not fetch and push at once on a link of its own"
+            yield f"network.levels[{place}].duplex", why
+
+
+def _host(cluster: Cluster, workload: Workload) -> Found:
+    host = cluster.host
+    if host.staging != "pageable" and host.staging_bytes_per_s is not None:
+        yield "host.staging_bytes_per_s", "host.staging is 'pinned'"
+    moved = cluster.server.fold_traffic * workload.parameter_bytes
+    if host.memory_bytes_per_s is not None and moved == 0.0:
+        yield "host.memory_bytes_per_s", "a fold moves nothing through memory"
+    if host.memory_bytes_per_s is None and _told(cluster.server, "fold_traffic"):
+        yield "server.fold_traffic", "host.memory_bytes_per_s is infinite"
+
+
+def _server(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Found:
+    server, host = cluster.server, cluster.host
+    averaged = isinstance(protocol, Averaging)
+    if averaged and server.fold_s > 0.0:
+        yield "server.fold_s", "averaging has no server"
+    if sends(protocol) and server.jitter != Jitter():
+        why = "averaging has no server" if averaged else f"folds of {protocol.name} do not vary"
+        yield "server.jitter", why
+        return
+    yield from _jitter(server.jitter, "server.jitter")
+    free = host.memory_bytes_per_s is None or server.fold_traffic * workload.parameter_bytes == 0.0
+    if free and server.fold_s == 0.0 and server.jitter != Jitter():
+        yield "server.jitter", "a fold takes no time"
+
+
+def _variation(cluster: Cluster) -> Found:
+    yield from _jitter(cluster.jitter, "jitter")
+    odd = cluster.stragglers
+    if odd.slowdown != 1.0 and odd.probability == 0.0:
+        yield "stragglers.slowdown", "stragglers.probability is 0"
+    if odd.probability > 0.0 and odd.slowdown == 1.0:
+        yield "stragglers.probability", "stragglers.slowdown is 1"
+
+
+def _jitter(jitter: Jitter, key: str) -> Found:
+    if jitter.law in ("constant", "empirical") and jitter.cv > 0.0:
+        yield f"{key}.cv", f"{key}.law is {jitter.law!r}"
+    elif jitter.law not in ("constant", "empirical") and jitter.cv == 0.0:
+        yield f"{key}.law", f"{key}.cv is 0"
+
+
+def _parallel(cluster: Cluster, protocol: TimingProtocol) -> Found:
+    parallel = cluster.parallel
+    everything = [entry.name for entry in fields(parallel)]
+    if isinstance(protocol, Averaging):
+        idle = () if protocol.buckets else ("backward_share", "overlap_slowdown")
+        why = "there are no --buckets"
+    elif isinstance(protocol, ClientSampling):
+        idle = tuple(name for name in everything if name != "average_s")
+        why = "workers of client_sampling do not send to each other"
+    else:
+        idle, why = tuple(everything), f"workers of {protocol.name} do not send to each other"
+    for name in _told(parallel, *idle):
+        yield f"parallel.{name}", why
+
+
+def _fault(fault: Fault, key: str, workers: int) -> Found:
+    away = ("down_s", "down_law", "down_cv")
+    of_kind: dict[str, tuple[str, ...]] = {
+        "message": ("probability", "retry_s"),
+        "server": ("mean_s", "at_s", "checkpoint_s", *away),
+        "late": ("workers", "at_s"),
+    }
+    taken = of_kind.get(fault.kind, ("workers", "mean_s", "at_s", "notice_s", *away))
+    names: list[Any] = [entry.name for entry in fields(fault) if entry.name != "kind"]
+    for name in _told(fault, *(name for name in names if name not in taken)):
+        yield f"{key}.{name}", f"{key}.kind is {fault.kind!r}"
+    if "down_law" in taken:
+        yield from _down(fault, key)
+    if fault.kind == "message" and fault.probability == 0.0:
+        yield key, "its probability is 0"
+    if "workers" in taken and fault.workers and min(fault.workers) >= workers:
+        yield key, f"it happens to none of the first {workers:,} workers"
+
+
+def _down(fault: Fault, key: str) -> Found:
+    """How the time away varies, where there is one and it does."""
+    if not fault.down_s:
+        why = "workers go for good" if fault.down_s is None else "nobody is away"
+        for name in _told(fault, "down_law", "down_cv"):
+            yield f"{key}.{name}", why
+    elif fault.down_law == "constant":
+        for name in _told(fault, "down_cv"):
+            yield f"{key}.{name}", f"{key}.down_law is 'constant'"
+    elif fault.down_cv == 0.0:
+        yield f"{key}.down_law", f"{key}.down_cv is 0"
+
+
+class Rate(NamedTuple):
+    """Processor seconds and bytes of a protocol.
+
+    Attributes:
+        worker_s, worker_bytes: of a worker, until it has read for the first time.
+        contribution_s: of a contribution.
+        rounds: whether workers fold together.
+        present_s: of a worker in a fold, whether it contributes or not.
+    """
+
+    worker_s: float
+    worker_bytes: float
+    contribution_s: float
+    rounds: bool = False
+    present_s: float = 0.0
+
+
+RATES = {
+    "averaging": Rate(1e-6, 600.0, 1e-6, rounds=True),
+    "backup_workers": Rate(1e-6, 400.0, 0.9e-6, rounds=True),
+    "client_sampling": Rate(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6),
+    "parameter_server": Rate(2e-6, 450.0, 1e-6),
+    "sequence": Rate(50e-6, 3700.0, 10e-6),
+}
+
+USUAL = RATES["parameter_server"]
+"""Of a protocol from elsewhere."""
+
+MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
+"""Of a message that is simulated singly, where only its own links matter (0.11 to 0.25
+microseconds), and of one that meets no other and is passed in a recurrence."""
+
+CROWDED_S = 10e-9
+"""Of a message on fair links besides, for each that may be under way: whoever comes or goes changes
+the rates of others. 6 to 19 nanoseconds with 64 to 1,024 workers."""
+
+MESSAGE_BYTES = 64.0
+"""Memory of a message in a table: measured, about 50."""
+
+KEPT_BYTES = 500.0
+"""Memory of a contribution in a timeline that is kept: measured, 200 to 590."""
+
+LEAST_FOLDS, LEAST_READS = 320, 5
+"""Of a long run: folds, and contributions of each worker; it may need many times as many."""
+
+
+class Effort(NamedTuple):
+    """Processor seconds, those of them before anything is folded, and bytes of memory."""
+
+    seconds: float
+    first_s: float
+    size: float
+
+
+def effort_of(
+    cluster: Cluster, protocol: TimingProtocol, workers: int, folds: int | None
+) -> Effort:
+    """Of one worker count.
+
+    Args:
+        cluster: the machine.
+        protocol: who waits for whom.
+        workers: how many.
+        folds: that are asked for; None for the long run, of which the least is told.
+    """
+    rate, handing = RATES.get(protocol.name, USUAL), protocol.handing(workers)
+    each = workers if handing is not None and handing.rounds else 1
+    least = LEAST_FOLDS if rate.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
+    rounds = least if folds is None else folds
+    first_s, size = workers * rate.worker_s, workers * rate.worker_bytes
+    round_s, table = _messages(cluster, protocol, workers)
+    fold_s = each * rate.contribution_s + workers * rate.present_s + round_s
+    kept = 0 if folds is None else folds * each
+    return Effort(first_s + rounds * fold_s, first_s, size + table + kept * KEPT_BYTES)
+
+
+def _messages(cluster: Cluster, protocol: TimingProtocol, workers: int) -> tuple[float, float]:
+    """Seconds that the messages of a round take, and bytes of their table; a ring has none."""
+    if not isinstance(protocol, Averaging) or workers == 1:
+        return 0.0, 0.0
+    near = math.gcd(workers, network_of(cluster).nearby)
+    count, wiring = _count(protocol.collective, workers, near), wired(cluster, workers)
+    if protocol.collective == "ring" and wiring.full_duplex:
+        return count * PASSED_S, 0.0
+    each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
+    size = 0.0 if protocol.collective in ROUND else count * MESSAGE_BYTES
+    return count * each_s, size
+
+
+def _count(collective: str, workers: int, near: int) -> int:
+    """Messages of an all-reduce, at most; ``near`` workers are a group of two levels."""
+    if collective in ("ring", "gather"):
+        return (2 if collective == "ring" else 1) * (workers - 1) * workers
+    if collective == "two-level":
+        return 2 * (near + workers // near - 2) * workers
+    return 2 * math.ceil(math.log2(workers)) * workers

@@ -1,0 +1,671 @@
+"""The state of the asynchronous kernel: workers, slots, shards, messages, records.
+
+Workers and the slots of their contributions: the state of the asynchronous kernel. Each
+contribution lives in a slot of its worker. Slots, and where there are faults workers and fault
+processes, and on a network the arrivals at each of several shards, are the leaves of one
+tournament and have at most one pending event each, so whatever a failure cuts off is taken out of
+the order, and no orphan of it can count later.
+
+Two kinds of event come in order of time by themselves and wait in queues: the folds of one server,
+which folds one contribution after another, and reads, which happen at the present instant when all
+else at it has.
+
+Server shards: each has a queue and folds its own piece of every contribution. A worker sends a
+contribution as one piece for each shard, one after the other; neighbouring workers begin with
+different shards. So pieces reach shards at different instants, and a read finds some shards that
+have folded more contributions than others.
+
+A shard folds in the order of arrival, so the instant of a piece's fold is known once it is
+queued. How many a shard has folded is counted only when a worker reads.
+
+What the asynchronous kernel records, and the timeline that is made of it.
+
+Contributions as messages on a network, which the server's shards are joined to. A fetch is a
+message from every shard, a push one to every shard, each with its part of the parameters. A
+contribution has one message under way at a time: the next is sent when the one before has
+departed, beginning with shard (worker mod S) as everywhere. Where buffers are pageable, what has
+been fetched is then copied once more, and so is what is to be sent before.
+
+On links in order of arrival a message's departure is known when it is sent. On fair links it is
+an event of the traffic, like the end of a copy on a fair `harness.simulator.link`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator import link, network, star
+from harness.simulator.cluster import Cluster
+from harness.simulator.costs import own_links
+from harness.simulator.events import (
+    Queue,
+    append,
+    from_a_line,
+    kernel,
+    new_queue,
+    new_tournament,
+    part,
+    scratch,
+    set_leaf,
+    withdraw,
+)
+from harness.simulator.network import Traffic, new_traffic, reserve, wire
+from harness.simulator.protocols.contract import CLOCK_FIELDS
+from harness.simulator.star import Star, new_star
+from harness.simulator.timeline import (
+    LOST,
+    SERVER,
+    Contributions,
+    Folds,
+    Pieces,
+    Restarts,
+    Spans,
+    Timeline,
+)
+
+__all__ = [
+    "PIECE",
+    "Record",
+    "Roads",
+    "Rules",
+    "Shards",
+    "State",
+    "begin",
+    "fold_end_s",
+    "initial_state",
+    "is_networked",
+    "leave",
+    "look",
+    "new_roads",
+    "new_shards",
+    "next_to_leave_s",
+    "queue",
+    "send_next",
+    "space",
+    "staging_s",
+    "timeline",
+    "wake",
+    "write_row",
+]
+
+FOLDED, PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
+"""Event kinds; the number is the priority at equal times."""
+
+PARKED, ABOUT_TO_READ, HELD, ENGAGED, AWAY = range(5)
+"""A worker: idle for want of work, about to read, held by the staleness bound, at work or
+waiting for a fold, not there."""
+
+FREE, WORKING, GATED, PUSHING, AT_SERVER, ABANDONED = range(6)
+"""A slot: empty, fetched or computed for, waiting for room at the server, on its way there,
+there, lost with its copy still on a fair link."""
+
+UNDER_WAY = WORKING, AT_SERVER
+"""The first and the last phase of a contribution that is read and not folded."""
+
+PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
+
+MOST_LEAVES = 1 << 24
+
+MOST_EVENTS = 1 << 36
+
+CLOCK = np.dtype(
+    [
+        *CLOCK_FIELDS,
+        *((name, np.int64) for name in ("standing", "sequence", "under_way", "begun", "places")),
+        *((name, np.int64) for name in ("parked", "least", "at_least", "checkpoint", "restored")),
+        *((name, np.float64) for name in ("server_free_s", "server_up_s")),
+    ]
+)
+"""Beside the common fields: events in a row at one instant, events ever, contributions under
+way, whether faults are scheduled, places taken at the server, parked workers, the fewest folds
+of a worker that is there and how many have so few, checkpoints so far, the version a restart
+goes back to, and until when the server is busy and down."""
+
+INTEGERS = ("worker", "phase", "on_link", "first_step", "read_version")
+
+COSTS = ("copy_s", "compute_s", "fold_s")
+
+INSTANTS = (
+    *("read_at_s", "fetch_start_s", "fetch_end_s", "compute_end_s"),
+    *("push_start_s", "push_end_s", "fold_start_s", "fold_end_s"),
+)
+
+SLOT = np.dtype(
+    [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
+)
+"""A contribution, what it costs, and the instants of its life; at its loss the fold's end is
+the instant of the loss. Two lines of a cache."""
+
+WORKER = np.dtype(
+    [(name, np.int16) for name in ("status", "computing")]
+    + [(name, np.int32) for name in ("mine", "since_fetch", "messages")]
+    + [(name, np.int64) for name in ("step", "folds", "read_version")]
+    + [(name, np.float64) for name in ("read_at_s", "uplink_free_s", "leave_s")]
+)
+"""A worker, one line of a cache: whether it computes, contributions under way, those begun since
+it fetched (-1: it holds nothing), messages sent, minibatches begun, folds, what it read and when,
+when its own link to the server is free, and how long it will be away before its next read."""
+
+
+class Rules(NamedTuple):
+    """The protocol's settings; a bound or limit of -1 is none.
+
+    Attributes:
+        push_every: minibatches in a contribution.
+        fetch_every: contributions from one fetch.
+        bound: how many folds a worker may be ahead of the slowest.
+        queue: places at the server.
+        depth: contributions a worker may have under way.
+        shards: parts of the model with a queue of their own.
+    """
+
+    push_every: int
+    fetch_every: int
+    bound: int
+    queue: int
+    depth: int
+    shards: int
+
+
+class State(NamedTuple):
+    """Everything that moves.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        events: tournament of slots, then workers and fault processes by worker, or arrivals.
+        folds: slots that the server folds, one after another.
+        readers: workers that read at the present instant.
+        held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
+        gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
+        channels: the link.
+        slots: [C] of `SLOT`, ``depth`` a worker.
+        workers: [N] of `WORKER`.
+        occurrences: [P, N] how often each process happened to each worker.
+        shards: the shards of the server, where there are several.
+        roads: the messages on a network, where that joins workers and server.
+    """
+
+    clock: Any
+    events: Any
+    folds: Queue
+    readers: Queue
+    held: Any
+    gate: Any
+    channels: link.Channels
+    slots: Any
+    workers: Any
+    occurrences: Any
+    shards: Shards
+    roads: Roads | None
+
+
+def leaves(cluster: Cluster, workers: int, rules: Rules) -> int:
+    """How many may have an event pending at once."""
+    timed, arrivals = _timed(cluster), 0
+    if is_networked(cluster) and rules.shards > 1:
+        arrivals = workers * rules.depth * rules.shards
+    return workers * rules.depth + (workers * (1 + timed) if timed else 0) + arrivals
+
+
+def _timed(cluster: Cluster) -> int:
+    return sum(fault.kind != "message" for fault in cluster.faults)
+
+
+def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
+    """All workers idle at time 0, version 0; nobody waits where the rules hold nobody up."""
+    count = workers * rules.depth
+    slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
+    slots["worker"] = np.repeat(np.arange(workers), rules.depth)
+    people["since_fetch"] = -1
+    clock = np.zeros(1, CLOCK)
+    clock["parked"] = clock["at_least"] = workers
+    channels = link.new_channels(cluster.link, count)
+    if is_networked(cluster):
+        channels = channels._replace(sharing=link.NETWORK)
+    return State(
+        clock=clock,
+        events=new_tournament(leaves(cluster, workers, rules)),
+        folds=new_queue(count if rules.shards == 1 else 0),
+        readers=new_queue(workers),
+        held=new_tournament(workers if rules.bound >= 0 else 1),
+        gate=new_tournament(count if rules.queue >= 0 else 1),
+        channels=channels,
+        slots=slots,
+        workers=people,
+        occurrences=np.zeros((_timed(cluster), workers if _timed(cluster) else 0), np.int64),
+        shards=new_shards(rules.shards, workers, count),
+        roads=new_roads(cluster, workers, rules.depth, rules.shards),
+    )
+
+
+@kernel
+def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
+    """The next event of a leaf; of equal time and kind, the one planned first comes first."""
+    clock = state.clock[0]
+    set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (clock.sequence << SEQUENCE) | leaf)
+    clock.sequence += 1
+
+
+@kernel
+def fault_leaf(state: State, process: int, who: int) -> int:
+    """The leaf of a process that happens to a worker."""
+    return len(state.slots) + len(state.workers) * (1 + process) + who
+
+
+@kernel
+def wake(state: State) -> None:
+    """Idle workers are about to read, in order of their numbers."""
+    for who in range(len(state.workers)):
+        if state.workers[who].status == PARKED:
+            about_to_read(state, who)
+
+
+@kernel
+def become(state: State, who: int, status: int) -> None:
+    """Change a worker's status and the counts that go with it."""
+    clock, worker = state.clock[0], state.workers[who]
+    clock.parked += (status == PARKED) - (worker.status == PARKED)
+    clock.busy += (status in (ABOUT_TO_READ, ENGAGED)) - (worker.status in (ABOUT_TO_READ, ENGAGED))
+    worker.status = status
+
+
+@kernel
+def about_to_read(state: State, who: int) -> None:
+    """A worker reads at this instant, when everything else at it is done."""
+    become(state, who, ABOUT_TO_READ)
+    append(state.readers, state.clock[0].now_s, who)
+
+
+@kernel
+def not_least(state: State, rules: Rules) -> None:
+    """One of the workers with the fewest folds has more now, or is away."""
+    state.clock[0].at_least -= 1
+    if state.clock[0].at_least == 0:
+        find_least(state, rules)
+
+
+@kernel
+def find_least(state: State, rules: Rules) -> None:
+    """Find the fewest folds of any present worker; workers that the bound held back read now."""
+    clock = state.clock[0]
+    clock.at_least = 0
+    for who in range(len(state.workers)):
+        worker = state.workers[who]
+        if worker.status != AWAY:
+            if clock.at_least == 0 or worker.folds < clock.least:
+                clock.least = worker.folds
+                clock.at_least = 0
+            clock.at_least += worker.folds == clock.least
+    while state.held[1].time_s <= clock.least + rules.bound:
+        first = state.held[1].key & LEAF
+        scratch(state.held, first)
+        about_to_read(state, first)
+
+
+@kernel
+def go(state: State, rules: Rules, who: int, until_s: float) -> None:
+    """A worker is absent until an instant; it computes nothing, and no other waits for it."""
+    worker, leaf = state.workers[who], len(state.slots) + who
+    if worker.status == HELD:
+        scratch(state.held, who)
+    if worker.status == ABOUT_TO_READ:
+        withdraw(state.readers, who)
+    become(state, who, AWAY)
+    worker.computing = 0
+    worker.since_fetch = -1
+    scratch(state.events, leaf)
+    if until_s < np.inf:
+        plan(state, leaf, until_s, RETURNED)
+    if worker.folds == state.clock[0].least:
+        not_least(state, rules)
+
+
+@kernel
+def come_back(state: State, rules: Rules, who: int) -> None:
+    """A worker is there again; it goes on from the slowest of the others."""
+    clock, worker = state.clock[0], state.workers[who]
+    about_to_read(state, who)
+    if clock.at_least == 0:
+        find_least(state, rules)
+    else:
+        worker.folds = max(worker.folds, clock.least)
+        clock.at_least += worker.folds == clock.least
+
+
+SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
+"""Pieces ever queued, pieces folded as far as counted, until when it is busy."""
+
+PIECE = np.dtype(
+    [(name, np.int64) for name in ("read_version", "version")]
+    + [(name, np.float64) for name in ("start_s", "end_s")]
+)
+"""The shard's version that was read, its version before the fold, and when it folds."""
+
+
+class Shards(NamedTuple):
+    """What several shards add to the state; arrays without entries where there is one shard.
+
+    Attributes:
+        queues: [S] of `SHARD`.
+        ends_s: [S, C] rings: when each queued piece is folded.
+        seen: [N, S] version of each shard at a worker's last fetch.
+        sent: [C] pieces of each slot that are queued or folded.
+        pieces: [C, S] of `PIECE`.
+    """
+
+    queues: Any
+    ends_s: Any
+    seen: Any
+    sent: Any
+    pieces: Any
+
+
+def new_shards(shards: int, workers: int, slots: int) -> Shards:
+    """Shards of version 0 with nothing queued."""
+    if shards == 1:
+        shards = workers = slots = 0
+    return Shards(
+        queues=np.zeros(shards, SHARD),
+        ends_s=np.zeros((shards, slots)),
+        seen=np.zeros((workers, shards), np.int64),
+        sent=np.zeros(slots, np.int64),
+        pieces=np.zeros((slots, shards), PIECE),
+    )
+
+
+@kernel
+def settle(shards: Shards, where: int, now_s: float) -> None:
+    """Count what a shard has folded up to this instant."""
+    shard, ring = shards.queues[where], shards.ends_s.shape[1]
+    while shard.version < shard.queued and shards.ends_s[where, shard.version % ring] <= now_s:
+        shard.version += 1
+
+
+@kernel
+def look(shards: Shards, who: int, now_s: float) -> None:
+    """A worker reads every shard at this instant."""
+    for where in range(len(shards.queues)):
+        settle(shards, where, now_s)
+        shards.seen[who, where] = shards.queues[where].version
+
+
+@kernel
+def begin(shards: Shards, who: int, place: int) -> None:
+    """A contribution at the versions its worker read last."""
+    shards.sent[place] = 0
+    for where in range(len(shards.queues)):
+        shards.pieces[place, where].read_version = shards.seen[who, where]
+
+
+@kernel
+def queue(
+    shards: Shards, who: int, place: int, now_s: float, arrival_s: float, fold_s: float
+) -> bool:
+    """The next piece is at its shard, a part of ``fold_s`` to fold; whether it was the last.
+
+    A piece that is not yet folded keeps its slot taken, so C entries in a ring are enough.
+    """
+    count, ring = shards.ends_s.shape
+    where = (who + shards.sent[place]) % count
+    settle(shards, where, now_s)
+    shard, piece = shards.queues[where], shards.pieces[place, where]
+    piece.version = shard.queued
+    piece.start_s = max(arrival_s, shard.free_s)
+    piece.end_s = piece.start_s + fold_s / count
+    shards.ends_s[where, shard.queued % ring] = shard.free_s = piece.end_s
+    shard.queued += 1
+    shards.sent[place] += 1
+    return shards.sent[place] == count
+
+
+@kernel
+def fold_end_s(shards: Shards, place: int) -> float:
+    """When the last shard has folded its piece."""
+    end_s = shards.pieces[place, 0].end_s
+    for where in range(1, len(shards.queues)):
+        end_s = max(end_s, shards.pieces[place, where].end_s)
+    return end_s
+
+
+SPANNED = np.dtype(
+    [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
+    + [(name, np.float64) for name in ("push_start_s", "push_end_s", "fold_start_s")]
+)
+"""The instants of a contribution that spans are made of, beside the fold's end."""
+
+RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
+
+
+class Record(NamedTuple):
+    """What happened: [M] columns of what folded, lost slots, restarts, how many of each.
+
+    ``instants`` is empty where no spans are wanted. Where there are several shards, [M, S]
+    ``pieces`` of what folded.
+    """
+
+    fold_end_s: Any
+    worker: Any
+    read_version: Any
+    read_at_s: Any
+    first_step: Any
+    instants: Any
+    lost: Any
+    restarts: Any
+    counts: Any
+    pieces: Any
+
+
+def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) -> Record:
+    """Room for so many folds, and behind them for what is under way at the end.
+
+    Args:
+        folds: and as many restarts.
+        under_way: contributions that may be.
+        shards: parts of the server that record pieces; 0 if there is one.
+        spans: whether spans are wanted.
+        losses: whether contributions may be lost.
+    """
+    kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
+    return Record(
+        *(np.empty(folds + under_way, kind) for kind in kinds),
+        instants=np.empty(folds if spans else 0, SPANNED),
+        lost=np.empty(folds + under_way if losses else 0, SLOT),
+        restarts=np.empty(folds, RESTART),
+        counts=np.zeros(3, np.int64),
+        pieces=np.empty((folds, shards), PIECE),
+    )
+
+
+@part
+def write_row(record: Record, row: int, slot: Any) -> None:
+    """Put what folded into the columns."""
+    record.fold_end_s[row] = slot.fold_end_s
+    record.worker[row] = slot.worker
+    record.read_version[row] = slot.read_version
+    record.read_at_s[row] = slot.read_at_s
+    record.first_step[row] = slot.first_step
+    if len(record.instants) > 0:
+        instants = record.instants[row]
+        instants.fetch_start_s = slot.fetch_start_s
+        instants.fetch_end_s = slot.fetch_end_s
+        instants.compute_end_s = slot.compute_end_s
+        instants.push_start_s = slot.push_start_s
+        instants.push_end_s = slot.push_end_s
+        instants.fold_start_s = slot.fold_start_s
+
+
+def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline:
+    """What was recorded; the folds count from ``first``, each of so many minibatches."""
+    done, lost, restarts = record.counts.tolist()
+    pieces = record.pieces[:done]
+    numbers = np.arange(first, first + done + under_way, dtype=np.int64)[:done]
+    rows = _folded(record, numbers, steps, under_way)
+    struck = record.restarts[:restarts]
+    return Timeline(
+        folds=Folds(numbers, record.fold_end_s[:done]),
+        contributions=_followed(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
+        spans=_spans(record, pieces) if len(record.instants) else Spans(),
+        restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
+        pieces=_pieces(numbers, pieces),
+    )
+
+
+def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
+    """Views with room behind them, or copies where they would hold much more than they show."""
+    done = len(numbers)
+    size = done + under_way
+    columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
+    if size < len(record.worker) // 2:
+        columns = [column[:size].copy() for column in columns]
+    worker, read_version, read_at_s, first_step = (column[:done] for column in columns)
+    each = np.full(size, steps, np.int32)[:done]
+    return Contributions(numbers, worker, read_version, read_at_s, first_step, each)
+
+
+def _followed(rows: Contributions, lost: Contributions) -> Contributions:
+    if len(lost) == 0:
+        return rows
+    more = lost.columns()
+    joined = {name: np.concatenate([column, more[name]]) for name, column in rows.columns().items()}
+    return Contributions(**joined)
+
+
+def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
+    """Column by column: of many workers the slots themselves are most of the memory."""
+    return Contributions(
+        fold=np.full(len(places), fate, np.int64),
+        worker=slots["worker"][places].astype(np.int32),
+        read_version=slots["read_version"][places],
+        read_time_s=slots["read_at_s"][places],
+        first_step=slots["first_step"][places],
+        steps=np.full(len(places), steps, np.int32),
+    )
+
+
+def _pieces(folds: Any, rows: Any) -> Pieces:
+    """One row for each shard of each fold; none where there is one server."""
+    count = rows.shape[1]
+    return Pieces(
+        fold=np.repeat(folds, count),
+        worker=np.tile(SERVER - np.arange(count, dtype=np.int32), len(rows)),
+        read_version=rows["read_version"].reshape(-1),
+        version=rows["version"].reshape(-1),
+        time_s=rows["end_s"].reshape(-1),
+    )
+
+
+def _spans(record: Record, pieces: Any) -> Spans:
+    """Fetch, compute, push of each contribution and the fold of each of its pieces.
+
+    What took no time is left out.
+    """
+    done, count = pieces.shape
+    rows, in_shards = record.instants[:done], count > 0
+    count = max(count, 1)
+    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
+    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:done, None]
+    starts = (rows[name] for name in ("fetch_start_s", "fetch_end_s", "push_start_s"))
+    ends = (rows[name] for name in ("fetch_end_s", "compute_end_s", "push_end_s"))
+    start_s = np.column_stack([*starts, fold_start_s]).reshape(-1)
+    end_s = np.column_stack([*ends, fold_end_s]).reshape(-1)
+    worker = np.empty((done, 3 + count), np.int32)
+    worker[:, :3] = record.worker[:done, None]
+    worker[:, 3:] = SERVER - np.arange(count)
+    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), done)
+    busy = end_s > start_s
+    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])
+
+
+class Roads(NamedTuple):
+    """What a network adds to the state.
+
+    Attributes:
+        traffic: what is under way, by slot of its contribution.
+        star: the same where links are fair and one level of them lies between workers' own links
+            and one server's.
+        size_bytes: [C] of each slot's parameters.
+        sent: [C] messages of a slot's present fetch or push that have been sent.
+        staging_bytes_per_s: rate of the copy to or from a pinned buffer.
+    """
+
+    traffic: Traffic
+    star: Star
+    size_bytes: Any
+    sent: Any
+    staging_bytes_per_s: float
+
+
+def is_networked(cluster: Cluster) -> bool:
+    """Whether workers reach the server over the cluster's network, and not over its link."""
+    return cluster.network is not None and cluster.network.server is not None
+
+
+def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads | None:
+    """Nothing under way between the workers and the shards; None where no network joins them.
+
+    For None a kernel is compiled without what it does on a network.
+    """
+    if cluster.network is None or cluster.network.server is None:
+        return None
+    rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
+    slots, own = workers * depth, own_links(cluster, workers)
+    return Roads(
+        traffic=new_traffic(wire(cluster.network, workers, shards, own), slots),
+        star=new_star(cluster.network, workers, shards, depth, own),
+        size_bytes=np.zeros(slots),
+        sent=np.zeros(slots, np.int64),
+        staging_bytes_per_s=rate if pageable and rate is not None else np.inf,
+    )
+
+
+@kernel
+def staging_s(roads: Roads | None, place: int) -> float:
+    """How long it takes to copy a slot's parameters to or from a pinned buffer."""
+    if roads is None:
+        return 0.0
+    return roads.size_bytes[place] / roads.staging_bytes_per_s
+
+
+@kernel
+def send_next(
+    roads: Roads, place: int, worker: int, shards: int, up: bool, now_s: float
+) -> tuple[float, float, float]:
+    """Send the next message of a slot, to its shard or (not ``up``) from it.
+
+    Returns:
+        When it starts, departs and arrives; the latter two are infinite on fair links, where
+        that is not known yet.
+    """
+    wiring = roads.traffic.wiring
+    shard = wiring.workers + (worker + roads.sent[place]) % shards
+    source, target = (worker, shard) if up else (shard, worker)
+    size = roads.size_bytes[place] / shards
+    roads.sent[place] += 1
+    if len(roads.star.channels) > 0:
+        star.join(roads.star, place, worker, up, size, now_s)
+        return now_s, np.inf, np.inf
+    if wiring.fair:
+        network.start(roads.traffic, place, source, target, size, now_s)
+        return now_s, np.inf, np.inf
+    return reserve(roads.traffic, place, source, target, size, now_s)
+
+
+@kernel
+def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
+    """When the next message leaves fair links, infinity if none is under way there."""
+    if roads is None or not roads.traffic.wiring.fair:
+        return np.inf
+    if len(roads.star.channels) > 0:
+        return star.next_departure_s(roads.star)
+    return network.next_departure_s(roads.traffic, now_s)
+
+
+@kernel
+def leave(roads: Roads) -> tuple[int, float]:
+    """Take the next message off fair links: its slot, and its latency."""
+    if len(roads.star.channels) > 0:
+        return star.depart(roads.star), roads.star.latency_s
+    place = network.depart(roads.traffic)
+    return place, roads.traffic.flows[place].latency_s

@@ -1,0 +1,1 @@
+"""Speech as an application: frames and sequences as tasks, decoding, recognition."""

@@ -1,0 +1,300 @@
+"""Decoding while training: from utterances and stale parameters to outer gradients.
+
+What the transcripts of a corpus compete with in sequence training. Which utterances: those of each
+replica and in what order, and an even choice of some.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus, Utterances, frame_edges
+from harness.acoustics import language_model
+from harness.acoustics.batched_mmi import BatchedCriterion, Outers
+from harness.acoustics.hmm import stay_probabilities
+from harness.acoustics.language_model import Lexicon, word_of
+from harness.acoustics.mmi import Outer, References, SequenceCriterion
+from harness.base.seeds import stream
+from harness.networks.feedforward import Dnn, Layout
+from harness.tasks.order import Examples
+
+TOGETHER = 64
+"""Utterances of a batch on a GPU."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A network in two: a trunk that is never updated, and what is trained on its outputs.
+
+    Args:
+        trunk: the levels below, with their parameters [1, P]; None where all are trained.
+        net: what is trained.
+    """
+
+    trunk: tuple[Dnn, Tensor] | None
+    net: Dnn
+
+    @classmethod
+    def of(cls, net: Dnn, model: Tensor, layers: str) -> tuple[Halves, Tensor]:
+        """The two halves, and the trained one's part [P'] of ``model [P]``."""
+        if layers == "all":
+            return cls(None, net), model
+        top = Dnn(Layout(net.layout.sizes[-2:]), net.activation)
+        below = Dnn(Layout(net.layout.sizes[:-1]), net.activation)
+        size = below.layout.parameters
+        return cls((below, model[:size].unsqueeze(0).clone()), top), model[size:]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the trained half sees [B, D'] of frames [B, D]."""
+        if self.trunk is None:
+            return x
+        net, model = self.trunk
+        level = net.logits(model, x.unsqueeze(0))[0]
+        return level.sigmoid_() if net.activation == "sigmoid" else level.relu_()
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The parameters [P] of the network whose trained half is ``part [P']``."""
+        return part if self.trunk is None else torch.cat([self.trunk[1][0], part])
+
+
+class Seen(NamedTuple):
+    """How decoding the split's utterance of this number went; see ``mmi.Outer``."""
+
+    utterance: int
+    frames: int
+    value: float
+    kept: int
+    rejected: int
+    cancelled: int
+    trouble: str | None
+
+    @classmethod
+    def of(cls, utterance: int, outer: Outer) -> Seen:
+        """Of one utterance."""
+        counts = (outer.used, outer.rejected, outer.cancelled)
+        return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
+
+    @classmethod
+    def within(cls, utterance: int, batch: Outers, i: int) -> Seen:
+        """Of an utterance, the ``i``-th of a batch."""
+        counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
+        frames, value = int(batch.lengths[i]), float(batch.value[i])
+        return cls(utterance, frames, value, *counts, batch.trouble[i])
+
+
+TOLD = 20
+"""How many utterances are named for each trouble."""
+
+
+@dataclass
+class Tally:
+    """What decoding came across since the last look.
+
+    Attributes:
+        utterances, frames: how many were decoded.
+        value: the criterion summed over those that have one, and their frames.
+        kept, rejected, cancelled: frames.
+        troubles: how many utterances had each.
+        troubled: the first utterances of the split that had each, up to ``TOLD``.
+    """
+
+    utterances: int = 0
+    frames: int = 0
+    value: float = 0.0
+    value_frames: int = 0
+    kept: int = 0
+    rejected: int = 0
+    cancelled: int = 0
+    troubles: Counter[str] = field(default_factory=Counter[str])
+    troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def add(self, seen: Seen) -> None:
+        """Count an utterance."""
+        self.utterances += 1
+        self.frames += seen.frames
+        if np.isfinite(seen.value):
+            self.value += seen.value
+            self.value_frames += seen.frames
+        self.kept += seen.kept
+        self.rejected += seen.rejected
+        self.cancelled += seen.cancelled
+        if seen.trouble:
+            self.troubles[seen.trouble] += 1
+            self._tell(seen.trouble, [seen.utterance])
+
+    def take_in(self, other: Tally) -> None:
+        """Count everything of another tally."""
+        for name, value in vars(other).items():
+            if name != "troubled":
+                setattr(self, name, getattr(self, name) + value)
+        for trouble, utterances in other.troubled.items():
+            self._tell(trouble, utterances)
+
+    def _tell(self, trouble: str, utterances: Sequence[int]) -> None:
+        # The smallest numbers, so that it does not matter who was decoded first.
+        known = self.troubled.get(trouble, [])
+        self.troubled[trouble] = sorted({*known, *utterances})[:TOLD]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "troubles": dict(self.troubles)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Tally:
+        """Undo ``to_dict``."""
+        known = dict(values)
+        troubles = Counter[str](known.pop("troubles"))
+        return cls(**known, troubles=troubles)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """What an utterance's trainers get.
+
+    Attributes:
+        x: inputs [F, D'] of the frames that enter minibatches.
+        outer: their outer gradients [F, K].
+        seen: how the utterance went.
+    """
+
+    x: Tensor
+    outer: Tensor
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes training utterances: one by one on a CPU, in batches on a GPU.
+
+    Args:
+        device: where it computes: ``"cpu"`` or ``"cuda"``.
+        every_frame: whether frames that are rejected enter minibatches too.
+        halves: the network.
+        frames: the corpus on its device.
+        train: its training utterances.
+        criterion: gives outer gradients.
+    """
+
+    device: str
+    every_frame: bool
+    halves: Halves
+    frames: Examples
+    train: Utterances
+    criterion: SequenceCriterion
+
+    @torch.no_grad()
+    def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+        """Each utterance with its own parameters ``[P']``."""
+        if self.device == "cpu":
+            return [self._one(m, u) for m, u in zip(models, utterances, strict=True)]
+        return [
+            decoded
+            for at in range(0, len(utterances), TOGETHER)
+            for decoded in self.together(models[at : at + TOGETHER], utterances[at : at + TOGETHER])
+        ]
+
+    def _one(self, model: Tensor, utterance: int) -> Decoded:
+        first, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
+        rows = torch.arange(first, first + length, device=model.device)
+        x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
+        posteriors = log_posteriors(self.halves.net, model, x)
+        found = self.criterion.outer(posteriors, self.train.words[utterance])
+        entering = torch.as_tensor(self._entering(found.kept))
+        outer = torch.as_tensor(found.gradient).to(model.dtype)
+        return Decoded(x[entering], outer[entering], Seen.of(utterance, found))
+
+    def together(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+        """As one batch, padded to the longest utterance."""
+        stack, chosen = torch.stack(list(models)), np.asarray(utterances)
+        lengths = self.train.frames[chosen]
+        within = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+        rows = torch.as_tensor(self.train.start[chosen][:, None] + within).to(stack.device)
+        flat = self.halves.inputs(self.frames.gather(rows).x.flatten(0, 1))
+        x = flat.view(*rows.shape, *flat.shape[1:])
+        posteriors = torch.log_softmax(self.halves.net.logits(stack, x).double(), 2)
+        words = [self.train.words[u] for u in utterances]
+        found = self._batched.outers(posteriors, lengths.tolist(), words)
+        decoded: list[Decoded] = []
+        for i, length in enumerate(lengths.tolist()):
+            entering = torch.as_tensor(self._entering(found.kept[i, :length])).to(x.device)
+            outer = found.gradient[i, :length][entering].to(stack.dtype)
+            decoded.append(
+                Decoded(x[i, :length][entering], outer, Seen.within(int(utterances[i]), found, i))
+            )
+        return decoded
+
+    @cached_property
+    def _batched(self) -> BatchedCriterion:
+        return BatchedCriterion(self.criterion, self.device)
+
+    def _entering(self, kept: np.ndarray) -> np.ndarray:
+        """Numbers of the frames that enter minibatches, of those ``kept [T]``."""
+        if self.every_frame and kept.any():
+            return np.arange(len(kept))
+        return np.flatnonzero(kept)
+
+
+def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:
+    """Log p(s|x_t), float64 [T, K], of one model [P] for frames [T, D]."""
+    logits = net.logits(model.unsqueeze(0), x.unsqueeze(0))[0]
+    return torch.log_softmax(logits.double(), 1).cpu().numpy()
+
+
+@lru_cache(maxsize=2)
+def references_of(corpus: Corpus) -> References:
+    """Paper 3's graphs for a corpus: a unigram over its lexicon, transitions from its alignment.
+
+    Made once for all runs of a process on a corpus: their graphs of transcripts are the same.
+
+    The unigram is estimated from the corpus's text, or from its training transcripts if it
+    has none.
+    """
+    # Corpora are validated by decoding, so these would import each other.
+
+    train = corpus.split("train")
+    words = {word_of(entry) for entry in corpus.lexicon}
+    model = language_model.train(corpus.lm_text or train.words, 1, vocabulary=words)
+    row, first, _ = frame_edges(train)
+    stay = stay_probabilities(corpus.targets[row], np.flatnonzero(row == first), corpus.n_targets)
+    return References(model, Lexicon.of(corpus.lexicon, corpus.silence, stay))
+
+
+def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:
+    """The training utterances dealt out to replicas, as evenly as they go.
+
+    Paper 3, section 3: "We partition the training data into a number of subsets and run
+    training with a replica of the model for each of these subsets."
+    """
+    drawn = stream(seed, "sequence parts").permutation(utterances)
+    return [drawn[replica::replicas] for replica in range(replicas)]
+
+
+def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray:
+    """Utterances in each replica's own order: its part again and again, shuffled every time.
+
+    Returns:
+        int64 [replicas, most of any replica], -1 after a replica's last utterance.
+    """
+    rows = [
+        [stream(seed, "sequence order", k, replica).permutation(part) for k in range(passes)]
+        for replica, part in enumerate(parts(seed, utterances, replicas))
+    ]
+    found = np.full((replicas, max(sum(map(len, row)) for row in rows)), -1, np.int64)
+    for replica, row in enumerate(rows):
+        joined = np.concatenate(row)
+        found[replica, : len(joined)] = joined
+    return found
+
+
+def evenly(part: Utterances, at_most: int) -> Utterances:
+    """About ``at_most`` utterances, which lie evenly: neighbours are often of one speaker."""
+    chosen = np.linspace(0, len(part) - 1, min(at_most, len(part)))
+    return part.take(chosen.round().astype(np.int64))

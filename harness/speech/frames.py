@@ -1,0 +1,439 @@
+"""Frames of a corpus: the configuration of training on them, and how they are made.
+
+Training on the frames of a corpus: what such a run computes, and nothing else.
+
+Frames of a corpus whose training speech is made as it is asked for, block by block. A block is so
+many consecutive utterances. Those asked for last are kept on the device, as many as there is room
+for. Utterances are alike in distribution whatever their numbers, so frames that are shuffled
+within blocks go past as well mixed as in a corpus of a block's size, and each block is made once a
+pass, or once in all if there is room.
+
+The corpus that a configuration names, as it was when the run was configured.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth import CAN_SKIP, load_corpus
+from data_synth.corpus import Corpus, MakesSpeech, Utterances
+from harness.acoustics.rbm import Recipe, WideRandom
+from harness.base.errors import UserError
+from harness.base.settings import setting
+from harness.networks.contract import Minibatch, uploaded
+from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
+from harness.runs.config import Pieces, Stage, TrainingConfig, plain
+from harness.simulator import Workload
+from harness.tasks.order import Shuffling, row_numbers
+
+__all__ = [
+    "ALIGNMENT_FORMAT",
+    "FORMAT",
+    "Blocks",
+    "ForcedAlignment",
+    "Frames",
+    "MadeFrames",
+    "NamesCorpus",
+    "RunConfig",
+    "Stage",
+    "corpus_of",
+    "frames_of",
+    "longer_rows",
+    "plain",
+    "room_on",
+    "shuffling_of",
+    "spliced_from",
+]
+
+FORMAT = 4
+"""Grows when the same configuration would no longer give the same bytes."""
+
+ALIGNMENT_FORMAT = 1
+"""The same of an alignment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(TrainingConfig[Corpus]):
+    """One training on the frames of a corpus, on a simulated cluster.
+
+    Args:
+        corpus: which, by name, or the folder of one (docs/corpora.md).
+        scale: how much of it.
+        corpus_seed: what it is made with, if it is made.
+        fingerprint: the SHA-256 of its content.
+        hidden: units of each hidden layer; inputs and targets follow from the corpus.
+        activation: nonlinearity of the hidden layers.
+        initial: the machines that pretrain the network, or `WideRandom`; None for narrower
+            random parameters.
+        timed_layers: sizes of the network the cluster is charged for (units a level).
+        precision: of the products in gradients; see `harness.networks.feedforward`.
+        targets: what frames are trained towards and scored against in place of the corpus's own
+            targets.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    named: ClassVar[bool] = False  # it was there before the others
+
+    corpus: str
+    scale: str
+    corpus_seed: int
+    fingerprint: str
+    hidden: tuple[int, ...] = setting(at_least=1)
+    activation: Activation
+    initial: Recipe | WideRandom | None
+    timed_layers: tuple[int, ...] = setting(at_least=1)
+    format: int = FORMAT
+    precision: Precision = "float32"
+    targets: ForcedAlignment | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self.precision, self.device)
+
+    def network(self, data: Corpus) -> Dnn:
+        """What is trained."""
+        return Dnn(Layout(data.layers(self.hidden)), self.activation, self.precision)
+
+    def pieces(self, data: Corpus) -> Pieces:
+        """The training utterances, or where frames are shuffled in blocks, blocks of them."""
+        train = data.split("train")
+        return Blocks.of(train) if self.shuffling == "in blocks" else train
+
+    def workload(self, number: int) -> Workload:
+        """What the cluster is charged for in a stage."""
+        whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
+        return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
+
+    @property
+    def judged(self) -> str:
+        """Frames wrong on the development set."""
+        return "dev_frame_error"
+
+    def stage_name(self, fold: int) -> str:
+        """Its algorithm, or before the first fold what it starts from."""
+        if fold > 0:
+            return type(self.algorithm).__name__
+        return "pretraining" if isinstance(self.initial, Recipe) else "its initial parameters"
+
+
+@dataclass(frozen=True)
+class ForcedAlignment:
+    """The targets that a trained network finds for what was said in a corpus.
+
+    Args:
+        network: the training whose last model scores the frames.
+        kappa: what its acoustic scores are multiplied with; transitions and words weigh 1.
+    """
+
+    network: RunConfig
+    kappa: float = setting(above=0.0)
+    format: int = ALIGNMENT_FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the alignment's identity hashes."""
+        return plain(self)
+
+
+BLOCK = 500
+"""Utterances made together, and whose frames are shuffled together."""
+
+ROOM = 2 << 30
+"""Bytes of features kept by a processor; a GPU keeps half of what it has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """First row and length of every block of training utterances; see `Pieces`."""
+
+    start: np.ndarray
+    frames: np.ndarray
+
+    @classmethod
+    def of(cls, train: Utterances) -> Blocks:
+        """Consecutive utterances, whose rows follow each other."""
+        first = np.arange(0, len(train), BLOCK)
+        return cls(train.start[first], np.add.reduceat(train.frames, first))
+
+
+def frames_of(corpus: Corpus, device: str, shuffling: Shuffling = "full") -> Frames | MadeFrames:
+    """A corpus on a device: all of it, or its stored part and what makes the rest.
+
+    Raises:
+        UserError: speech that is made does not fit, and is asked for in any order.
+    """
+    if corpus.speech is None:
+        return Frames.of(corpus, device)
+    made = MadeFrames(corpus, corpus.speech, device)
+    if shuffling != "in blocks" and not made.holds_all:
+        raise UserError(
+            f"shuffling: {shuffling!r} needs all of {corpus.name} on the device,"
+            f" {made.bytes_of_all / 2**30:.0f} GiB; allowed: 'in blocks'"
+        )
+    return made
+
+
+def shuffling_of(corpus: Corpus) -> Shuffling:
+    """How the frames of a corpus are shuffled where nobody asks for anything else."""
+    return "full" if corpus.speech is None else "in blocks"
+
+
+class MadeFrames:
+    """See `Frames`.
+
+    Args:
+        corpus: whose frames.
+        speech: what makes its training utterances.
+        device: ``"cpu"`` or ``"cuda"``.
+        room: bytes of features to keep, at least a block's.
+    """
+
+    def __init__(
+        self, corpus: Corpus, speech: MakesSpeech, device: str, room: int | None = None
+    ) -> None:
+        self._stored, self._speech = Frames.of(corpus, device), speech.on(device)
+        self._train, self._context = corpus.split("train"), corpus.context
+        self._targets = corpus.targets[len(corpus.features) :]
+        self._blocks = Blocks.of(self._train)
+        self._row_bytes = corpus.dim * self._stored.features.element_size()
+        kept = (room_on(device) if room is None else room) // (self._longest * self._row_bytes)
+        self._kept = min(max(1, kept), len(self._blocks.start))
+        self._slots: OrderedDict[int, int] = OrderedDict()
+        self.made = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self._stored.device
+
+    @property
+    def bytes_of_all(self) -> int:
+        """Of all training features together."""
+        return len(self._blocks.start) * self._longest * self._row_bytes
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether there is room for every block."""
+        return self._kept == len(self._blocks.start)
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """See `Frames`; makes the blocks that ``rows [W, B]`` lie in, unless they are kept."""
+        flat = rows.cpu().numpy().ravel()
+        if not len(flat) or flat.max() < self._first:
+            return self._stored.gather(rows)
+        found = self._gather(flat)
+        return Minibatch(found.x.view(*rows.shape, -1), found.targets.view(rows.shape))
+
+    def _gather(self, flat: np.ndarray) -> Minibatch:
+        """Of rows ``[N]``: made, or stored, or in more blocks than are kept at a time."""
+        block = np.searchsorted(self._blocks.start, flat, side="right") - 1
+        needed = np.unique(block).tolist()
+        if needed[0] < 0 or len(needed) > self._kept:
+            halves = [self._part(part) for part in np.array_split(flat, 2)]
+            return Minibatch(*(torch.cat(column) for column in zip(*halves, strict=True)))
+        slots = self._ensure(needed)
+        place = np.zeros(len(self._blocks.start), np.int64)
+        place[needed] = np.array(slots) * self._most - self._blocks.start[needed]
+        found = self._ring.gather(torch.as_tensor(place[block] + flat)[None])
+        return Minibatch(found.x[0], found.targets[0])
+
+    def _part(self, flat: np.ndarray) -> Minibatch:
+        found = self.gather(torch.as_tensor(flat)[None])
+        return Minibatch(found.x[0], found.targets[0])
+
+    def _ensure(self, needed: list[int]) -> list[int]:
+        """Where the blocks lie, all of them kept from now on; those not used longest give way."""
+        for block in needed:
+            if block in self._slots:
+                self._slots.move_to_end(block)
+        for block in needed:
+            if block not in self._slots:
+                free = len(self._slots)
+                slot = free if free < self._kept else self._slots.popitem(last=False)[1]
+                self._fill(block, slot)
+                self._slots[block] = slot
+        return [self._slots[block] for block in needed]
+
+    def _fill(self, block: int, slot: int) -> None:
+        first = block * BLOCK
+        numbers = np.arange(first, min(first + BLOCK, len(self._train)))
+        frames, ring = self._train.frames[numbers], self._ring
+        made = self._speech.make(numbers).features
+        longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
+        at, row, begin = slot * self._longest, slot * self._most, self._blocks.start[block]
+        rows = int(frames.sum())
+        ring.features[at : at + len(longer)] = made[uploaded(torch.as_tensor(longer), self.device)]
+        before = torch.as_tensor(at + spliced_from(frames, self._context))
+        ring.before[row : row + rows] = uploaded(before, self.device)
+        wanted = self._targets[begin - self._first :][:rows].astype(np.int64)
+        ring.targets[row : row + rows] = uploaded(torch.as_tensor(wanted), self.device)
+        self.made += 1
+
+    @cached_property
+    def _ring(self) -> Frames:
+        """The kept blocks, each in a slot as long as the longest block."""
+        features = self._stored.features
+        zeros = features.new_zeros(self._kept * self._most, dtype=torch.int64)
+        kept = features.new_zeros(self._kept * self._longest, features.shape[1])
+        return Frames(kept, zeros, zeros.clone(), self._context)
+
+    @cached_property
+    def _first(self) -> int:
+        """The first row that is made."""
+        return int(self._blocks.start[0])
+
+    @cached_property
+    def _most(self) -> int:
+        """Frames of the longest block."""
+        return int(self._blocks.frames.max())
+
+    @property
+    def _longest(self) -> int:
+        """The same with the ends of its utterances repeated."""
+        return self._most + 2 * self._context * BLOCK
+
+
+def room_on(device: str) -> int:
+    """Bytes that speech may take on a device."""
+    if device == "cpu":
+        return ROOM
+    return torch.cuda.mem_get_info(device)[1] // 2
+
+
+class NamesCorpus(Protocol):
+    """A configuration that says which corpus, and the SHA-256 of its content."""
+
+    @property
+    def corpus(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def scale(self) -> str:
+        """How much of it."""
+        ...
+
+    @property
+    def corpus_seed(self) -> int:
+        """What it was made with."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its content."""
+        ...
+
+
+def corpus_of(config: NamesCorpus, say: Callable[[str], None] = lambda line: None) -> Corpus:
+    """The corpus; the last two are kept, so that what is made of one is made once a process.
+
+    Args:
+        config: whose.
+        say: told when it is made anew.
+
+    Raises:
+        UserError: it cannot be made, or its content is another.
+    """
+    corpus = _loaded(config.corpus, config.scale, config.corpus_seed, say)
+    if corpus.fingerprint != config.fingerprint:
+        raise UserError(f"corpus {config.corpus}: not the one that the run was configured with")
+    return corpus
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, scale: str, seed: int, say: Callable[[str], None]) -> Corpus:
+    return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=say)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A corpus on one device, the ends of every utterance repeated as splicing wants them.
+
+    A spliced frame is then one piece of memory, and is copied as one. Spliced beforehand, the
+    eleven-frame inputs of paper 1 would take eleven times the memory.
+
+    Args:
+        features: ``[N + 2 context U, dim]`` of N frames in U utterances.
+        before: where the first frame lies that is spliced with each, ``[N]``.
+        targets: ``[N]``.
+        context: frames that are spliced on either side.
+    """
+
+    features: Tensor
+    before: Tensor
+    targets: Tensor
+    context: int
+
+    @classmethod
+    def of(cls, corpus: Corpus, device: str) -> Frames:
+        """Copy a corpus, as far as it is stored, to ``device`` (``"cpu"`` or ``"cuda"``)."""
+        stored, table = len(corpus.features), corpus.utterances
+        there = table.start < stored
+        parts = corpus.features, corpus.targets[:stored], table.start[there], table.frames[there]
+        return cls.laid_out(*parts, corpus.context, device)
+
+    @classmethod
+    def laid_out(
+        cls,
+        features: np.ndarray,
+        targets: np.ndarray,
+        start: np.ndarray,
+        frames: np.ndarray,
+        context: int,
+        device: str,
+    ) -> Frames:
+        """Copy frames ``[N, dim]`` and targets ``[N]`` of utterances to a device.
+
+        Args:
+            features: of every frame.
+            targets: of every frame.
+            start: first row of each utterance.
+            frames: its length.
+            context: frames that are spliced on either side.
+            device: ``"cpu"`` or ``"cuda"``.
+        """
+        before = np.zeros(len(targets), np.int64)
+        before[row_numbers(start, frames)] = spliced_from(frames, context)
+        parts = features[longer_rows(start, frames, context)], before, targets.astype(np.int64)
+        longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
+        return cls(longer_features, first_spliced, wanted, context)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.features.device
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
+        rows = uploaded(rows, self.device)
+        spliced = self._spliced.index_select(0, self.before[rows].flatten())
+        return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
+
+    @cached_property
+    def _spliced(self) -> Tensor:
+        """All that can be spliced: rows that overlap in memory."""
+        length, dim = self.features.shape
+        window = 2 * self.context + 1
+        return self.features.as_strided((length - window + 1, window * dim), (dim, 1))
+
+
+def longer_rows(start: np.ndarray, frames: np.ndarray, context: int) -> np.ndarray:
+    """Row numbers of utterances whose first and last frames are repeated ``context`` times."""
+    longer = frames + 2 * context
+    first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
+    return np.clip(row_numbers(start - context, longer), first, last)
+
+
+def spliced_from(frames: np.ndarray, context: int) -> np.ndarray:
+    """Where among such rows the first one lies that is spliced with each frame."""
+    longer = frames + 2 * context
+    return row_numbers(np.cumsum(longer) - longer, frames)

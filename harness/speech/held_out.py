@@ -1,0 +1,168 @@
+"""Measures of a model in sequence training, and lags of its reads.
+
+What is measured of a model in sequence training. Which reads each kind of run has, by name, and
+how long before the folds they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics import language_model
+from harness.acoustics.graph import Graph, decoding_graph
+from harness.acoustics.mmi import SequenceCriterion
+from harness.acoustics.scoring import Sentence, Tuned, recognise, tune, word_errors
+from harness.networks.feedforward import Dnn
+from harness.runs.executed import reads
+from harness.simulator import Timeline
+from harness.speech.decoding import Seen, Tally, evenly, log_posteriors, references_of
+from harness.speech.evaluation import BEAM
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
+from harness.tasks.order import Examples
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A model on the held-out utterances.
+
+    Attributes:
+        criterion: its value a frame, in nats (accuracy a frame for minimum Bayes risk).
+        frame_error: share of frames whose target is not the most probable one.
+        words: decoded with the criterion's own graph at the model's own acoustic scale; None
+            where nobody asked.
+        tally: of the criterion.
+    """
+
+    criterion: float
+    frame_error: float
+    words: Tuned | None
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A model on a test set: errors and words of each utterance, and share of frames wrong."""
+
+    errors: np.ndarray
+    lengths: np.ndarray
+    frame_error: float
+
+    @property
+    def word_error(self) -> float:
+        """Errors over words."""
+        return float(self.errors.sum() / self.lengths.sum())
+
+
+@lru_cache(maxsize=2)
+def _test_graph(corpus: Corpus, order: int) -> Graph:
+    """What test sets are decoded with; made once for all runs of a process on a corpus."""
+    text = corpus.lm_text or corpus.split("train").words
+    return decoding_graph(language_model.train(text, order), references_of(corpus).lexicon)
+
+
+class SequenceEvaluator:
+    """Measures models of one network on one corpus.
+
+    Args:
+        net: the whole network.
+        frames: the corpus on its device.
+        corpus: the corpus.
+        criterion: what is trained.
+        held_out: how many utterances of the development set, evenly chosen.
+    """
+
+    def __init__(
+        self,
+        net: Dnn,
+        frames: Examples,
+        corpus: Corpus,
+        criterion: SequenceCriterion,
+        held_out: int,
+    ) -> None:
+        self.net, self.frames, self.corpus, self.criterion = net, frames, corpus, criterion
+        self._held_out = evenly(corpus.split("dev"), held_out)
+
+    def held_out(self, model: Tensor, words: bool = True) -> HeldOut:
+        """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
+        part, tally, wrong = self._held_out, Tally(), 0
+        scores: list[np.ndarray] = []
+        for i, posteriors in enumerate(self._posteriors(model, part)):
+            outer = self.criterion.outer(posteriors, part.words[i])
+            tally.add(Seen.of(i, outer))
+            wrong += self._wrong(part, i, posteriors)
+            if outer.trouble == "not finite":
+                return HeldOut(np.nan, np.nan, None, tally)
+            if words:
+                scores.append(posteriors - self.criterion.log_prior)
+        value = tally.value / tally.value_frames if tally.value_frames else np.nan
+        graph = self.criterion.graph
+        tuned = tune(part.words, scores, graph, insertions=(0.0,), beam=BEAM) if words else None
+        return HeldOut(value, wrong / part.total_frames, tuned, tally)
+
+    def tuned(self, model: Tensor, order: int) -> Tuned:
+        """What held-out speech says ``model [P]`` is best decoded with: scale and penalty.
+
+        Args:
+            model: the parameters.
+            order: of the language model.
+        """
+        part = self._held_out
+        graph = _test_graph(self.corpus, order)
+        return tune(part.words, self._scores(model, part), graph, beam=BEAM)
+
+    def test(self, split: str, model: Tensor, order: int, tuned: Tuned) -> Tested:
+        """``model [P]`` on a test set, decoded with a language model of some order.
+
+        Args:
+            split: the test set.
+            model: the parameters.
+            order: of the language model.
+            tuned: of the same model and order.
+        """
+        graph = _test_graph(self.corpus, order).penalised(tuned.best.insertion)
+        part, wrong = self.corpus.split(split), 0
+        heard: list[Sentence] = []
+        for i, posteriors in enumerate(self._posteriors(model, part)):
+            wrong += self._wrong(part, i, posteriors)
+            scores = [posteriors - self.criterion.log_prior]
+            heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
+        counts = word_errors(part.words, heard)
+        return Tested(counts.errors, counts.lengths, wrong / part.total_frames)
+
+    def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
+        return (p - self.criterion.log_prior for p in self._posteriors(model, part))
+
+    @torch.no_grad()
+    def _posteriors(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
+        for first, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+            rows = torch.arange(first, first + length, device=model.device)
+            yield log_posteriors(self.net, model, self.frames.gather(rows.unsqueeze(0)).x[0])
+
+    def _wrong(self, part: Utterances, i: int, posteriors: np.ndarray) -> int:
+        first = int(part.start[i])
+        return int((posteriors.argmax(1) != self.corpus.targets[first:][: len(posteriors)]).sum())
+
+
+def lags(timeline: Timeline, config: RunConfig | SequenceConfig) -> dict[str, float]:
+    """Mean and percentiles of a run's lags from each of its reads, in folds and in seconds."""
+    return {
+        f"{name}_{unit}_{figure}": value
+        for name, read in reads(config).items()
+        for unit, values in read(timeline)._asdict().items()
+        for figure, value in _described(values).items()
+    }
+
+
+def _described(values: np.ndarray) -> dict[str, float]:
+    if not len(values):
+        return {}
+    p50, p95 = np.percentile(values, (50, 95)).tolist()
+    return {"mean": float(values.mean()), "p50": p50, "p95": p95}

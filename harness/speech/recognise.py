@@ -1,0 +1,279 @@
+"""A trained network recognises a corpus's test sets: tuned on dev alone, every error kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+
+from data_synth import load_corpus
+from data_synth.corpus import Corpus, Utterances
+from data_synth.storage import load
+from harness.acoustics import language_model
+from harness.acoustics.decoder import Beam
+from harness.acoustics.graph import decoding_graph
+from harness.acoustics.hmm import chain_scores, chains
+from harness.acoustics.language_model import LanguageModel, Lexicon, read_arpa
+from harness.acoustics.scoring import (
+    INSERTIONS,
+    SCALES,
+    Sentence,
+    Tuned,
+    character_errors,
+    phone_errors,
+    recognise,
+    tune,
+    word_errors,
+)
+from harness.base.errors import UserError
+from harness.base.seeds import identity
+from harness.runs.config import plain
+from harness.runs.executed import Watch, executed
+from harness.speech.decoding import evenly
+from harness.speech.evaluation import BEAM, FrameEvaluator, ScoresOf
+from harness.speech.frames import RunConfig, frames_of
+from harness.speech.task import train
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
+
+FORMAT = 2
+"""Grows when the same configuration would no longer give the same errors."""
+
+ERRORS, HEARD = "errors.safetensors", "heard.json"
+"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words, characters and phones (where
+words are made of phones) for each test set; and what was recognised, a list of words for each
+utterance."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a corpus comes from: a folder, or a name and what it is made with."""
+
+    name: str
+    scale: str
+    seed: int
+    skip: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, if the name is one of a saved corpus."""
+        return Path(self.name) if (Path(self.name) / "corpus.json").exists() else None
+
+    def load(self) -> Corpus:
+        """The corpus; a named one is made if it is not in the cache.
+
+        Raises:
+            UserError: no such corpus, or it cannot be made.
+        """
+        if self.folder is not None:
+            return load(self.folder)
+        return load_corpus(self.name, scale=self.scale, seed=self.seed, skip=self.skip)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How test sets are decoded.
+
+    Args:
+        order: of the n-gram model estimated on the corpus's ``lm_text``.
+        closed: the model knows every word of the lexicon; else those of its text alone.
+        arpa: SHA-256 of an ARPA file used in its place; empty for none.
+        scales, insertions: acoustic scales and word insertion penalties that dev may choose.
+        dev: how many development utterances decide, evenly chosen.
+        beam: what the search keeps.
+    """
+
+    order: int = 2
+    closed: bool = False
+    arpa: str = ""
+    scales: tuple[float, ...] = SCALES
+    insertions: tuple[float, ...] = INSERTIONS
+    dev: int = 100
+    beam: Beam = BEAM
+
+
+@dataclass(frozen=True)
+class RecognitionConfig:
+    """A training run, and how what it trained is tested.
+
+    Args:
+        training: the run that makes the model; a run of its own in the store.
+        decoding: how.
+        place: where the corpus is; no part of the identity, which has its fingerprint.
+        arpa: where the ARPA file of ``decoding.arpa`` is.
+    """
+
+    training: RunConfig
+    decoding: Decoding
+    place: Place
+    arpa: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        training, decoding = self.training.to_dict(), plain(self.decoding)
+        body = {"training": training, "decoding": decoding, "format": FORMAT}
+        return {"is": "RecognitionConfig", **body}
+
+
+def arpa_sha256(path: Path) -> str:
+    """What ``Decoding.arpa`` has for a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Transcriber:
+    """Turns frame scores into words: sentences by beam search, single words by the best model.
+
+    Args:
+        corpus: whose lexicon, language model text and development set are used.
+        decoding: how.
+        arpa: a language model's file in place of the corpus's text.
+    """
+
+    def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
+        self.corpus, self.decoding, self.arpa = corpus, decoding, arpa
+
+    @cached_property
+    def model(self) -> LanguageModel | None:
+        """The language model; None where every utterance is one word."""
+        if self.arpa is not None:
+            return read_arpa(self.arpa)
+        if not self.corpus.lm_text:
+            return None
+        known = self._said.words if self.decoding.closed else None
+        text = self.corpus.lm_text
+        return language_model.train(text, self.decoding.order, vocabulary=known)
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """The words that can be recognised."""
+        lexicon = set(self._said.words)
+        return frozenset(lexicon if self.model is None else lexicon & set(self.model.words))
+
+    @cached_property
+    def _said(self) -> Lexicon:
+        return Lexicon.of(self.corpus.lexicon, self.corpus.silence)
+
+    def unknown(self, split: str) -> float:
+        """The share of a set's words that cannot be recognised."""
+        words = [word for said in self.corpus.split(split).words for word in said]
+        return sum(word not in self.vocabulary for word in words) / len(words)
+
+    def tuned(self, scores_of: ScoresOf) -> Tuned | None:
+        """A model's scale and penalty, by development data; None where words come one by one."""
+        if self.model is None:
+            return None
+        dev, decoding = evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
+        return tune(
+            dev.words,
+            scores_of(dev),
+            self._graph,
+            scales=decoding.scales,
+            insertions=decoding.insertions,
+            beam=decoding.beam,
+        )
+
+    def hear(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> list[Sentence]:
+        """What is recognised in each utterance, as tuned for the same model."""
+        part = self.corpus.split(split)
+        if tuned is None:
+            laid = chains(self.corpus.lexicon, self.corpus.silence)
+            best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
+            return [(laid.words[i],) for i in best]
+        graph, beam = self._graph.penalised(tuned.best.insertion), self.decoding.beam
+        found = recognise(graph, scores_of(part), tuned.best.scale, beam)
+        return [each.words for each in found]
+
+    @cached_property
+    def _graph(self):
+        assert self.model is not None
+        return decoding_graph(self.model, self._said)
+
+
+@executed.register
+def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration: the stored one, or trained and tested now.
+
+    Progress of the training is told in the name of the whole.
+
+    Raises:
+        UserError: the corpus cannot be loaded, or is another than when it was configured.
+    """
+    corpus = config.place.load()
+    if corpus.fingerprint != config.training.fingerprint:
+        raise UserError(f"corpus {corpus.name}: changed on disk while the runs were prepared")
+    name = identity(config.to_dict())
+    trained = train(
+        config.training,
+        corpus,
+        store.needing(MODEL),
+        lambda progress: watch(replace(progress, run=name)),
+    )
+    return store.obtain(config.to_dict(), lambda writer: _test(config, corpus, trained, writer))
+
+
+def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWriter) -> None:
+    """Score frames and words of every test set with the trained model."""
+    if trained.status != "done":
+        how = "failed" if trained.status == "failed" else "diverged"
+        writer.finish(how, {"trained": trained.hash}, trained.note)
+        return
+    net, device = config.training.network(corpus), config.training.device
+    evaluator = FrameEvaluator(
+        net, frames_of(corpus, device, config.training.shuffling), replace(corpus, lm_text=())
+    )
+    model = load_file(trained.path(MODEL))["model"].to(device)
+    transcriber = Transcriber(corpus, config.decoding, config.arpa)
+    arrays: dict[str, np.ndarray] = {}
+    heard: dict[str, list[Sentence]] = {}
+    summary: dict[str, Any] = {"trained": trained.hash, "passes": trained.summary["passes"]}
+    began = time.monotonic()
+
+    def scores_of(part: Utterances) -> list[np.ndarray]:
+        return evaluator.likelihoods(model, part)
+
+    tuned = transcriber.tuned(scores_of)
+    for test in corpus.tests:
+        heard[test] = transcriber.hear(test, scores_of, tuned)
+        arrays |= _errors(corpus, test, heard[test])
+        summary[f"{test}_frame_error"] = evaluator.frames_of(test, model).frame_error
+        summary[f"{test}_unknown_words"] = transcriber.unknown(test)
+    summary["dev_frame_error"] = evaluator.frames_of("dev", model).frame_error
+    if tuned is not None:
+        summary |= _told(tuned)
+    writer.attach_arrays(ERRORS, arrays)
+    writer.attach(HEARD, json.dumps(heard, ensure_ascii=False, indent=0).encode())
+    writer.finish("done", summary, provenance={"testing_s": round(time.monotonic() - began, 3)})
+
+
+def _told(tuned: Tuned) -> dict[str, Any]:
+    """What was chosen, and between which settings development data could not."""
+    best = tuned.best
+    return {
+        "scale": best.scale,
+        "scale_low": tuned.scale.low,
+        "scale_high": tuned.scale.high,
+        "scale_decided": float(tuned.scale.decided),
+        "insertion": best.insertion,
+        "insertion_low": tuned.insertion.low,
+        "insertion_high": tuned.insertion.high,
+        "insertion_decided": float(tuned.insertion.decided),
+        "dev_word_error": best.rate,
+    }
+
+
+def _errors(corpus: Corpus, test: str, heard: Sequence[Sentence]) -> dict[str, np.ndarray]:
+    """Edits and lengths of a test set in every unit that the corpus has."""
+    said = corpus.split(test).words
+    counted = {"words": word_errors(said, heard), "characters": character_errors(said, heard, " ")}
+    if corpus.pronunciations:
+        counted["phones"] = phone_errors(said, heard, corpus.pronunciations)
+    edits = {f"{test}/{unit}/edits": counts.edits for unit, counts in counted.items()}
+    return edits | {f"{test}/{unit}/lengths": counts.lengths for unit, counts in counted.items()}

@@ -1,0 +1,433 @@
+"""Sequence training on real processes: a replica's trainer, decoder and messages.
+
+Sequence training on real processes: what a replica's trainer and its decoder do. Between the two
+is a queue of bounded length: when it is full, the decoder waits. Each reads the model from the
+server for itself: the decoder for each utterance (or once an interval), the trainer for each
+minibatch.
+
+A replica of sequence training as its server knows it: two processes and their work. Rank 0 is the
+server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.mmi import TROUBLES
+from harness.algorithms.contract import Memory
+from harness.base.errors import UserError
+from harness.base.seeds import identity
+from harness.processes.messages import (
+    NOTHING,
+    SERVER_RANK,
+    Address,
+    Arrival,
+    BodyOf,
+    Header,
+    Kind,
+    Mailbox,
+    ServerGone,
+    into,
+    like,
+    ordered,
+    send,
+    talking,
+    why_silent,
+)
+from harness.processes.recorder import Work
+from harness.processes.transport import GarbageReceived, now_s, sleep_until
+from harness.processes.worker import Pacing
+from harness.simulator.costs import costs_of
+from harness.speech.decoding import Decoded, Halves, Seen
+from harness.speech.sequence import SequenceConfig, Setup, inner_loss
+from harness.speech.streams import Batcher, Frame, KeptFrames, filled
+
+TO_DECODERS = (Kind.DECODE, Kind.AGAIN, Kind.PAUSE, Kind.STOP)
+"""What a server says to a decoder that has asked."""
+
+
+class PartnerGone(Exception):  # noqa: N818 (what happened)
+    """The other process of this replica is dead, and the replica with it; says why."""
+
+
+def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) -> None:
+    """Be a trainer or a decoder until the server says stop: what ranks from 1 do.
+
+    Raises:
+        ServerGone: its connection closed.
+        PartnerGone: the other process of the replica is dead.
+        UserError: the server executes another configuration.
+    """
+    size = config.start.network(corpus).layout.parameters
+    replica, sign = (rank - 1) // 2, sign_of(config, paced=pace.costs is not None)
+
+    def same(header: SequenceHeader) -> Tensor:
+        if header.number != sign:
+            raise UserError(
+                f"replica {replica}: the server executes something else; needed: the same run file,"
+                " --seed and --paced everywhere"
+            )
+        return torch.empty(size)
+
+    header, initial = _hear(same, Kind.START, Kind.STOP)
+    if header.kind is Kind.STOP:
+        return
+    if rank == trainer_rank(replica):
+        Trainer(config, corpus, initial, replica, pace).train()
+    else:
+        decode(config, Setup.of(config, corpus, initial), replica, pace)
+
+
+def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> None:
+    """Decode what the server hands out, for a trainer.
+
+    Raises:
+        ServerGone: its connection closed.
+        PartnerGone: so did the trainer's.
+    """
+    trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
+    received, model = into(like(setup.part)), setup.part
+    while True:
+        _say(SequenceHeader(Kind.ASK))
+        header, body = _hear(received, *TO_DECODERS)
+        while header.kind is Kind.PAUSE:
+            _pass_on(header, trainer)
+            header, body = _hear(received, *TO_DECODERS)
+        if header.kind is Kind.STOP:
+            _pass_on(header, trainer)
+            return
+        if header.utterance >= len(setup.train):
+            raise ServerGone(f"sent garbage: utterance {header.utterance} of {len(setup.train)}")
+        model = body if header.kind is Kind.DECODE else model
+        began = now_s()
+        (found,) = setup.decoder.decode([model], [header.utterance])
+        frames = found.seen.frames * config.decode_cost
+        sleep_until(began + pace.plain_s(replica, frames / config.slots))
+        told = _told(header, found, began)
+        if told.entering:
+            room.take()
+        _pass_on(told, trainer, torch.cat([found.x, found.outer], 1) if told.entering else None)
+
+
+def _told(asked: SequenceHeader, found: Decoded, began: float) -> SequenceHeader:
+    """What a trainer is told of a decoded utterance."""
+    seen = found.seen
+    return replace(
+        asked,
+        kind=Kind.DECODED,
+        frames=seen.frames,
+        entering=len(found.x),
+        kept=seen.kept,
+        rejected=seen.rejected,
+        cancelled=seen.cancelled,
+        trouble=trouble_of(seen),
+        value=seen.value,
+        began_s=began,
+        ended_s=now_s(),
+    )
+
+
+class Room:
+    """Places in the trainer's queue, as its decoder knows them.
+
+    Args:
+        places: how many there are.
+        trainer: where the trainer is, which says when one is free again.
+    """
+
+    def __init__(self, places: int, trainer: Address) -> None:
+        self._free, self._mailbox = places, Mailbox(SequenceHeader)
+        self._mailbox.listen(0, trainer, into(NOTHING))
+
+    def take(self) -> None:
+        """Wait for a free place.
+
+        Raises:
+            PartnerGone: there will be none.
+        """
+        while not self._free:
+            _partner(self._mailbox.get(), Kind.ROOM)
+            self._free += 1
+        self._free -= 1
+
+
+class Trainer:
+    """A trainer at work.
+
+    Args:
+        config: what is run.
+        corpus: the corpus it names.
+        initial: the parameters ``[P]`` it starts from.
+        replica: its number.
+        pace: slows it.
+    """
+
+    def __init__(
+        self,
+        config: SequenceConfig,
+        corpus: Corpus,
+        initial: Tensor,
+        replica: int,
+        pace: Pacing,
+    ) -> None:
+        halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
+        self._loss = inner_loss(config, corpus, halves)
+        self._algorithm = config.algorithm.on(self._loss)
+        self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
+        self._out, self._received = torch.zeros(1, part.numel()), into(like(part))
+        self._slots, self._replica, self._pace = config.slots, replica, pace
+        self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
+        width = self._inputs + outputs
+        longest = int(corpus.split("train").frames.max())
+        decoder = decoder_rank(replica)
+        self._decoded = Mailbox(SequenceHeader)
+        self._decoded.listen(decoder, decoder, frames_of(longest, width))
+        self._versions: dict[int, int] = {}
+        self._paused = self._stopped = False
+
+    def train(self) -> None:
+        """Contribute one minibatch after another.
+
+        Raises:
+            ServerGone: its connection closed.
+            PartnerGone: so did the decoder's.
+        """
+        count = 0
+        while frames := self._gathered():
+            oldest = min(self._versions[kept.utterance] for kept, _ in frames)
+            _say(SequenceHeader(Kind.READ, version=oldest, frames=len(frames)))
+            header, model = _hear(self._received, Kind.MODEL, Kind.STOP)
+            if header.kind is Kind.STOP:
+                raise PartnerGone
+            self._contribute(header.number, model, frames, count)
+            count += 1
+
+    def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
+        began, minibatch = now_s(), filled([frames])
+        with torch.no_grad():
+            self._algorithm.contribute(
+                self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
+            )
+        share = len(frames) / self._slots
+        sleep_until(began + self._pace.compute_s(self._replica, count) * share)
+        done = SequenceHeader(Kind.GRADIENT, number, began_s=began, ended_s=now_s())
+        _say(done, self._out[0])
+
+    def _gathered(self) -> list[Frame]:
+        """A full minibatch; the rest, while the decoder has nothing; none at the end."""
+        while (slot := self._batcher.wanting(0)) is not None and not self._stopped:
+            arrival = self._decoded.get_before(0.0)
+            if arrival is None:
+                if self._paused and (frames := self._batcher.take(0)):
+                    return frames
+                arrival = self._decoded.get()
+            self._take_in(arrival, slot)
+        return self._batcher.take(0)
+
+    def _take_in(self, arrival: Arrival[SequenceHeader], slot: int) -> None:
+        """Hear what the decoder has to say.
+
+        Raises:
+            PartnerGone: nothing any more.
+        """
+        header = _partner(arrival, Kind.DECODED, Kind.PAUSE, Kind.STOP)
+        self._paused, self._stopped = header.kind is Kind.PAUSE, header.kind is Kind.STOP
+        if header.kind is not Kind.DECODED:
+            return
+        _say(replace(header, kind=Kind.TAKEN, slot=slot))
+        if header.entering:
+            _pass_on(SequenceHeader(Kind.ROOM), decoder_rank(self._replica))
+            widths = [self._inputs, arrival.body.shape[1] - self._inputs]
+            x, outer = torch.split(arrival.body, widths, 1)
+            self._batcher.enter(0, slot, KeptFrames(header.number, x, outer))
+            self._versions[header.number] = header.version
+
+
+def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
+    """Fresh rows for kept frames ``[F, width]`` of an utterance, which has ``longest`` at most."""
+
+    def rows(header: SequenceHeader) -> Tensor:
+        if header.entering > longest:
+            raise GarbageReceived(f"{header.entering} frames of an utterance; allowed: {longest}")
+        return torch.empty(header.entering, width)
+
+    return rows
+
+
+def _hear(body_of: BodyOf[SequenceHeader], *expected: Kind) -> tuple[SequenceHeader, Tensor]:
+    """The server's next order, which is one of these."""
+    header, body = ordered(SERVER_RANK, SequenceHeader, body_of)
+    if header.kind not in expected:
+        raise ServerGone(f"sent garbage: {header.kind.name} at the wrong time")
+    return header, body
+
+
+def _say(header: SequenceHeader, body: Tensor | None = None) -> None:
+    with talking():
+        send(header, SERVER_RANK, body)
+
+
+def _pass_on(header: SequenceHeader, rank: int, body: Tensor | None = None) -> None:
+    """Send to the other process of this replica."""
+    try:
+        send(header, rank, body)
+    except RuntimeError as error:
+        raise PartnerGone(why_silent(error)) from error
+
+
+def _partner(arrival: Arrival[SequenceHeader], *expected: Kind) -> SequenceHeader:
+    """What the other process of this replica says, which is one of these.
+
+    Raises:
+        PartnerGone: it says nothing any more, or something else.
+    """
+    if arrival.header is None:
+        raise PartnerGone(arrival.trouble)
+    if arrival.header.kind not in expected:
+        raise PartnerGone(f"sent garbage: {arrival.header.kind.name} at the wrong time")
+    return arrival.header
+
+
+@dataclass(frozen=True)
+class SequenceHeader(Header):
+    """Of sequence training; the version of a minibatch is the oldest its frames are decoded with.
+
+    Args:
+        number: of an utterance's decoding, or of a minibatch; each counted over all replicas.
+        utterance: which training utterance.
+        slot: of the minibatch that an utterance enters.
+        frames: of an utterance, or of a minibatch.
+        entering: frames of an utterance that enter minibatches.
+        kept, rejected, cancelled: frames of an utterance.
+        trouble: 0, or 1 more than its place in `TROUBLES`.
+        value: the criterion; of an utterance with a trouble it may be no number.
+        read_s: when the model was read, on the server's clock.
+    """
+
+    magic = 7_105_683
+    any_value = "value"
+    number: int = 0
+    utterance: int = 0
+    slot: int = 0
+    frames: int = 0
+    entering: int = 0
+    kept: int = 0
+    rejected: int = 0
+    cancelled: int = 0
+    trouble: int = 0
+    value: float = 0.0
+    read_s: float = 0.0
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a tensor follows."""
+        return super().has_body and (self.kind is not Kind.DECODED or self.entering > 0)
+
+    def check(self) -> None:
+        """See `Header`."""
+        super().check()
+        if self.trouble > len(TROUBLES):
+            raise GarbageReceived("a trouble nobody knows")
+        if not self.trouble and not math.isfinite(self.value):
+            raise GarbageReceived("a value that is no number")
+
+    def seen(self) -> Seen:
+        """How the decoding went."""
+        trouble = TROUBLES[self.trouble - 1] if self.trouble else None
+        counts = (self.kept, self.rejected, self.cancelled)
+        return Seen(self.utterance, self.frames, self.value, *counts, trouble)
+
+
+def trouble_of(seen: Seen) -> int:
+    """What ``SequenceHeader.trouble`` has for a decoding."""
+    return 1 + TROUBLES.index(seen.trouble) if seen.trouble in TROUBLES else 0
+
+
+def trainer_rank(replica: int) -> int:
+    """Of a replica's trainer."""
+    return 1 + 2 * replica
+
+
+def decoder_rank(replica: int) -> int:
+    """Of a replica's decoder."""
+    return 2 + 2 * replica
+
+
+def pace_of(config: SequenceConfig, paced: bool) -> Pacing:
+    """The pace of the run's own cluster and workload, if it is paced at all."""
+    if not paced:
+        return Pacing()
+    return Pacing(costs_of(config.cluster, config.workload, config.replicas, config.seed))
+
+
+def sign_of(config: SequenceConfig, *, paced: bool) -> int:
+    """48 bits that server and replicas compare, so that all execute the same configuration."""
+    return int(identity({**config.to_dict(), "paced": paced})[:12], 16)
+
+
+class Handed(NamedTuple):
+    """A training utterance that a decoder was given, the model's version, and when it was read."""
+
+    utterance: int
+    version: int
+    read_s: float
+
+
+@dataclass
+class Replica:
+    """A trainer and its decoder, as the server knows them.
+
+    Attributes:
+        todo: training utterances it has not been handed.
+        handed: those that have not entered a minibatch, by number of decoding.
+        taken: those of them that enter its next one.
+        version, read_s: of its decoder's model.
+        left: frames in its slots.
+        under_way: frames in its contribution.
+        work: its contribution under way.
+        reads, folds: how many.
+        waits: whether its decoder has asked and there was nothing.
+        gone: whether it is dead.
+    """
+
+    todo: deque[int]
+    handed: dict[int, Handed] = field(default_factory=dict[int, Handed])
+    taken: list[SequenceHeader] = field(default_factory=list[SequenceHeader])
+    version: int = 0
+    read_s: float = float("-inf")
+    left: int = 0
+    under_way: int = 0
+    work: Work | None = None
+    reads: int = 0
+    folds: int = 0
+    waits: bool = False
+    gone: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has trained on all it was ever given."""
+        return not (self.todo or self.handed or self.left or self.work)
+
+    def give_up(self) -> tuple[list[int], int]:
+        """Everything it had: utterances that may be handed out again, and frames lost."""
+        utterances = [*(each.utterance for each in self.handed.values()), *self.todo]
+        lost = self.left + self.under_way
+        self.todo, self.handed, self.taken = deque(), {}, []
+        self.left = self.under_way = 0
+        self.work = None
+        return utterances, lost
+
+
+def send_home(replicas: int) -> None:
+    """Tell everybody that there is nothing to do: the run is there already."""
+    for rank in range(1, 1 + 2 * replicas):
+        with suppress(RuntimeError):  # it is gone
+            send(SequenceHeader(Kind.STOP), rank)

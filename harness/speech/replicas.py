@@ -1,0 +1,573 @@
+"""Sequence training on real processes: its server, its command and its record.
+
+Sequence training on real processes: the server, and what it knows of every replica. A decoder asks
+for one utterance after another and gets it with the newest model; what it keeps goes to its
+trainer. A trainer says which utterances enter its slots, reads, and sends gradients, which are
+folded in the order they come.
+
+A replica is both processes: if one dies, the other ends. Its utterances that have not entered a
+minibatch go to other replicas. Frames in its slots and in its contribution are lost, and counted.
+
+The processes of a sequence training, as `harness.train` starts them.
+
+The record of sequence training on real processes: a timeline, and what decoders said. Beside the
+timeline one file holds a row for every utterance that entered a minibatch, or of which nothing was
+kept: who decoded it, with which version, how much was kept, and at which version the server was
+told. With the model that training started from, that is all a replay needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.networks.feedforward import denormals_flushed
+from harness.processes.console import GOES_ON, concluded, say, shown
+from harness.processes.messages import (
+    Arrival,
+    Kind,
+    Mailbox,
+    ServerGone,
+    into,
+    like,
+    send,
+    why_silent,
+)
+from harness.processes.recorder import Recorder, Work, table
+from harness.processes.server import NoWorkersLeft
+from harness.processes.transport import CLOSED, GarbageReceived
+from harness.processes.worker import Clock, Pacing
+from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
+from harness.runs.executed import Watch
+from harness.runs.file import load_run
+from harness.simulator import Timeline
+from harness.simulator.timeline import Decodes
+from harness.speech.decoding import Seen, orders
+from harness.speech.replica_worker import (
+    Handed,
+    PartnerGone,
+    Replica,
+    SequenceHeader,
+    contribute,
+    decoder_rank,
+    pace_of,
+    send_home,
+    sign_of,
+    trainer_rank,
+)
+from harness.speech.sequence import SequenceConfig, Setup, Step
+from harness.speech.sequence_training import train_sequence
+from harness.store import Run, Store
+from harness.store.files import writable_folder
+
+
+class Replicas:
+    """An executor on the processes of a group, as their server.
+
+    Args:
+        config: what is run.
+        setup: its parts.
+        initial: the parameters ``[P]`` it starts from.
+        pace: slows the folds.
+        say: told what happens to replicas.
+    """
+
+    def __init__(
+        self,
+        config: SequenceConfig,
+        setup: Setup,
+        initial: Tensor,
+        pace: Pacing,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._pace, self._say = config, pace, say
+        self._algorithm = config.algorithm.on(setup.loss)
+        self._recorder, self.record = SequenceRecorder(), DecodeLog()
+        self.server = self._algorithm.start(setup.part)
+        passes = orders(config.seed, len(setup.train), config.replicas, max(1, config.passes))
+        todo = passes if config.passes else passes[:, :0]
+        self.replicas = [Replica(deque(row[row >= 0].tolist())) for row in todo]
+        self._orphans: deque[int] = deque()
+        self._frames, self._seen = setup.train.frames, list[Seen]()
+        self._decodings = self._steps = 0
+        self._broken = False
+        self._clock = Clock(SequenceHeader(Kind.CLOCK))
+        self._mailbox = Mailbox(SequenceHeader)
+        start = SequenceHeader(Kind.START, sign_of(config, paced=pace.costs is not None))
+        for rank in range(1, 1 + 2 * config.replicas):
+            self._greet(rank, start, initial)
+            self._mailbox.listen(rank, rank, into(like(setup.part)))
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began, on the server's clock."""
+        return self._clock.now_s
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training utterances so far, as the server was told."""
+        return len(self.record.rows) / len(self._frames)
+
+    def _greet(self, rank: int, start: SequenceHeader, initial: Tensor) -> None:
+        """Ask for a process's clock and tell it the model that training starts from."""
+        try:
+            self._clock.ask(rank, rank)
+            send(start, rank, initial)
+        except (RuntimeError, GarbageReceived) as error:
+            self._lose((rank - 1) // 2, rank, why_silent(error))
+
+    # -- the way through a run ----------------------------------------------------------
+
+    def advance(self, rate: float, until: Fraction) -> Step:
+        """See `SequenceExecutor`: until a fold finds so many passes told of, or to the end.
+
+        Raises:
+            NoWorkersLeft: nobody is there to decode and train.
+        """
+        self._recorder.go_on(self.now_s)
+        ended = False
+        while not (ended := self._ended()):
+            if all(replica.gone for replica in self.replicas):
+                raise NoWorkersLeft
+            if self._take_in(self._mailbox.get(), rate) and self._told(until):
+                break
+        self._recorder.leave(self.now_s)
+        seen, self._seen = self._seen, []
+        works = [replica.work for replica in self.replicas if replica.work is not None]
+        return Step([self._recorder.segment(works)], seen, ended)
+
+    def _told(self, until: Fraction) -> bool:
+        """Whether so many passes have been told of."""
+        return len(self.record.rows) >= until * len(self._frames)
+
+    def close(self) -> None:
+        """Send home whoever waits; when all is done, everybody does."""
+        while self._ended() and not self._broken and any(not r.waits for r in self._living()):
+            self._take_in(self._mailbox.get(), 0.0)
+        for worker, replica in enumerate(self.replicas):
+            if replica.waits and not replica.gone:
+                self._tell(SequenceHeader(Kind.STOP), decoder_rank(worker))
+
+    def _ended(self) -> bool:
+        """Whether there is nothing left to do, or no sense in it."""
+        done = not self._orphans and all(replica.done for replica in self._living())
+        return self._broken or done
+
+    def _living(self) -> list[Replica]:
+        return [replica for replica in self.replicas if not replica.gone]
+
+    def _take_in(self, arrival: Arrival[SequenceHeader], rate: float) -> bool:
+        """Answer one message; whether it was folded."""
+        worker = (arrival.sender - 1) // 2
+        header, replica = arrival.header, self.replicas[worker]
+        if replica.gone:
+            if header is not None and header.kind in (Kind.ASK, Kind.READ):
+                self._tell(SequenceHeader(Kind.STOP), arrival.sender)
+            return False
+        if header is None:
+            self._lose(worker, arrival.sender, arrival.trouble)
+            return False
+        try:
+            return self._understand(worker, arrival.sender, header, arrival.body, rate)
+        except GarbageReceived as garbage:
+            self._lose(worker, arrival.sender, f"sent garbage: {garbage}")
+            return False
+
+    def _understand(
+        self, worker: int, rank: int, header: SequenceHeader, body: Tensor, rate: float
+    ) -> bool:
+        """Do what a header asks for; whether that was a fold.
+
+        Raises:
+            GarbageReceived: it makes no sense now, or not from there.
+        """
+        if not self._sensible(worker, rank, header):
+            raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        if header.kind is Kind.ASK:
+            self._hand_out(worker)
+        elif header.kind is Kind.TAKEN:
+            self._taken(worker, header)
+        elif header.kind is Kind.READ:
+            self._read(worker, header)
+        else:
+            self._fold(worker, header, body, rate)
+        return header.kind is Kind.GRADIENT
+
+    def _sensible(self, worker: int, rank: int, header: SequenceHeader) -> bool:
+        """Whether a header may come now, and from there, and may say what it says."""
+        replica = self.replicas[worker]
+        if rank != trainer_rank(worker):
+            return header.kind is Kind.ASK
+        if header.kind is Kind.TAKEN:
+            handed = replica.handed.get(header.number)
+            new = all(header.number != taken.number for taken in replica.taken)
+            return handed is not None and new and self._fits(header, handed)
+        if header.kind is Kind.READ:
+            there = replica.left + sum(taken.entering for taken in replica.taken)
+            enough = 0 < header.frames <= min(there, self._config.slots)
+            return replica.work is None and enough and header.version <= self.server.version
+        work = replica.work
+        return header.kind is Kind.GRADIENT and work is not None and header.number == work.step
+
+    def _fits(self, header: SequenceHeader, handed: Handed) -> bool:
+        """Whether this is what can be said of an utterance that was handed out."""
+        same = (header.utterance, header.version) == (handed.utterance, handed.version)
+        frames = int(self._frames[handed.utterance])
+        return same and header.entering <= frames and header.slot < self._config.slots
+
+    def _hand_out(self, worker: int) -> None:
+        """Give a decoder its next utterance, or one that a dead replica left, or none."""
+        replica = self.replicas[worker]
+        source = replica.todo or self._orphans
+        if not source:
+            if not replica.waits:
+                replica.waits = True
+                self._send(SequenceHeader(Kind.PAUSE), worker, decoder_rank(worker))
+            return
+        replica.waits = False
+        due = self._due(replica.read_s)
+        if due:
+            replica.version, replica.read_s = self.server.version, self.now_s
+        handed = Handed(source.popleft(), replica.version, replica.read_s)
+        replica.handed[self._decodings] = handed
+        kind = Kind.DECODE if due else Kind.AGAIN
+        header = SequenceHeader(
+            kind, self._decodings, handed.utterance, version=handed.version, read_s=handed.read_s
+        )
+        self._decodings += 1
+        self._send(header, worker, decoder_rank(worker), self.server.model if due else None)
+
+    def _due(self, read_s: float) -> bool:
+        """Whether a decoder whose model was read at a time needs a new one."""
+        fetch_s = self._config.fetch_s
+        if fetch_s is None or read_s == float("-inf"):
+            return True
+        return int(self.now_s / fetch_s) > int(read_s / fetch_s)
+
+    def _taken(self, worker: int, header: SequenceHeader) -> None:
+        """An utterance has been decoded and enters the next minibatch, or none if it is empty."""
+        if header.entering:
+            self.replicas[worker].taken.append(header)
+        else:
+            self._count(worker, header)
+
+    def _count(self, worker: int, header: SequenceHeader) -> None:
+        """An utterance is told of."""
+        handed = self.replicas[worker].handed.pop(header.number)
+        which = header.number, worker, handed.utterance, handed.version
+        self.record.rows.append(Row(*which, header.entering, self.server.version))
+        seen = header.seen()
+        self._seen.append(seen)
+        self._broken |= seen.trouble == "not finite"
+
+    def _read(self, worker: int, header: SequenceHeader) -> None:
+        """Send the model to a trainer that has gathered its frames."""
+        replica = self.replicas[worker]
+        for taken in replica.taken:
+            handed = replica.handed[taken.number]
+            self._recorder.entered(
+                worker, taken.slot, taken.number, handed.version,
+                read_s=handed.read_s, step=replica.reads, kept=taken.entering,
+            )  # fmt: skip
+            self._count(worker, taken)
+            replica.left += taken.entering
+        replica.taken = []
+        replica.left, replica.under_way = replica.left - header.frames, header.frames
+        replica.work = work = Work(worker, self._steps, 1, self.server.version, self.now_s)
+        replica.reads, self._steps = replica.reads + 1, self._steps + 1
+        self._recorder.read(work, header.version)
+        answer = SequenceHeader(Kind.MODEL, work.step, version=work.read_version)
+        self._send(answer, worker, trainer_rank(worker), self.server.model)
+
+    def _fold(self, worker: int, header: SequenceHeader, gradient: Tensor, rate: float) -> None:
+        arrived = begun = self.now_s
+        replica = self.replicas[worker]
+        work = replica.work
+        assert work is not None
+        staleness = self.server.version - work.read_version
+        self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate, [worker], [1.0])
+        self._clock.sleep_until(begun + self._pace.fold_s(worker, replica.folds))
+        replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
+        rank, ours = trainer_rank(worker), self._clock.of_peer
+        fetched, computed = ours(rank, header.began_s), ours(rank, header.ended_s)
+        moments = (fetched, computed, arrived, begun, self.now_s)
+        self._recorder.folded(self.server.version - 1, work, moments_s=moments)
+
+    # -- deaths -------------------------------------------------------------------------
+
+    def _send(
+        self, header: SequenceHeader, worker: int, rank: int, body: Tensor | None = None
+    ) -> None:
+        """Send to one of a replica's two, which may turn out to be gone."""
+        try:
+            send(header, rank, body)
+        except RuntimeError:
+            self._lose(worker, rank, CLOSED)
+
+    def _tell(self, header: SequenceHeader, rank: int) -> None:
+        """Send to somebody of whom nothing is expected any more."""
+        with suppress(RuntimeError):
+            send(header, rank)
+
+    def _lose(self, worker: int, rank: int, why: str) -> None:
+        """Do without a replica from now on."""
+        replica = self.replicas[worker]
+        if replica.gone:
+            return
+        replica.gone = True
+        if replica.work is not None:
+            self._recorder.lost(replica.work)
+        utterances, frames = replica.give_up()
+        self._orphans.extend(utterances)
+        self.record.lost_frames += frames
+        who = "trainer" if rank == trainer_rank(worker) else "decoder"
+        self._say(
+            f"replica {worker}: its {who} {why}; {frames} frames lost,"
+            f" {len(utterances)} utterances for others; {len(self._living())} left"
+        )
+        for other, living in enumerate(self.replicas):
+            if living.waits and not living.gone and self._orphans:
+                self._hand_out(other)
+
+    # -- resuming -----------------------------------------------------------------------
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`; what is in flight is remembered as to be given up."""
+        works = [replica.work for replica in self.replicas if replica.work is not None]
+        arrays, facts = capture_server(self.server)
+        facts |= {
+            "todo": [list(replica.todo) for replica in self.replicas],
+            "handed": [[e.utterance for e in r.handed.values()] for r in self.replicas],
+            "left": [replica.left + replica.under_way for replica in self.replicas],
+            "reads": [replica.reads for replica in self.replicas],
+            "orphans": list(self._orphans),
+            "decodings": self._decodings,
+            "steps": self._steps,
+            "out": [list(work) for work in works],
+            "oldest": self._recorder.oldest(works),
+            "told": asdict(self.record) | {"rows": [list(row) for row in self.record.rows]},
+            "now_s": self.now_s,
+        }
+        return arrays, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`: everybody begins anew, with empty slots."""
+        reinstate_server(self.server, arrays, {"numbers": {}, **facts})  # older ones have none
+        self._decodings, self._steps = facts["decodings"], facts["steps"]
+        self._orphans = deque(facts["orphans"])
+        told: Facts = dict(facts["told"])
+        self.record = DecodeLog([Row(*row) for row in told.pop("rows")], **told)
+        self.record.lost_frames += sum(facts["left"])
+        self.record.restarts.append(self._steps)
+        for replica, todo, handed, reads in zip(
+            self.replicas, facts["todo"], facts["handed"], facts["reads"], strict=True
+        ):
+            replica.todo, replica.reads = deque([*handed, *todo]), reads
+            if replica.gone:  # since the greeting
+                self._orphans.extend(replica.give_up()[0])
+        for row, oldest in zip(facts["out"], facts["oldest"], strict=True):
+            self._recorder.read(work := Work(*row), oldest)
+            self._recorder.lost(work)
+        self._clock.go_on_at(facts["now_s"])
+
+
+def serve(asked: argparse.Namespace, ranks: int) -> int:
+    """Be the server: read the file, make the corpus, train, send the replicas home.
+
+    Args:
+        asked: the command line of `harness.train`.
+        ranks: how many processes there are.
+
+    Raises:
+        UserError: a mistake in the file, or another number of processes than it needs.
+    """
+    if asked.restarts:
+        raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
+    run = load_run(asked.file, SequenceConfig, seed=asked.seed, progress=say)
+    config, name = run.config, asked.file.stem
+    check(config)
+    if 1 + 2 * config.replicas != ranks:
+        raise UserError(
+            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
+            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
+        )
+    writable_folder(asked.out, "--out")
+    try:
+        with shown(name) as watch:
+            found = _trained(config, run.corpus, Store(asked.out), watch, paced=asked.paced)
+    except NoWorkersLeft:
+        say(f"error: no replica is left; {GOES_ON}")
+        return EXIT_RUN_FAILED
+    return concluded(found, f"{name}, seed {config.seed}")
+
+
+def check(config: SequenceConfig) -> None:
+    """Whether a configuration can be trained on real processes.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.shuffling == "full":
+        raise UserError(
+            "shuffling: 'full' is not allowed on real processes; allowed: none, on the fly"
+        )
+    if config.shards != 1:
+        raise UserError(f"shards: {config.shards} is not allowed on real processes; allowed: 1")
+
+
+def _trained(
+    config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch, *, paced: bool
+) -> Run:
+    """The finished run of a configuration, with this process as its server.
+
+    Raises:
+        NoWorkersLeft: every replica is dead.
+    """
+    servers: list[Replicas] = []
+
+    def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
+        server = Replicas(config, setup, initial, pace_of(config, paced), say)
+        servers.append(server)
+        return server
+
+    how = {"by": "processes", "paced": paced}
+    run = train_sequence(config, corpus, store, watch, executed_by, how)
+    for server in servers:
+        server.close()
+    if not servers:
+        send_home(config.replicas)
+    return run
+
+
+def take_part(asked: argparse.Namespace, rank: int) -> int:
+    """Be a trainer or a decoder, once the server has made the corpus; see `serve`."""
+    run = load_run(asked.file, SequenceConfig, seed=asked.seed)
+    who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
+    with denormals_flushed():
+        try:
+            contribute(run.config, run.corpus, rank, pace_of(run.config, asked.paced))
+        except ServerGone as gone:
+            say(f"error: {who}: the server {str(gone) or 'is gone'}; {GOES_ON}")
+            return EXIT_RUN_FAILED
+        except PartnerGone as gone:
+            say(f"error: {who}: the other half of the replica {str(gone) or 'is gone'}")
+            return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+class Row(NamedTuple):
+    """An utterance that the server was told of.
+
+    Attributes:
+        number: counted over all replicas in order of decoding.
+        worker: whose decoder.
+        utterance: which training utterance.
+        decode_version: the version it was decoded with.
+        entering: frames that enter minibatches.
+        told_version: how many folds there had been when the server was told.
+    """
+
+    number: int
+    worker: int
+    utterance: int
+    decode_version: int
+    entering: int
+    told_version: int
+
+
+@dataclass
+class DecodeLog:
+    """Which utterances were decoded, with what, and what of them was trained on.
+
+    Attributes:
+        rows: in the order of telling.
+        restarts: the minibatches with whose number all replicas began anew with empty slots.
+        lost_frames: kept frames that were lost with whoever held them.
+    """
+
+    rows: list[Row] = field(default_factory=list[Row])
+    restarts: list[int] = field(default_factory=list[int])
+    lost_frames: int = 0
+
+    def arrays(self) -> Arrays:
+        """As columns."""
+        table = np.array(self.rows, np.int64).reshape(-1, len(Row._fields))
+        return {
+            **{name: table[:, at].copy() for at, name in enumerate(Row._fields)},
+            "restarts": np.array(self.restarts, np.int64),
+            "lost_frames": np.array([self.lost_frames], np.int64),
+        }
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> DecodeLog:
+        """Undo ``arrays``."""
+        rows = zip(*(arrays[name].tolist() for name in Row._fields), strict=True)
+        restarts, lost = arrays["restarts"].tolist(), int(arrays["lost_frames"][0])
+        return cls([Row(*row) for row in rows], restarts, lost)
+
+
+def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
+    """A run's decode log, and the parameters ``[P]`` it started from.
+
+    Raises:
+        UserError: the file is missing, as of a simulated run, or another one.
+    """
+    if not path.exists():
+        raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
+    try:
+        arrays = load_file(path)
+        return DecodeLog.of(arrays), torch.as_tensor(arrays["start"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise UserError(f"{path}: cannot be read as what decoders said: {error}") from error
+
+
+class SequenceRecorder(Recorder):
+    """A `Recorder` that knows what each contribution's frames were decoded with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._oldest: dict[int, int] = {}
+        self._decodes: list[tuple[float, ...]] = []
+
+    def read(self, work: Work, oldest: int) -> None:
+        """A contribution begins whose frames were decoded with versions from ``oldest`` on."""
+        self._oldest[work.step] = oldest
+
+    def entered(
+        self, worker: int, slot: int, number: int, version: int, *, read_s: float, step: int,
+        kept: int,
+    ) -> None:  # fmt: skip
+        """An utterance enters its replica's step ``step``; see `Decodes`."""
+        self._decodes.append((worker, slot, number, version, read_s, step, kept))
+
+    def oldest(self, works: Iterable[Work]) -> list[int]:
+        """Of contributions, the oldest version that frames were decoded with."""
+        return [self._oldest[work.step] for work in works]
+
+    def segment(self, in_flight: Iterable[Work]) -> Timeline:
+        """See `Recorder`; with decodes, and decode versions of contributions."""
+        timeline = super().segment(in_flight)
+        rows, decodes = timeline.contributions, table(Decodes, self._decodes)
+        oldest = np.array([self._oldest[step] for step in rows.first_step.tolist()], np.int64)
+        done = set(rows.where(rows.fold >= 0).first_step.tolist())
+        self._oldest = {step: v for step, v in self._oldest.items() if step not in done}
+        self._decodes = []
+        return replace(
+            timeline,
+            contributions=replace(rows, decode_version=oldest),
+            decodes=decodes,
+        )

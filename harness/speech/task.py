@@ -1,0 +1,366 @@
+"""Frames of a corpus as a task: initial parameters, targets, training, alignment.
+
+Frames of a corpus as a task: a network over spliced frames, scored in frames and words.
+
+What a run starts from: drawn, pretrained, or what another has trained. RBM pretraining is a run of
+its own, which all of a seed share.
+
+Forced alignments: the targets that a trained network finds for what was said. Paper 3 bootstraps
+its network "using alignments from a standard HMM-based system", and its control without
+denominator goes on with alignments by the network itself. Both are made here by one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file as numpy_load_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
+
+from data_synth.corpus import Corpus, frame_edges
+from harness.acoustics.mmi import Criterion, SequenceCriterion
+from harness.acoustics.rbm import Recipe, pretrain
+from harness.base.errors import UserError
+from harness.base.seeds import stream_key
+from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
+from harness.runs.executed import Watch, executed
+from harness.speech.decoding import log_posteriors, references_of
+from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
+from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
+from harness.speech.sequence import SequenceConfig
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL, TARGETS
+from harness.tasks.contract import Tested
+from harness.tasks.order import Examples, Minibatches, Order, Shuffling
+from harness.training.executors import Simulated
+from harness.training.folds import FrameTraining
+from harness.training.loop import FrameExecutor, carry_out
+
+
+class Acoustic:
+    """See `Task`.
+
+    Args:
+        config: what is run.
+        corpus: the corpus it names.
+        store: where pretrained networks are kept.
+    """
+
+    unit = "nats a frame"
+
+    def __init__(self, config: RunConfig, corpus: Corpus, store: Store) -> None:
+        self.config, self.corpus, self.store = config, corpus, store
+        self.network = config.network(corpus)
+        self.frames = frames_of(corpus, config.device, config.shuffling)
+        self.evaluator = FrameEvaluator(self.network, self.frames, corpus)
+        self.minibatches = config.minibatches(corpus, self.frames)
+
+    def initial(self) -> Tensor:
+        """See `Task`."""
+        parts = self.config, self.network, self.frames, self.corpus, self.store
+        return initial_parameters(*parts).to(self.config.device)
+
+    def losses_in(self, minibatch: int) -> int:
+        """One for each frame."""
+        return minibatch
+
+    def dev(self, model: Tensor) -> Scores:
+        """See `Task`."""
+        return self.evaluator.dev(model)
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """See `Task`."""
+        return self.evaluator.held_out_loss(model)
+
+    def tested(self, model: Tensor, name: str) -> Tested:
+        """Frame and word errors, at the acoustic scale that development data give the model."""
+        measured: dict[str, float] = {}
+        errors: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        tuned = self.evaluator.tuned(model)
+        if tuned is not None:
+            measured[f"acoustic_scale/{name}"] = tuned.best.scale
+            measured[f"acoustic_scale_decided/{name}"] = float(tuned.decided)
+        for test in self.corpus.tests:
+            said = self.evaluator.recogniser.lengths(test)
+            wrong = self.evaluator.word_errors(test, model, tuned)
+            errors[test] = wrong, said
+            frames = self.evaluator.frames_of(test, model)
+            measured[f"{test}_frame_error/{name}"] = frames.frame_error
+            measured[f"{test}_word_error/{name}"] = float(wrong.sum() / said.sum())
+        return Tested(measured, errors)
+
+
+MINIBATCH = 100
+"""Frames a minibatch, as the recipe's rates expect."""
+
+ENOUGH = 1_000_000
+"""Frames that machines are trained on, of speech in blocks: draws are made on the host, 0.7
+ms a minibatch, which over 500 h is hours; and a pretraining that ends early begins anew."""
+
+SIGMOID_GAIN = 4.0
+
+FORMAT = 1
+"""Grows when the same configuration would no longer pretrain to the same bytes."""
+
+
+@dataclass(frozen=True)
+class PretrainingConfig:
+    """What the pretrained parameters are a function of.
+
+    Args:
+        corpus, scale, fingerprint: the corpus and the SHA-256 of its content.
+        hidden: units of each hidden layer.
+        recipe: rates and epochs of the machines.
+        seed: of data order and draws.
+        device: ``"cpu"`` or ``"cuda"``.
+        share: of the training utterances, the same as the run trains on; no part of the
+            identity while it is all of them.
+        shuffling: ``"in blocks"``, or ``"full"`` however the run shuffles, and then no part of it.
+    """
+
+    corpus: str
+    scale: str
+    fingerprint: str
+    hidden: tuple[int, ...]
+    recipe: Recipe
+    seed: int
+    device: str
+    share: float = 1.0
+    format: int = FORMAT
+    shuffling: Shuffling = "full"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        told = asdict(self)
+        if self.share == 1.0:
+            del told["share"]
+        if self.shuffling == "full":
+            del told["shuffling"]
+        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
+
+
+def final_model(run: Run) -> Tensor:
+    """The final parameters ``[P]`` of a run.
+
+    Raises:
+        UserError: it has kept none.
+    """
+    return load_file(run.path(MODEL))["model"]
+
+
+def initial_parameters(
+    config: RunConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
+) -> Tensor:
+    """The parameters ``[P]`` that a run starts from: pretrained, or drawn."""
+    if isinstance(config.initial, Recipe):
+        asked = PretrainingConfig(
+            config.corpus,
+            config.scale,
+            config.fingerprint,
+            config.hidden,
+            config.initial,
+            config.seed,
+            config.device,
+            _share(config, corpus),
+            shuffling="in blocks" if config.shuffling == "in blocks" else "full",
+        )
+        return pretrained(asked, net, frames, corpus, store)
+    generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
+    if config.initial is not None:
+        return config.initial.parameters(net.layout, generator)[0]
+    gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+    return random_parameters(net.layout, generator, gain)[0]
+
+
+def _share(config: RunConfig, corpus: Corpus) -> float:
+    """Of the utterances. Asynchronous runs pretrain on all, whatever share they train on."""
+    share = config.stages[0].share if config.rounds else 1.0
+    if config.shuffling != "in blocks":
+        return share
+    return min(share, ENOUGH / corpus.frames_of("train"))
+
+
+def pretrained(
+    config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
+) -> Tensor:
+    """The pretrained parameters ``[P]``: from the store, or made now.
+
+    Several processes may ask at once: one makes them, the others wait.
+    """
+    run = store.needing(MODEL).obtain(
+        config.to_dict(), lambda writer: _pretrain(config, net, frames, corpus, writer)
+    )
+    return load_file(run.path(MODEL))["model"]
+
+
+def _pretrain(
+    config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, writer: RunWriter
+) -> None:
+    train = corpus.split("train")
+    if config.shuffling == "in blocks":
+        train = Blocks.of(train)
+    # Stages of training count from 0: these orders are of no stage.
+    parts = (train.start, train.frames, MINIBATCH, config.share)
+    orders = [
+        Order(config.seed, -1 - epoch, *parts, shuffling=config.shuffling)
+        for epoch in range(max(config.recipe.gaussian_epochs, config.recipe.bernoulli_epochs))
+    ]
+
+    def inputs(epoch: int, number: int) -> Tensor:
+        return frames.gather(torch.as_tensor(orders[epoch].rows(number))[None]).x
+
+    found = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
+    for depth, errors in enumerate(found.reconstruction):
+        for epoch, error in enumerate(map(float, errors[:, 0]), start=1):
+            writer.log(f"reconstruction/{depth}", error, fold=0, time_s=0.0, epoch=epoch)
+    writer.attach_arrays(MODEL, {"model": found.stack[0].cpu().numpy()})
+    writer.finish(
+        "done", {f"reconstruction/{d}": e[-1, 0].item() for d, e in enumerate(found.reconstruction)}
+    )
+
+
+def targeted(config: RunConfig, store: Store, watch: Watch) -> Corpus:
+    """The corpus that a configuration names, with the targets that it names.
+
+    Args:
+        config: of the training.
+        store: where the alignment is kept, and the network that makes it.
+        watch: told of progress.
+
+    Raises:
+        UserError: that network did not train to its end.
+    """
+    corpus = corpus_of(config)
+    if config.targets is None:
+        return corpus
+    run = executed(config.targets, store.needing(TARGETS), watch)
+    if run.status != "done":
+        raise UserError(f"targets: {run.ending()}")
+    return _with_targets(corpus, run.path(TARGETS))
+
+
+@lru_cache(maxsize=4)
+def _with_targets(corpus: Corpus, path: Path) -> Corpus:
+    """One object a process: what is made of a corpus is kept by the object."""
+    return replace(corpus, targets=numpy_load_file(path)["targets"], stored_fingerprint=None)
+
+
+@executed.register
+def aligned(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
+    """The finished alignment of a configuration, and before it the training of its network.
+
+    Its summary has the shares of each split's frames that it moved to another target.
+    """
+
+    def execute(writer: RunWriter) -> None:
+        network = executed(config.network, store.needing(MODEL), watch)
+        if network.status != "done":
+            ended = "failed" if network.status == "failed" else "diverged"
+            writer.finish(ended, {}, network.ending("its network"))
+            return
+        corpus = targeted(config.network, store, watch)
+        net, model = config.network.network(corpus), final_model(network)
+        found = forced_targets(net, model.to(config.network.device), corpus, config)
+        writer.attach_arrays(TARGETS, {"targets": found})
+        splits = ("train", "dev", *corpus.tests)
+        writer.finish("done", {f"moved_{s}": moved(corpus, found, s) for s in splits})
+
+    return store.obtain(config.to_dict(), execute)
+
+
+@torch.no_grad()
+def forced_targets(net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignment) -> np.ndarray:
+    """The best path of every transcript; where one has none, the targets stay as they are.
+
+    Args:
+        net: the network.
+        model: its parameters ``[P]``.
+        corpus: whose transcripts; priors and transitions are those of its targets.
+        rule: how acoustic scores weigh.
+
+    Returns:
+        int32 [N].
+    """
+    criterion = SequenceCriterion(
+        Criterion(kappa=rule.kappa), references_of(corpus), log_prior(corpus)
+    )
+    frames = frames_of(corpus, str(model.device))
+    found = np.array(corpus.targets, np.int32)
+    every = corpus.utterances
+    for first, length, words in zip(
+        every.start.tolist(), every.frames.tolist(), every.words, strict=True
+    ):
+        rows = torch.arange(first, first + length, device=model.device)
+        scores = log_posteriors(net, model, frames.gather(rows.unsqueeze(0)).x[0])
+        if (path := criterion.align(scores, words)) is not None:
+            found[first : first + length] = path.targets
+    return found
+
+
+def moved(corpus: Corpus, targets: np.ndarray, split: str) -> float:
+    """The share of a split's frames whose target is not the corpus's own."""
+    rows = frame_edges(corpus.split(split))[0]
+    return float((targets[rows] != corpus.targets[rows]).mean())
+
+
+ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
+
+EXECUTED = "executed"
+"""Key of a run's configuration that says it was not executed on a simulated cluster."""
+
+
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    store: Store,
+    watch: Watch,
+    executed_by: ExecutedBy = Simulated,
+    how: Mapping[str, object] | None = None,
+) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed.
+
+    Args:
+        config: what to run.
+        corpus: the corpus it names, with the targets it names (see `alignment.targeted`).
+        store: where it is kept.
+        watch: told of progress.
+        executed_by: makes the executor, by default a simulated cluster.
+        how: what sets this executor apart, as part of the run's identity.
+
+    Raises:
+        UserError: this machine cannot compute in the precision asked for.
+    """
+    check_here(config.precision, config.device)
+
+    def execute(writer: RunWriter) -> None:
+        made = partial(executed_by, config, corpus)
+        carry_out(FrameTraining(writer, config, Acoustic(config, corpus, store), watch, made))
+
+    with denormals_flushed():
+        return store.obtain(identified(config, how), execute)
+
+
+def identified(
+    config: RunConfig | SequenceConfig, how: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
+    return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
+
+
+def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
+    """The final parameters ``[P]`` of a run, which is trained if the store does not have it.
+
+    Raises:
+        UserError: it diverged, or has kept no model.
+    """
+    run = train(config, corpus, store.needing(MODEL), watch)
+    if run.status != "done":
+        raise UserError(f"start: {run.ending()}")
+    return final_model(run)

@@ -1,0 +1,1 @@
+"""The contract of what is trained, and the order in which its data are seen."""

@@ -1,0 +1,1 @@
+"""One run: the loop, training by folds, executors, checkpoints."""

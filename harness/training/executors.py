@@ -1,0 +1,224 @@
+"""Executors on one device: of a simulated cluster, and of a recorded run.
+
+Training by folds on a simulated cluster, whose every segment is replayed at once. A run that has
+been recorded, executed again on one device in the recorded order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Repeating, Server
+from harness.base.errors import UserError
+from harness.networks.contract import Network
+from harness.networks.feedforward import Dnn
+from harness.replay import stale as resume
+from harness.replay.blocks import BlockReplay
+from harness.replay.sharded import ShardedReplay
+from harness.replay.stale import Arrays, Facts, StaleReplay
+from harness.runs.config import Data, TrainingConfig
+from harness.simulator import LOST, Simulation, Timeline
+from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
+from harness.tasks.order import Minibatches
+
+Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)
+
+IN_BLOCKS = ("cuda",)
+"""Devices that are told of folds block by block; a processor has nothing to be told of at once."""
+
+
+class OnSimulation(Generic[Replay]):
+    """What every executor on a simulated cluster has: when things happen, and what they do."""
+
+    simulation: Simulation
+    replay: Replay
+
+    @property
+    def server(self) -> Server:
+        """See `Executor`."""
+        return self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
+
+
+class Simulated(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
+    """See `FrameExecutor`.
+
+    Args:
+        config: what is run.
+        data: what it is trained on.
+        model: initial parameters ``[P]``.
+        minibatches: the data.
+    """
+
+    def __init__(
+        self, config: TrainingConfig[Data], data: Data, model: Tensor, minibatches: Minibatches
+    ) -> None:
+        self._config, self._minibatches = config, minibatches
+        self.simulation = config.simulation(config.pieces(data))
+        self.replay = _replay(config, config.network(data), model, minibatches)
+
+    @property
+    def loss(self) -> float:
+        """See `FrameExecutor`."""
+        return self.replay.loss.item()
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `FrameExecutor`."""
+        segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
+        if isinstance(self.replay, ShardedReplay):
+            self.replay.run(segment, rate)
+        else:
+            self.replay.run(segment, rate, self.simulation.restorable)
+        return segment
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """See `FrameExecutor`."""
+        return self.simulation.pause(seconds, kind)
+
+    def begin_stage(self) -> None:
+        """See `FrameExecutor`."""
+        self.replay.begin_pass()
+        data = self._minibatches
+        self._config.begin_stage(self.simulation, data.stage, data.order)
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
+        arrays, facts = self.replay.capture()
+        simulation = resume.prefixed(self.simulation.state(), "simulation/")
+        return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts)
+        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+
+
+def _replay(
+    config: TrainingConfig[Data], network: Network, model: Tensor, minibatches: Minibatches
+) -> StaleReplay | ShardedReplay | BlockReplay:
+    algorithm, server = config.algorithm, config.algorithm.start(model)
+    if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and in_blocks(config):
+        narrow = network.precision == "bf16" and not config.rounds
+        stack = torch.bfloat16 if narrow else model.dtype
+        return BlockReplay(algorithm, network, server, minibatches.of, stack)
+    parts = algorithm, network, server, minibatches.of
+    if config.shards > 1:
+        return ShardedReplay(*parts, config.shards)
+    # Who comes back to rounds remembers what it knew: each worker by itself.
+    return StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
+
+
+def in_blocks(config: TrainingConfig[Any]) -> bool:
+    """Whether a run's folds are all alike, and its device is to be told of them in blocks."""
+    algorithm, handing = config.algorithm, config.handing
+    if not (isinstance(algorithm, Repeating) and algorithm.repeats):
+        return False
+    unlike = config.cluster.faults or handing.missed or config.shards > 1
+    # Rounds that overlap have stale contributions; folds of several minibatches, local steps.
+    plain = handing.under_way == config.workers if handing.rounds else handing.a_fold == 1
+    return config.device in IN_BLOCKS and plain and not unlike
+
+
+class Recorded:
+    """An executor that walks a timeline which is there already.
+
+    Every contribution is computed by itself, as its worker did it, so that on the CPU the
+    parameters come out the same, bit for bit; but a sum over more than two workers was taken
+    in whatever order the all-reduce had.
+
+    Args:
+        config: what was run.
+        data: what it was trained on.
+        model: initial parameters ``[P]``.
+        minibatches: the data.
+        timeline: what happened.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig[Data],
+        data: Data,
+        model: Tensor,
+        minibatches: Minibatches,
+        timeline: Timeline,
+    ) -> None:
+        self.timeline = timeline
+        parts = (
+            config.algorithm,
+            config.network(data),
+            config.algorithm.start(model),
+            minibatches.of,
+        )
+        self.replay = (
+            ShardedReplay(*parts, config.shards)
+            if config.shards > 1
+            else StaleReplay(
+                *parts, slots=max(2 * config.workers, config.handing.under_way), alone=True
+            )
+        )
+        self.server = self.replay.server
+
+    @property
+    def now_s(self) -> float:
+        """The recorded time of the last fold."""
+        done = self.server.version
+        return float(self.timeline.folds.time_s[done - 1]) if done else 0.0
+
+    @property
+    def loss(self) -> float:
+        """See `Executor`."""
+        return self.replay.loss.item()
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """See `Executor`; what was in flight is on record.
+
+        Raises:
+            UserError: the record ends before.
+        """
+        del drain, handing_out
+        first = self.server.version
+        if first + folds > len(self.timeline.folds):
+            raise UserError(f"timeline: ends after {len(self.timeline.folds)} folds")
+        segment = between(self.timeline, first, first + folds)
+        self.replay.run(segment, rate)
+        return segment
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """Nothing: the pause is on record."""
+        del seconds, kind
+        return Timeline()
+
+    def begin_stage(self) -> None:
+        """See `Executor`."""
+        self.replay.begin_pass()
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
+        return self.replay.capture()
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.replay.reinstate(arrays, facts)
+
+
+def between(timeline: Timeline, first: int, end: int) -> Timeline:
+    """The segment of a timeline from fold ``first`` to before fold ``end``, without its spans."""
+    rows, folds = timeline.contributions, timeline.folds
+    entering = (rows.fold >= first) & (rows.fold < end)
+    # Who had read by the end and folds later is under way; what was lost is of no consequence.
+    under_way = (rows.fold >= end) & (rows.read_version <= end) & (rows.fold != LOST)
+    kept: Contributions = rows.where(entering | under_way)
+    kept = replace(kept, fold=np.where(kept.fold >= end, IN_FLIGHT, kept.fold))
+    inside = (folds.fold >= first) & (folds.fold < end)
+    pieces = timeline.pieces
+    pieces = pieces.where((pieces.fold >= first) & (pieces.fold < end))
+    return Timeline(folds.where(inside), kept, Spans(), timeline.kinds, pieces=pieces)

@@ -1,0 +1,259 @@
+"""Training by folds, whatever is trained: stages, chunks, schedules, and measuring at boundaries.
+
+Cheap decisions leave the workers running; a rate search and the end of a stage wait until
+everybody is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from harness.algorithms.schedules import Pace, trial_losses
+from harness.replay.stale import Facts
+from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
+from harness.runs.executed import Progress, Watch
+from harness.simulator import Timeline
+from harness.store.schema import Outcome
+from harness.tasks.contract import Scored, Task
+from harness.tasks.order import Laid, Minibatches
+from harness.training.loop import Diverged, FrameExecutor, Training, where
+
+MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
+"""From the initial parameters ``[P]`` and the data."""
+
+
+@dataclass
+class Position:
+    """Where a run stands: everything besides tensors and the simulation that a resume needs."""
+
+    stage: int = 0
+    step: int = 0
+    steps_before: int = 0
+    epoch_before: float = 0.0
+    trained: int = 0
+    offered: int = 0
+    losses: float = 0.0
+    loss_frames: int = 0
+
+
+@dataclass
+class FrameTraining(Training[FrameExecutor]):
+    """A run in progress.
+
+    Args:
+        config: what to run.
+        task: what is trained and measured.
+        watch: told of progress.
+        executed_by: makes the executor.
+    """
+
+    config: TrainingConfig[Any]
+    task: Task
+    watch: Watch
+    executed_by: MakesExecutor
+    position: Position = field(default_factory=Position, init=False)
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.minibatches = self.task.minibatches
+        self.executor = self.executed_by(self.task.initial(), self.minibatches)
+        self.pace = Pace(self.config.schedule.rate)
+        self.resume()
+
+    # -- the way through a run -----------------------------------------------------------
+
+    def step(self) -> bool:
+        """See `Training`; the end of a stage is dealt with when the next boundary is asked for."""
+        while (segment := next(self._boundaries.segments(self.position.step), None)) is None:
+            self._end_stage()
+            if self.pace.stop or self.position.stage >= self.config.passes:
+                return False
+        self._advance(segment)
+        self._score(segment.ends)
+        if segment.ends in self._boundaries.held_out_tests:
+            loss = self.task.held_out_loss(self.executor.server.model)
+            self.config.schedule.after_test(self.pace, loss)
+        return True
+
+    def finish(self) -> None:
+        """Nothing: the last stage has ended."""
+
+    @property
+    def _boundaries(self) -> Boundaries:
+        return Boundaries(self.config, self.order, self.position.stage)
+
+    def _advance(self, asked: Segment) -> None:
+        """Search if a chunk begins here, then simulate and execute up to the next boundary."""
+        position = self.position
+        if self._boundaries.is_chunk(asked.begins):
+            self.pace.rate = self._search()
+        happened = self.executor.advance(
+            asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
+        )
+        self.segments.append(happened)
+        minibatches = int(happened.folded().steps.sum())
+        position.loss_frames += minibatches * self.task.losses_in(self.order.minibatch)
+        position.trained += minibatches * self.order.minibatch
+        position.step = asked.ends
+
+    def _end_stage(self) -> None:
+        """Test, let the schedule judge the pass, and lay out the next one."""
+        position, schedule, accuracy = self.position, self.config.schedule, None
+        if schedule.judges_passes:
+            accuracy = 1.0 - self.task.dev(self.executor.server.model).error
+        schedule.after_pass(self.pace, position.stage + 1, accuracy)
+        last = self.pace.stop or position.stage + 1 == self.config.passes
+        if self.config.tests(position.stage, last):
+            self._test()
+        position.epoch_before += self.config.stage(position.stage).share
+        position.offered += self.order.size
+        position.steps_before += self.order.steps
+        position.stage, position.step = position.stage + 1, 0
+        self.minibatches.begin(position.stage, position.steps_before)
+        self.executor.begin_stage()
+
+    def _search(self) -> float:
+        """Find the next chunk's rate from trial descents on its first minibatches.
+
+        The simulated cluster runs one rung on each worker at a time.
+        """
+        schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
+        left = self.order.steps - self.position.step
+        if not schedule.tries(chunk_steps, left):
+            return self.pace.rate
+        steps = min(schedule.trial_steps(chunk_steps), left)
+        first = self.position.steps_before + self.position.step
+        minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
+        ladder = schedule.ladder(self.pace.rate)
+        losses = trial_losses(
+            self.task.network.gradient, self.executor.server.model, ladder, minibatches
+        )
+        rate = schedule.choose(ladder, losses)
+        cost = self.config.search_s(self.position.stage, chunk_steps, left)
+        self.segments.append(self.executor.pause(cost, SEARCH))
+        return rate
+
+    # -- what is measured ----------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score every candidate model on the development set; see `Training`."""
+        self._tell(self._scored())
+
+    def _score(self, step: int) -> None:
+        """Score the candidates where a reading is due, or where the algorithm considers them."""
+        read, considered = (
+            step in each for each in (self._boundaries.evaluations, self._boundaries.considerations)
+        )
+        if not (read or considered):
+            return
+        scores = self._scored()
+        if read:
+            self._tell(scores)
+        if considered:
+            errors = {name: s.error for name, s in scores.items()}
+            happened = self.config.algorithm.consider(self.executor.server, errors)
+            for name, value in happened.items():
+                self.log(name, value)
+
+    def _scored(self) -> dict[str, Scored]:
+        candidates = self.executor.server.candidates()
+        scores = {name: self.task.dev(model) for name, model in candidates.items()}
+        if not all(s.finite for s in scores.values()):
+            raise Diverged
+        return scores
+
+    def _tell(self, scores: Mapping[str, Scored]) -> None:
+        """Log the scores, and show where the run stands."""
+        for name, s in scores.items():
+            for metric, value in s.measured.items():
+                self.log(f"dev_{metric}/{name}", value)
+        self.log("rate", self.pace.rate)
+        self._log_training_loss()
+        passes = sum(self.config.stage(k).share for k in range(self.config.passes))
+        error = scores[self._deployed].error
+        self.watch(Progress(self.writer.hash, self._passed, passes, error))
+
+    def _test(self) -> None:
+        """Score candidate models on the test sets; the errors of each utterance are kept."""
+        for name, model in self.executor.server.candidates().items():
+            if self.config.tested_models == "deployed" and name != self._deployed:
+                continue
+            found = self.task.tested(model, name)
+            for metric, value in found.measured.items():
+                self.log(metric, value)
+            for test, (wrong, said) in found.word_errors.items():
+                self.word_errors[f"{test}/lengths"] = said
+                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+
+    def _log_training_loss(self) -> None:
+        position, total = self.position, self.executor.loss
+        if position.loss_frames:
+            self.log("train_loss", (total - position.losses) / position.loss_frames)
+        position.losses, position.loss_frames = total, 0
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+        if self.config.counts_examples:
+            return self.position.trained / self.order.size
+        return self._passed
+
+    @property
+    def _passed(self) -> float:
+        """Passes so far, each of which ends as 1, whatever it left out or took of the next one."""
+        step, share = self.position.step, self.config.stage(self.position.stage).share
+        named = self._boundaries.considerations | self._boundaries.evaluations
+        return self.position.epoch_before + share * named.get(step, step / self.order.folds)
+
+    @property
+    def order(self) -> Laid:
+        """The minibatches of the present stage."""
+        return self.minibatches.order
+
+    # -- the end, and resuming -----------------------------------------------------------
+
+    def deployed(self) -> Tensor:
+        """See `Training`; sequence training starts from them."""
+        return self.executor.server.candidates()[self._deployed]
+
+    @property
+    def _deployed(self) -> str:
+        """Which candidate would be used: the average, where there is one."""
+        return "average" if "average" in self.executor.server.candidates() else "iterate"
+
+    def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+        """See `Training`: the last measurements of every candidate model, and simulated time."""
+        now = self.moment()
+        times = {"virtual_s": now.time_s, "folds": now.fold}
+        if status == "done":
+            ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
+            return {**self.last_measured(), **times, **self._progress(), **ended}, ""
+        stage, rows = self.config.stage_name(now.fold), self.writer.rows()
+        return times, where(stage, now, rows, "dev_loss", self.pace.rate, self.task.unit)
+
+    def _progress(self) -> dict[str, float]:
+        """Epochs and passes, and the share trained on of what the passes had.
+
+        Where epochs are not counted, the share is given only where each pass left out more than a
+        minibatch, as rounds do.
+        """
+        position, counted = self.position, self.config.counts_examples
+        epochs = self.epoch if counted else position.epoch_before
+        found = {"epochs": epochs, "passes": position.stage}
+        left_out = position.offered - position.trained
+        if counted or left_out > position.stage * self.order.minibatch:
+            found["trained_share"] = position.trained / position.offered
+        return found
+
+    def decided(self) -> Facts:
+        """See `Training`."""
+        return {"position": vars(self.position), "pace": vars(self.pace)}
+
+    def take_up(self, facts: Facts) -> None:
+        """See `Training`."""
+        self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
+        self.minibatches.begin(self.position.stage, self.position.steps_before)

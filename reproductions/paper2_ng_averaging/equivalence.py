@@ -1,0 +1,85 @@
+"""Two algorithms on the same minibatches from the same start: how far apart do their models end?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.contract import Memory
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout, random_parameters
+from harness.runs.config import plain
+from harness.runs.executed import Watch, executed
+from harness.store import Run, RunWriter, Store
+
+FORMAT = 1
+"""Grows when the same configuration would no longer give the same figures."""
+
+HIDDEN_GAIN = 4.0
+"""Of the initial parameters between hidden levels; suits the sigmoid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EquivalenceConfig:
+    """Two algorithms trained in float64 on drawn frames, every worker in every fold.
+
+    Args:
+        algorithms: the two; a worker contributes after each minibatch.
+        layers: units of each level of a sigmoid network.
+        workers, frames: minibatches of a fold, and frames in each.
+        folds: how many.
+        rate: of every fold.
+        seed: of the initial parameters; frames and targets are drawn with the next.
+    """
+
+    algorithms: tuple[Algorithm, Algorithm]
+    layers: tuple[int, ...]
+    workers: int
+    frames: int
+    folds: int
+    rate: float
+    seed: int = 1
+    format: int = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        return plain(self)
+
+
+@executed.register
+def compared(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
+    """The finished run: the largest difference of a parameter, and the largest way of one."""
+    del watch  # it takes seconds
+    return store.obtain(config.to_dict(), partial(_compare, config))
+
+
+def _compare(config: EquivalenceConfig, writer: RunWriter) -> None:
+    network = Dnn(Layout(config.layers))
+    drawn = torch.Generator().manual_seed(config.seed)
+    start = random_parameters(network.layout, drawn, HIDDEN_GAIN)[0].double()
+    one, other = (_trained(config, each, network, start) for each in config.algorithms)
+    apart, moved = (one - other).abs().max(), (one - start).abs().max()
+    writer.finish("done", {"largest_difference": apart.item(), "largest_move": moved.item()})
+
+
+@torch.no_grad()
+def _trained(
+    config: EquivalenceConfig, algorithm: Algorithm, network: Dnn, start: Tensor
+) -> Tensor:
+    """The model ``[P]`` after all folds."""
+    generator = torch.Generator().manual_seed(config.seed + 1)
+    server, memory, size = algorithm.start(start), Memory(), (config.workers, config.frames)
+    for _ in range(config.folds):
+        x = torch.randn(*size, config.layers[0], generator=generator, dtype=torch.float64)
+        targets = torch.randint(config.layers[-1], size, generator=generator)
+        replicas = server.model.repeat(config.workers, 1)
+        out = torch.empty_like(replicas)
+        batches = [Minibatch(x, targets)]
+        algorithm.contribute(network, replicas, batches, out, config.rate, memory)
+        algorithm.fold(server, out, [0] * config.workers, config.rate)
+    return server.model

@@ -1,0 +1,150 @@
+"""A criterion and its auxiliary function along a straight line in parameter space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_synth.corpus import Corpus
+from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
+from harness.networks.feedforward import denormals_flushed
+from harness.runs.executed import Progress, Watch, executed
+from harness.speech.decoding import evenly, references_of
+from harness.speech.evaluation import log_prior
+from harness.speech.frames import frames_of
+from harness.speech.sequence import SequenceConfig
+from harness.speech.sequence_training import train_sequence
+from harness.speech.task import final_model, started, targeted
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
+
+FORMAT = 2
+"""Grows when the same configuration would no longer give the same bytes."""
+
+POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
+
+STEP = 1e-4
+"""Of the central difference, as a share of the line from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class LineConfig:
+    """The line from where a sequence training starts to where it ends.
+
+    Args:
+        training: whose start is 0 and whose last model is 1.
+        utterances: how many of its training utterances are summed over, evenly chosen.
+        points: where on the line.
+    """
+
+    training: SequenceConfig
+    utterances: int = 40
+    points: tuple[float, ...] = POINTS
+    format: int = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        plain = {"utterances": self.utterances, "points": list(self.points)}
+        return {
+            "is": "LineConfig",
+            "training": self.training.to_dict(),
+            **plain,
+            "format": self.format,
+        }
+
+
+@executed.register
+def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
+    """As `along_line`, of the corpus that the configuration names."""
+    return along_line(config, targeted(config.training.start, store, watch), store, watch)
+
+
+def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
+    """The finished run of a configuration, and before it the training it belongs to.
+
+    Where the training diverged, so did the line.
+    """
+
+    def execute(writer: RunWriter) -> None:
+        trained = train_sequence(config.training, corpus, store.needing(MODEL), watch)
+        if trained.status != "done":
+            outcome = "failed" if trained.status == "failed" else "diverged"
+            writer.finish(outcome, {}, trained.ending("its training"))
+            return
+        begin = started(config.training.start, corpus, store, watch)
+        end = final_model(trained)
+        with denormals_flushed():
+            _measure(_Line(config, corpus, begin.double(), end.double()), writer, watch)
+
+    return store.obtain(config.to_dict(), execute)
+
+
+def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
+    """Log criterion and auxiliary function a frame at every point, in float64."""
+    tangents = line.tangents()
+    for done, point in enumerate(line.points):
+        watch(Progress(writer.hash, done / len(line.points), 1.0, math.nan))
+        value, touching = line.values(point, tangents)
+        writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
+        writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
+    # A lattice searched for anew drops paths and finds others, by whole steps in the sum: what the
+    # auxiliary function touches is the criterion over the paths that its gradient was made from.
+    held = line.competing(tangents)
+    (here, there), ahead, behind = (line.values(p, tangents, held) for p in (0.0, STEP, -STEP))
+    slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True)]
+    summary = {"criterion_at_0": here, "auxiliary_at_0": there}
+    writer.finish("done", {**summary, "criterion_slope": slopes[0], "auxiliary_slope": slopes[1]})
+
+
+class _Line:
+    def __init__(self, config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor) -> None:
+        training, self.points = config.training, config.points
+        self.net = training.start.network(corpus)
+        self.begin, self.way = begin, end - begin
+        self.frames = frames_of(corpus, "cpu")
+        # Whole frames or none: rejected and cancelled ones would leave another function.
+        criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
+        self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))
+        self.part = evenly(corpus.split("train"), config.utterances)
+
+    def posteriors(self, point: float) -> list[np.ndarray]:
+        """Log p(s|x_t) of each utterance, float64 [T, K]."""
+        stack = (self.begin + point * self.way).unsqueeze(0)
+        found: list[np.ndarray] = []
+        for first, length in zip(self.part.start.tolist(), self.part.frames.tolist(), strict=True):
+            rows = torch.arange(first, first + length)
+            x = self.frames.gather(rows.unsqueeze(0)).x.double()
+            found.append(torch.log_softmax(self.net.logits(stack, x)[0], 1).numpy())
+        return found
+
+    def tangents(self) -> list[Auxiliary]:
+        """The auxiliary functions of the utterances that can be trained on, at 0."""
+        here = self.posteriors(0.0)
+        outers = [self.criterion.outer(p, w) for p, w in zip(here, self.part.words, strict=True)]
+        return [Auxiliary(outer, p) for outer, p in zip(outers, here, strict=True)]
+
+    def competing(self, tangents: list[Auxiliary]) -> list[Denominator | None]:
+        """The denominators' paths at 0, of the utterances that can be trained on."""
+        return [
+            self.criterion.competing(tangent.log_posteriors)
+            if np.isfinite(tangent.outer.value)
+            else None
+            for tangent in tangents
+        ]
+
+    def values(
+        self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
+    ) -> tuple[float, float]:
+        """Criterion, over paths ``held`` or found anew, and auxiliary function, a frame."""
+        there, words = self.posteriors(point), self.part.words
+        paths = held or [None] * len(there)
+        usable = [i for i, tangent in enumerate(tangents) if np.isfinite(tangent.outer.value)]
+        frames = sum(len(there[i]) for i in usable)
+        value = sum(self.criterion.outer(there[i], words[i], paths=paths[i]).value for i in usable)
+        touching = sum(tangents[i].value(there[i]) for i in usable)
+        return value / frames, touching / frames

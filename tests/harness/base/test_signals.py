@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PATIENCE_S, hear_signals
+
+COMMAND = textwrap.dedent(
+    """
+    import sys, time
+    from harness.cli import exit_code
+    from harness.base.forks import ended_by_signals
+
+    @ended_by_signals()
+    def run():
+        try:
+            print("ready", flush=True)
+            time.sleep(600)
+        finally:
+            print("mending", flush=True)
+            sys.stdin.readline()  # until the test has said all it has to say
+            print("mended", flush=True)
+
+    sys.exit(exit_code(run))
+    """
+)
+
+PARENT = textwrap.dedent(
+    """
+    import os, sys, time
+    from harness.base import forks as forked
+
+    def work(told):
+        forked.die_with_parent()
+        told.put(os.getpid())
+        time.sleep(600)
+
+    if __name__ == "__main__":
+        context = forked.context()
+        told = context.Queue()
+        context.Process(target=work, args=(told,)).start()
+        print(told.get(), flush=True)
+        time.sleep(600)
+    """
+)
+
+
+def begun(program, preexec_fn=hear_signals):
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=preexec_fn,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_mends_and_says_one_line(number):
+    with begun(COMMAND) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "mending\nmended\n", "interrupted\n")
+
+
+def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
+    with begun(COMMAND) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "mending\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
+
+
+SLOW = """
+import time
+print("importing", flush=True)
+time.sleep(600)
+"""
+NESTED = """
+import sys, time
+from harness.base.forks import ended_by_signals
+
+def main():
+    try:
+        with ended_by_signals():
+            print("ready", flush=True)
+            time.sleep(600)
+    except KeyboardInterrupt:
+        print("over", flush=True)
+        sys.stdin.readline()  # until the test has said all it has to say
+    return 130
+"""
+
+
+def started(tmp_path, monkeypatch, program):
+    (tmp_path / "named.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
+    return begun("import sys; from lagbench_start import begin; sys.exit(begin('named'))")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_still_imports_ends_in_one_line_too(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, SLOW) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_path, monkeypatch):
+    with started(tmp_path, monkeypatch, NESTED) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "over\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+HELD = """
+import os, signal, threading, time
+from harness.base.forks import interrupts_held
+
+def main():
+    told = threading.Event()
+    threading.Thread(target=told.wait, daemon=True).start()  # it hears what the main one does not
+    try:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.NUMBER)
+            time.sleep(0.1)
+            print("started", flush=True)
+        print("never")
+    except KeyboardInterrupt:
+        return 130
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_what_ends_a_command_is_put_off_while_it_starts_processes(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, HELD.replace("NUMBER", number)) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "started\n", "")
+
+
+POOL = """
+import os, signal, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from harness.base import forks as forked
+
+def main():
+    forking = forked.context()
+    pool = ProcessPoolExecutor(1, forking)
+    try:
+        with forked.interrupts_held():
+            os.kill(os.getpid(), signal.NUMBER)
+            worker = pool.submit(os.getpid)
+            waits = pool.submit(time.sleep, 600)
+    except KeyboardInterrupt:
+        with open(f"/proc/{worker.result()}/status") as file:
+            ignored = next(line for line in file if line.startswith("SigIgn")).split()[1]
+        print([each.name for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if int(ignored, 16) >> each - 1 & 1])
+        for process in list(pool._processes.values()):
+            process.terminate()
+        pool.shutdown(wait=True)
+        return 130
+"""
+
+
+ENDS_ONE = """
+import time
+from harness.base import forks as forked
+
+process = forked.context().Process(target=time.sleep, args=(600.0,))
+process.start()
+process.terminate()
+process.join()
+print(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_processes_can_be_ended_that_are_started_after_a_signal(tmp_path, monkeypatch, number):
+    with started(tmp_path, monkeypatch, POOL.replace("NUMBER", number)) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "[]\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
+def test_processes_can_be_ended_where_the_command_cannot():
+    def without_terminations():
+        hear_signals()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    with begun(ENDS_ONE, preexec_fn=without_terminations) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (0, "-15\n", "")
+
+
+def test_a_signal_that_is_ignored_from_outside_stays_so():
+    def without_hangups():
+        hear_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with begun(COMMAND, preexec_fn=without_hangups) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 130
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_no_process_outlives_a_killed_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        worker = int(process.stdout.readline())
+        process.kill()
+    end = time.monotonic() + PATIENCE_S
+    while _lives(worker):
+        assert time.monotonic() < end, "the worker lives on"
+        time.sleep(0.01)
+
+
+def _lives(process):
+    """Whether it runs: one that has ended may wait for somebody to ask how."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

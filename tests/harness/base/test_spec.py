@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import copy
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from harness.base.errors import UserError
+from harness.base.settings import Spec, build, load_toml, setting
+from harness.simulator import Cluster, Jitter, Workload, load_cluster
+
+K20M = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
+
+
+@dataclass(frozen=True)
+class Inner(Spec):
+    size: int = setting(at_least=1, at_most=9)
+
+
+@dataclass(frozen=True)
+class Outer(Spec):
+    rate: float = setting(above=0.0)
+    name: str = setting("x")
+    mode: str = setting("slow", one_of=("slow", "fast"))
+    loud: bool = setting(False)
+    limit: float | None = setting(None, at_least=0.0)
+    items: tuple[Inner, ...] = setting(())
+    named: dict[str, Inner] | None = setting(None)  # noqa: RUF009
+    values: tuple[float, ...] = setting((), at_most=5.0)
+
+    def trouble(self):
+        return ("name", "must not be 'bad'") if self.name == "bad" else None
+
+
+def test_a_table_becomes_a_spec_and_back():
+    table = {"rate": 2, "items": [{"size": 3}], "named": {"a": {"size": 4}}, "values": [1, 2.5]}
+    spec = build(Outer, table, "f.toml")
+    assert spec.items == (Inner(3),)
+    assert spec.named == {"a": Inner(4)}
+    assert spec.to_dict() == {
+        **{"rate": 2.0, "name": "x", "mode": "slow", "loud": False, "limit": None},
+        **{"items": [{"size": 3}], "named": {"a": {"size": 4}}, "values": [1.0, 2.5]},
+    }
+    assert build(Outer, spec.to_dict() | {"limit": 1}, "f.toml").limit == 1.0
+
+
+def test_whole_numbers_and_fractions_of_one_value_give_one_spec():
+    one, other = Outer(rate=2), build(Outer, {"rate": 2.0}, "f")
+    assert json.dumps(one.to_dict()) == json.dumps(other.to_dict())
+
+
+WRONG = [
+    ({}, "f.toml: rate: missing; needed: a number above 0"),
+    ({"rate": 0.0}, "f.toml: rate: 0.0 is not allowed; allowed: a number above 0"),
+    ({"rate": -1}, "f.toml: rate: -1.0 is not allowed; allowed: a number above 0"),
+    ({"rate": float("nan")}, "f.toml: rate: nan is not allowed; allowed: a number above 0"),
+    ({"rate": float("inf")}, "f.toml: rate: inf is not allowed; allowed: a number above 0"),
+    ({"rate": 10**400}, "f.toml: rate: inf is not allowed; allowed: a number above 0"),
+    ({"rate": "2"}, "f.toml: rate: '2' is not allowed; allowed: a number above 0"),
+    ({"rate": True}, "f.toml: rate: true is not allowed; allowed: a number above 0"),
+    ({"rate": 1, "loud": 1}, "f.toml: loud: 1 is not allowed; allowed: true or false"),
+    ({"rate": 1, "name": 3}, "f.toml: name: 3 is not allowed; allowed: a string"),
+    (
+        {"rate": 1, "mode": "fats"},
+        "f.toml: mode: unknown 'fats' (did you mean 'fast'?); allowed: fast, slow",
+    ),
+    (
+        {"rate": 1, "items": [{"size": 3}, {"size": 10}]},
+        "f.toml: items[1].size: 10 is not allowed;"
+        " allowed: a whole number at least 1 and at most 9",
+    ),
+    (
+        {"rate": 1, "items": [{"size": 1.5}]},
+        "f.toml: items[0].size: 1.5 is not allowed;"
+        " allowed: a whole number at least 1 and at most 9",
+    ),
+    ({"rate": 1, "items": [4]}, "f.toml: items[0]: 4 is not allowed; allowed: a table"),
+    (
+        {"rate": 1, "items": {"size": 1}},
+        "f.toml: items: {'size': 1} is not allowed; allowed: a list, each entry a table",
+    ),
+    (
+        {"rate": 1, "named": {"a": {"siz": 1}}},
+        "f.toml: key in named.a: unknown 'siz' (did you mean 'size'?); allowed: size",
+    ),
+    (
+        {"rate": 1, "values": [1, 6]},
+        "f.toml: values[1]: 6.0 is not allowed; allowed: a number at most 5",
+    ),
+    ({"rate": 1, "name": "bad"}, "f.toml: name: must not be 'bad'"),
+]
+
+
+@pytest.mark.parametrize(("table", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_every_mistake_is_one_line_that_teaches(table, message):
+    with pytest.raises(UserError) as caught:
+        build(Outer, table, "f.toml")
+    assert str(caught.value) == message
+
+
+def test_a_spec_made_in_python_is_checked_by_the_same_rules():
+    with pytest.raises(UserError, match=r"Inner\.size: 0 is not allowed; allowed: a whole number"):
+        Inner(0)
+    with pytest.raises(UserError, match=r"Outer\.name: must not be 'bad'"):
+        Outer(1.0, "bad")
+    with pytest.raises(UserError, match=r"Outer\.items: 3 is not allowed; allowed: a list"):
+        Outer(1.0, items=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = ", "not valid TOML"),
+        (b"a = 1\na = 2", "not valid TOML"),
+        (b"\xff\xfe", "not a text file in UTF-8"),
+        (b"a = 1" + b"0" * 5000, "not valid TOML"),
+        (None, "cannot read the file"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "c.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        load_toml(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def changed(keys: tuple[str | int, ...], value: object) -> dict[str, object]:
+    """The published cluster file with one value put in, or taken out where it is None."""
+    table = copy.deepcopy(tomllib.loads(K20M.read_text()))
+    place = table
+    for key in keys[:-1]:
+        place = place[key]
+    if value is None:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("link", "bandwidth_bytes_per_s"), -6e9, "link.bandwidth_bytes_per_s: -6000000000.0"),
+        (("link", "latencys"), 0.1, "key in link: unknown 'latencys' (did you mean 'latency_s'?)"),
+        (("link", "sharing"), "fare", "link.sharing: unknown 'fare' (did you mean 'fair'?)"),
+        (("workers", 0, "count"), 0, "workers[0].count: 0 is not allowed"),
+        (
+            ("workers", 0, "device"),
+            "K20x",
+            "workers[0].device: unknown 'K20x' (did you mean 'K20'?)",
+        ),
+        (("workers",), [], "workers: empty; allowed: at least one group of workers"),
+        (("workers",), None, "workers: missing; needed: a list, each entry a table"),
+        (("name",), None, "name: missing; needed: a string"),
+        (("devices", "K20m", "achieved_flops_per_s"), None, "achieved_flops_per_s: missing"),
+        (("devices", "K20m"), 3, "devices.K20m: 3 is not allowed; allowed: a table"),
+        (("host", "staging"), "pageable", None),
+        (("jitter", "law"), "empirical", "jitter.values: an empirical law needs durations"),
+        (("jitter", "values"), [1.0], "jitter.values: only the empirical law has values"),
+        (("jitter", "cv"), float("inf"), "jitter.cv: inf is not allowed"),
+        (("stragglers",), {"probability": 1.5}, "stragglers.probability: 1.5 is not allowed"),
+        (("workload", "minibatch_frames"), 0, "workload.minibatch_frames: 0 is not allowed"),
+    ],
+)
+def test_a_cluster_file_with_one_wrong_value_is_refused_in_one_line(keys, value, message):
+    if message is None:
+        assert build(Cluster, changed(keys, value), "f.toml").host.staging == "pageable"
+        return
+    with pytest.raises(UserError) as caught:
+        build(Cluster, changed(keys, value), "f.toml")
+    assert str(caught.value).startswith("f.toml: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rules_across_keys_are_checked():
+    table = changed(("host", "staging_bytes_per_s"), None)
+    table["host"]["staging"] = "pageable"
+    with pytest.raises(UserError, match=r"staging_bytes_per_s: missing"):
+        build(Cluster, table, "f.toml")
+    with pytest.raises(UserError, match=r"Jitter\.cv: 1\.5 is not allowed"):
+        Jitter("shifted-exponential", 1.5)
+
+
+def test_the_published_cluster_is_plain_data_that_builds_it_again():
+    cluster = load_cluster(K20M)
+    data = json.loads(json.dumps(cluster.to_dict()))
+    assert build(Cluster, data, "again") == cluster
+
+
+def test_the_cost_models_figures_for_the_papers_networks():
+    paper1 = Workload.of_network((429, *[2048] * 7, 10217), 256)
+    paper2 = Workload.of_network((440, *[2048] * 6, 8806), 1024)
+    assert paper1 == load_cluster(K20M).workload
+    assert paper1.parameter_bytes == 4 * 46_993_385
+    assert paper2.parameter_bytes == 4 * 39_928_422
+    assert paper2.flops_per_frame == pytest.approx(237.6e6, rel=5e-4)
+    assert paper2.minibatch_flops == pytest.approx(243.3e9, rel=5e-4)
+    assert paper1.minibatch_flops == pytest.approx(71.7e9, rel=5e-4)
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: float = setting(above=0.0)
+
+
+@dataclass(frozen=True)
+class Square:
+    side: float
+
+
+class Pen:
+    pass
+
+
+@dataclass(frozen=True)
+class Pencil(Pen):
+    hardness: int = 2
+
+
+@dataclass(frozen=True)
+class Brush(Pen):
+    width: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawing(Spec):
+    pen: Pen | None = None
+    shape: Circle | Square | None = None
+    line: Literal["solid", "dotted"] = "solid"
+
+
+def test_a_table_may_name_which_of_several_classes_it_describes() -> None:
+    table = {"shape": {"is": "Square", "side": 2}, "line": "dotted"}
+    assert build(Drawing, table, "d.toml") == Drawing(shape=Square(2.0), line="dotted")
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"shape": {"is": "Sqare", "side": 2}},
+            "shape.is: unknown 'Sqare' (did you mean 'Square'?)",
+        ),
+        ({"shape": {"side": 2}}, "shape.is: missing; allowed: one of Circle, Square"),
+        ({"shape": {"is": 3}}, "shape.is: 3 is not allowed; allowed: one of Circle, Square"),
+        ({"shape": 3}, "shape: 3 is not allowed; allowed: a table"),
+        ({"shape": {"is": "Circle", "radius": -1}}, "shape.radius: -1"),
+        ({"line": "dashed"}, "line: unknown 'dashed'; allowed: dotted, solid"),
+        ({"is": "Painting"}, "is: not allowed; allowed: Drawing"),
+    ],
+)
+def test_a_wrong_class_or_word_is_one_line_that_names_what_is_allowed(
+    table: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        build(Drawing, table, "d.toml")
+    assert f"d.toml: {words}" in str(caught.value)

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.mmi import Criterion
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.schedules import Constant
+from harness.runs.config import Stage
+from harness.runs.executed import Watch
+from harness.simulator import Cluster, load_cluster
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
+from harness.speech.sequence_training import train_sequence
+from harness.store import Run, Store
+from tests.processes import PATIENCE_S, Started
+
+ZERO_COST = """
+name = "free"
+[[workers]]
+count = 4
+device = "instant"
+[devices.instant]
+[link]
+[host]
+[server]
+fold_traffic = 0.0
+[jitter]
+"""
+UNEQUAL = """
+name = "unequal"
+[[workers]]
+count = 2
+device = "card"
+[[workers]]
+count = 1
+device = "card"
+speed = 0.4
+[devices.card]
+achieved_flops_per_s = 1e9
+[link]
+bandwidth_bytes_per_s = 1e7
+[host]
+[server]
+fold_s = 0.0001
+[jitter]
+law = "lognormal"
+cv = 0.3
+"""
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """Forty short utterances of two words over five targets, in three features."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(14, 22, 40)
+    total = int(lengths.sum())
+    words = [("yes", "no")[i % 2] for i in range(40)]
+    chains = {"yes": (0, 1, 2), "no": (3, 1, 4)}
+    targets = np.concatenate(
+        [np.repeat(chains[w], np.diff([0, 5, 10, n])) for w, n in zip(words, lengths, strict=True)]
+    )
+    centres = 2.0 * draw.standard_normal((5, 3))
+    features = (centres[targets] + draw.standard_normal((total, 3))).astype(np.float32)
+    table = Utterances(
+        np.array([f"u{i}" for i in range(40)]),
+        np.array(["s"] * 40),
+        np.array(["train"] * 28 + ["dev"] * 4 + ["clean"] * 4 + ["noise"] * 4),
+        np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
+        lengths.astype(np.int64),
+        tuple((w,) for w in words),
+    )
+    return Corpus("tiny", features, targets.astype(np.int32), table, chains, context=1)
+
+
+def cluster_of(text: str, folder: Path) -> Cluster:
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    return load_cluster(path)
+
+
+@pytest.fixture
+def zero_cost(tmp_path: Path) -> Cluster:
+    return cluster_of(ZERO_COST, tmp_path)
+
+
+@pytest.fixture
+def unequal(tmp_path: Path) -> Cluster:
+    return cluster_of(UNEQUAL, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Runs that one test trains and the others find: `train` executes none a second time."""
+    return Store(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
+    def make(**choices: object) -> RunConfig:
+        standard: dict[str, object] = {
+            "corpus": "tiny",
+            "scale": "smoke",
+            "corpus_seed": 0,
+            "fingerprint": corpus.fingerprint,
+            "hidden": (6,),
+            "activation": "sigmoid",
+            "initial": None,
+            "algorithm": AveragedSgd(AsyncSgd(), considers=5),
+            "schedule": Constant(0.02),
+            "stages": (Stage(8, 256),),
+            "passes": 2,
+            "chunk": 0.25,
+            "evaluations": 5,
+            "cluster": unequal,
+            "workers": 3,
+            "timed_layers": (9, 6, 5),
+            "seed": 0,
+            "device": "cpu",
+        }
+        return RunConfig(**{**standard, **choices})
+
+    return make
+
+
+@pytest.fixture
+def start(configure: Callable[..., RunConfig]) -> RunConfig:
+    """Cross-entropy training that sequence training starts from."""
+    return configure(activation="relu", algorithm=AsyncSgd(), passes=1)
+
+
+@pytest.fixture
+def sequence(start: RunConfig, corpus: Corpus, unequal: Cluster) -> Callable[..., SequenceConfig]:
+    def make(**choices: object) -> SequenceConfig:
+        standard: dict[str, object] = {
+            "corpus": "tiny",
+            "scale": "smoke",
+            "corpus_seed": 0,
+            "fingerprint": corpus.fingerprint,
+            "start": start,
+            "criterion": Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.0),
+            "cluster": unequal,
+            "timed_layers": (9, 6, 5),
+            "seed": 0,
+            "device": "cpu",
+            "replicas": 3,
+            "slots": 2,
+            "rate": 0.01,
+            "passes": 2,
+            "evaluations": 3,
+            "held_out": 3,
+            "order": 1,
+        }
+        return SequenceConfig(**{**standard, **choices})
+
+    return make
+
+
+@pytest.fixture
+def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
+    """Trains, unless another test has."""
+
+    def run(config: SequenceConfig, watch: Watch = lambda progress: None) -> Run:
+        return train_sequence(config, corpus, finished, watch)
+
+    return run
+
+
+WAITS = """
+import os, sys, time
+from harness.processes import {module} as module
+from harness.processes.server import Standing
+from harness.train import main
+
+lose = module.{executor}._lose
+
+
+def losing(self, *told):
+    lose(self, *told)
+    while Standing.BACK not in self.members._standing.values():
+        time.sleep(0.01)
+
+
+module.{executor}._lose = losing
+code = main()
+sys.stdout.flush()
+os._exit(code)
+"""
+
+
+@pytest.fixture
+def waiting_server(tmp_path: Path) -> Callable[[str, str], Path]:
+    """A server that, when a worker dies, waits until it knocks again."""
+
+    def script(module: str, executor: str) -> Path:
+        path = tmp_path / "waits.py"
+        path.write_text(WAITS.format(module=module, executor=executor), encoding="utf-8")
+        return path
+
+    return script
+
+
+class Group:
+    """The processes of a real run, by rank; the first is the server."""
+
+    def __init__(
+        self, run: Path, ranks: int, options: tuple[str, ...], instead: Mapping[int, Path]
+    ) -> None:
+        self.store = run.parent / "s"
+        self.words = [str(run), "--out", str(self.store), *options]
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.shared = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks)}
+            self.shared["MASTER_PORT"] = str(listening.getsockname()[1])
+            self.processes = [self.start(0, instead.get(0), listening)]
+        self.processes += [self.start(rank, instead.get(rank)) for rank in range(1, ranks)]
+
+    def start(
+        self, rank: int, script: Path | None = None, listening: socket.socket | None = None
+    ) -> Started:
+        """One of the processes; a script may stand for the program."""
+        program = [str(script)] if script else ["-m", "harness.train"]
+        environment = {**os.environ, **self.shared, "RANK": str(rank)}
+        return Started([*program, *self.words], environment, listening)
+
+    def ended(self) -> tuple[list[int], list[str]]:
+        """Exit codes, and what each wrote to stderr."""
+        ends = [process.ended() for process in self.processes]
+        return [end.returncode for end in ends], [end.stderr for end in ends]
+
+    def wait_for(self, pattern: str) -> None:
+        """Until the store has such a file."""
+        end = time.monotonic() + PATIENCE_S
+        while not next(self.store.glob(pattern), None):
+            assert time.monotonic() < end, f"no {pattern}"
+            time.sleep(0.02)
+
+    def wait_until_told(self, word: str) -> None:
+        """Until the server's stderr has this."""
+        self.processes[0].wait_until_told(word)
+
+    def kill(self, rank: int) -> None:
+        """With SIGKILL."""
+        self.processes[rank].kill()
+
+    def folder(self) -> Path:
+        """Of the only run in the store."""
+        (found,) = [config.parent for config in self.store.glob("*/config.json")]
+        return found
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Group]]:
+    """Starts groups of processes, and ends those that are left."""
+    groups: list[Group] = []
+
+    def launched(
+        run: Path, ranks: int = 3, *options: str, instead: Mapping[int, Path] | None = None
+    ) -> Group:
+        groups.append(Group(run, ranks, ("--paced", *options), instead or {}))
+        return groups[-1]
+
+    yield launched
+    for process in [process for group in groups for process in group.processes]:
+        process.kill()
+        process.ended()

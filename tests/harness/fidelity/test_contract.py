@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.catalogue import Algorithm
+from harness.base.errors import UserError
+from harness.fidelity.promises import answers
+from harness.runs.methods import NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_with_the_harness_keeps_every_promise(name):
+    broken = [answer for answer in answers(NAMES[name]) if not answer.kept]
+    assert broken == []
+
+
+@dataclass(frozen=True)
+class Counting(AsyncSgd):
+    """Keeps its own count, which no checkpoint sees."""
+
+    seen: list[int] = field(default_factory=list)
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        self.seen.append(1)
+        server.model.sub_(contributions.sum(0), alpha=rate / len(self.seen))
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Guessing(AsyncSgd):
+    """Draws from a generator that nobody names."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        server.model.sub_(contributions.sum(0) * torch.rand(()), alpha=rate)
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Jittering(AsyncSgd):
+    """Draws only what it adds to stale contributions."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        for contribution, stale in zip(contributions, staleness, strict=True):
+            noise = stale * torch.randn_like(contribution)
+            server.model.sub_(contribution + noise, alpha=rate)
+        server.version += 1
+
+
+@dataclass(frozen=True)
+class Fresh(AsyncSgd):
+    """Folds nothing that is stale."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        if any(staleness):
+            raise UserError("algorithm: nothing stale")
+        super().fold(server, contributions, staleness, rate, workers, weights)
+
+
+@dataclass(frozen=True)
+class Sharing(AsyncSgd):
+    """Trains on what it was given, and makes no versions."""
+
+    def start(self, model):
+        found = super().start(model)
+        found.model = model
+        return found
+
+
+@dataclass(frozen=True)
+class Hurrying(AsyncSgd):
+    """Several folds in a row are not what they are one by one."""
+
+    def fold_turns(self, server, turns, rate):
+        super().fold_turns(server, turns, 2.0 * rate)
+
+
+@dataclass(frozen=True)
+class Weighing(AsyncSgd):
+    """Divides what is already a mean by its minibatches once more."""
+
+    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+        super().fold(server, contributions, staleness, rate / weights[0], workers, weights)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "promise"),
+    [
+        (Counting(), "state is the server's"),
+        (Guessing(), "the same folds give the same bytes"),
+        (Jittering(), "stale folds"),
+        (Sharing(), "every fold makes one version"),
+        (Hurrying(), "folds in a row"),
+        (Weighing(), "serial method"),
+    ],
+)
+def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
+    broken = [answer.promise for answer in answers(algorithm) if not answer.kept]
+    assert any(promise in each for each in broken), broken
+
+
+def test_what_an_algorithm_refuses_is_said_not_to_have_been_asked():
+    (unasked,) = [answer for answer in answers(Fresh()) if not answer.kept]
+    assert (unasked.kept, unasked.told) == (None, "algorithm: nothing stale")

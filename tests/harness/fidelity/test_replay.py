@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from harness.fidelity import replay as replaying
+from harness.simulator import Timeline
+from harness.simulator.timeline_file import save_timeline
+from harness.store.schema import MODEL
+
+
+@pytest.mark.parametrize(("moved", "largest"), [(0.0, 0.0), (0.25, 0.25), (-0.5, 0.5)])
+def test_a_replay_tells_the_largest_difference_whichever_way_it_is(
+    moved, largest, tmp_path, monkeypatch
+):
+    runs = []
+    for name, second in (("stored", 2.0), ("again", 2.0 + moved)):
+        (tmp_path / name).mkdir()
+        save_file({"model": torch.tensor([1.0, second])}, tmp_path / name / MODEL)
+        folder = tmp_path / name
+        runs.append(SimpleNamespace(dir=folder, config={}, path=folder.joinpath))
+    save_timeline(Timeline(), tmp_path / "stored" / replaying.TIMELINE)
+    monkeypatch.setattr(replaying, "stored_run", lambda folder: runs[0])
+    monkeypatch.setattr(replaying, "_again", lambda run, store, say: runs[1])
+    found = replaying.replayed(tmp_path / "stored", print)
+    assert found.largest_difference == largest
+    assert (found.recorded_sha256 == found.replayed_sha256) == (moved == 0.0)
+    assert (found.folds, found.parameters) == (0, 2)

@@ -1,0 +1,51 @@
+"""A light run whose files are needed, in a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness.grid import grid
+from harness.runs.executed import executed
+from harness.store import Store, schema
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A run that a fault of ours ends."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"is": "Faulty"}
+
+
+@executed.register
+def _(config: Faulty, store: Store, watch: Any) -> Any:
+    def execute(writer: Any) -> None:
+        raise ZeroDivisionError
+
+    return store.obtain(config.to_dict(), execute)
+
+
+@pytest.fixture
+def light(tmp_path):
+    def execute(writer):
+        writer.attach(schema.TIMELINE, b"when")
+        writer.finish(summary={"loss": 0.5})
+
+    run = Store(tmp_path).obtain(Faulty().to_dict(), execute)
+    (run.dir / schema.TIMELINE).unlink()
+    return run
+
+
+def test_a_light_run_that_cannot_be_made_again_stays_what_it_was(light, tmp_path):
+    strict = Store(tmp_path).needing(schema.TIMELINE)
+    assert grid._execute_one(Faulty(), strict, lambda progress: None) == light.hash
+    assert Store(tmp_path).load(light.hash).summary == {"loss": 0.5}
+    assert Store(tmp_path).load(light.hash).status == "done"
+
+
+def test_a_run_that_a_fault_ends_has_failed(tmp_path):
+    name = grid._execute_one(Faulty(), Store(tmp_path), lambda progress: None)
+    assert Store(tmp_path).load(name).status == "failed"

@@ -1,0 +1,232 @@
+"""Training anybody's module: the same as a plain loop, whatever kills it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
+from harness.algorithms.schedules import Constant, Search
+from harness.modules import task
+from harness.modules.network import Parameters, trained
+from harness.modules.problem import Arrays, Problem
+from harness.modules.task import ModuleConfig, train_module, wrong
+from harness.natural_gradient import NGSGD
+from harness.runs.config import Stage
+from harness.runs.methods import method_of, optimised
+from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
+from harness.simulator.timeline_file import load_timeline
+from harness.store import Store
+from harness.store.schema import MODEL
+from harness.training import loop
+from tests.modules import KINDS
+from tests.silence import silent
+
+CLUSTER = Cluster("four", {"card": Device(launch_s=0.01)}, (WorkerGroup(4, "card"),))
+SIZE, RATE = 8, 0.1
+
+
+def problem_of(kind: str, **further) -> Problem:
+    made, loss, data = KINDS[kind]
+    torch.manual_seed(0)
+    train, dev = Arrays(*data()).split(0.2)
+    return Problem(further.get("model", made()), loss, train, dev, None, {"error": wrong})
+
+
+def configured(problem: Problem, algorithm=None, protocol=None, workers=4, **further):
+    usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
+    usual |= {"schedule": Constant(RATE)}
+    return ModuleConfig(
+        algorithm=algorithm or AsyncSgd(),
+        protocol=protocol,
+        stages=(Stage(SIZE, SIZE),),
+        cluster=CLUSTER,
+        workers=workers,
+        problem=problem,
+        work=Workload(SIZE, 0.0, 0.0),
+        **(usual | further),
+    )
+
+
+def final(run) -> torch.Tensor:
+    return load_file(run.path(MODEL))["model"]
+
+
+def plain_loop(config: ModuleConfig, made=lambda p: torch.optim.SGD(p, RATE)) -> nn.Module:
+    """What anybody writes: forward, backward, step, over the same minibatches."""
+    problem = config.problem
+    model = problem.module(config.seed)
+    optimizer = made(model.parameters())
+    for stage in range(config.passes):
+        order = config.order(stage, problem.train)
+        for step in range(order.steps):
+            rows = torch.as_tensor(order.rows_of([(0, step)])[0])
+            optimizer.zero_grad()
+            problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("algorithm", "protocol"),
+    [(AsyncSgd(), None), (GradientAveraging(), Averaging(1)), (ModelAveraging(), Averaging(5))],
+)
+def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_path):
+    config = configured(problem_of(kind), algorithm, protocol, workers=1)
+    run = train_module(config, Store(tmp_path), silent)
+    model = plain_loop(config)
+    places = Parameters.of(model)
+    for name, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.equal(ours, model.get_parameter(name).detach()), name
+
+
+def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
+    config = configured(problem_of("perceptron"), workers=4)
+    run = train_module(config, Store(tmp_path), silent)
+    timeline, problem = load_timeline(run.path("timeline.parquet")), config.problem
+    rows = timeline.folded()
+    versions, model = [problem.initial(0)], problem.module(0)
+    places, order = Parameters.of(model), [config.order(stage, problem.train) for stage in (0, 1)]
+    for _, worker, read, step in sorted(
+        zip(rows.fold, rows.worker, rows.read_version, rows.first_step, strict=True)
+    ):
+        at = order[step // order[0].steps]
+        index = torch.as_tensor(at.rows_of([(worker, step % order[0].steps)])[0])
+        for parameter, view in zip(
+            trained(model).values(), places.views(versions[read].clone()), strict=True
+        ):
+            parameter.data = view
+        loss = problem.loss(model(problem.train.x[index]), problem.train.y[index])
+        slope = torch.autograd.grad(loss, list(trained(model).values()))
+        versions.append(versions[-1] - RATE * torch.cat([g.flatten() for g in slope]))
+    assert rows.read_version[-1] < rows.fold[-1]
+    assert torch.allclose(versions[-1], final(run), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Dropout(0.2), nn.Identity()], ids=["draws at random", "draws nothing"]
+)
+@pytest.mark.parametrize("protocol", [None, Averaging(3)], ids=["async", "rounds"])
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_path, monkeypatch):
+    made = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), model, nn.Linear(8, 3))
+    problem = problem_of("perceptron", model=made)
+    config = configured(problem, ModelAveraging() if protocol else None, protocol)
+    whole = train_module(config, Store(tmp_path / "whole"), silent)
+    steps = 0
+
+    class Killed(BaseException):
+        pass
+
+    def dying(training) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise Killed
+        return step(training)
+
+    step = task.FrameTraining.step
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    with monkeypatch.context() as patch:
+        patch.setattr(task.FrameTraining, "step", dying)
+        with pytest.raises(Killed):
+            train_module(config, Store(tmp_path / "killed"), silent)
+    assert (tmp_path / "killed" / whole.hash / "checkpoint").exists()
+    again = train_module(config, Store(tmp_path / "killed"), silent)
+    for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
+        assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+
+
+# Without the transformer under AdamW: the gradient of its keys' bias is rounding alone, which AdamW
+# makes as large as any other.
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("momentum", kind) for kind in KINDS), ("adamw", "perceptron"), ("adamw", "convolutions")],
+)
+def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
+    rate, method = 0.01, optimised(method_of("averaging:5"), name)
+    made = {
+        "momentum": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
+        "adamw": lambda p: torch.optim.AdamW(p, rate, weight_decay=0.0),
+    }
+    config = configured(
+        problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
+    )
+    run = train_module(config, Store(tmp_path), silent)
+    model = plain_loop(config, made[name])
+    places = Parameters.of(model)
+    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.allclose(ours, model.get_parameter(parameter), rtol=0, atol=2e-4), parameter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", ["async", "averaging:5"])
+def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):
+    method, problem = optimised(method_of(named), "ngsgd"), problem_of(kind)
+    config = configured(problem, method.algorithm, method.protocol, workers=1)
+    run = train_module(config, Store(tmp_path), silent)
+    model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
+    places = Parameters.of(model)
+    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.equal(ours, model.get_parameter(parameter)), parameter
+
+
+@pytest.mark.parametrize("named", ["async", "averaging:5"])
+def test_several_workers_descend_naturally_each_with_its_own_estimates(named, tmp_path):
+    method = optimised(method_of(named), "ngsgd")
+    config = configured(problem_of("convolutions"), method.algorithm, method.protocol, workers=2)
+    run = train_module(config, Store(tmp_path), silent)
+    losses = run.curve("dev_loss/iterate")[1]
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_a_loss_that_sums_is_measured_as_a_mean(tmp_path):
+    x, y = KINDS["perceptron"][2]()
+    train, dev = Arrays(x, y).split(0.2)
+    found: dict[str, float] = {}
+    for reduction, rate in {"mean": RATE, "sum": RATE / SIZE}.items():
+        torch.manual_seed(0)
+        loss = nn.CrossEntropyLoss(reduction=reduction)
+        problem = Problem(KINDS["perceptron"][0](), loss, train, dev, None, {})
+        config = configured(problem, workers=1, schedule=Constant(rate), passes=1)
+        assert ("loss" in config.to_dict()) == (reduction == "sum")
+        run = train_module(config, Store(tmp_path), silent)
+        found[reduction] = run.summary["dev_loss/iterate"]
+    assert found["sum"] == pytest.approx(found["mean"], rel=1e-5)
+
+
+def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
+    method = optimised(method_of("averaging:5"), "muon")
+    config = configured(
+        problem_of("transformer"), method.algorithm, method.protocol, schedule=Constant(0.02)
+    )
+    run = train_module(config, Store(tmp_path), silent)
+    losses = run.curve("dev_loss/iterate")[1]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
+    problem = problem_of("perceptron", model=nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.1)))
+    before, state = problem.initial(0).clone(), torch.get_rng_state()
+    train_module(configured(problem), Store(tmp_path), silent)
+    assert torch.equal(problem.initial(0), before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_rate_may_be_searched_chunk_by_chunk(tmp_path):
+    schedule = Search(0.01, least_minibatches=10, clear=0.0)
+    config = configured(problem_of("perceptron"), schedule=schedule, chunk=0.5)
+    run = train_module(config, Store(tmp_path), silent)
+    assert run.status == "done"
+    assert len(set(run.curve("rate")[1].tolist())) > 1
+
+
+def test_a_rate_that_is_too_large_ends_as_diverged(tmp_path):
+    config = configured(problem_of("perceptron"), schedule=Constant(1e38))
+    run = train_module(config, Store(tmp_path), silent)
+    assert run.status == "diverged"
+    assert "a minibatch" in run.note

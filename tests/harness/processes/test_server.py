@@ -1,0 +1,199 @@
+"""Real processes: their record replays to the same bits, and deaths cost little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.fidelity.replay import Replayed, replayed, stored_run
+from harness.simulator import LOST, Timeline
+from harness.simulator.timeline_file import load_timeline
+from harness.store.schema import TIMELINE
+from tests.processes import PATIENCE_S
+from tests.run_files import ASYNCHRONOUS, OUTER_LOOP, ROUNDS, STREAMING, written
+from tests.silence import silent
+
+OTHER_SEED = """
+import os, sys
+from harness.train import main
+
+os._exit(main([*sys.argv[1:], "--seed", "5"]))
+"""
+CHECKPOINTS = """
+import math, os, sys
+from harness.training import loop
+from harness.train import main
+
+loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
+os._exit(main(sys.argv[1:]))
+"""
+"""A server that writes a checkpoint at every boundary."""
+Launch = Callable[..., Any]
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    return written(tmp_path, ASYNCHRONOUS, 0.005)
+
+
+def again(folder: Path) -> Replayed:
+    found = replayed(folder, silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+    return found
+
+
+def each_step_once(timeline: Timeline) -> None:
+    steps = timeline.folded().first_step.tolist()
+    assert sorted(steps) == list(range(len(steps)))
+
+
+def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    store = run_file.parent / "s"
+    options = ["-m", "harness.train", str(run_file), "--out", str(store)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    (folder,) = [config.parent for config in store.glob("*/config.json")]
+    timeline = load_timeline(stored_run(folder).dir / TIMELINE)
+    each_step_once(timeline)
+    assert set(timeline.folded().worker.tolist()) == {0, 1}
+    assert timeline.staleness().max() >= 1
+    lags, spans = timeline.lag_s(), timeline.spans
+    assert (lags > 0).all()
+    assert (spans.end_s > spans.start_s).all()
+    assert again(folder).folds == len(timeline.folds) > 100
+
+
+def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
+    tmp_path: Path, launch: Launch
+) -> None:
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.02))
+    running.wait_until_told("passes")
+    running.kill(2)
+    codes, told = running.ended()
+    assert codes == [0, 0, -9]
+    assert "worker 1 is gone: its connection closed; 1 left" in told[0]
+    folder = running.folder()
+    timeline = load_timeline(folder / TIMELINE)
+    each_step_once(timeline)
+    lost = timeline.contributions.where(timeline.contributions.fold == LOST)
+    assert lost.worker.tolist() == [1]
+    again(folder)
+
+
+def test_a_worker_that_died_and_is_started_again_has_work_again(
+    tmp_path: Path, launch: Launch, waiting_server: Callable[[str, str], Path]
+) -> None:
+    server = waiting_server("server", "Distributed")
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.01), instead={0: server})
+    running.wait_until_told("passes")
+    running.kill(2)
+    running.wait_until_told("worker 1 is gone")
+    running.processes.append(running.start(2))
+    codes, told = running.ended()
+    assert codes == [0, 0, -9, 0], told
+    assert "worker 1 is back; 2 at work" in told[0]
+    folder = running.folder()
+    timeline = load_timeline(folder / TIMELINE)
+    each_step_once(timeline)
+    (lost,) = timeline.lost().read_time_s.tolist()
+    rows = timeline.folded()
+    assert (rows.read_time_s[rows.worker == 1] > lost).sum() > 10
+    again(folder)
+
+
+def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_goes_on(
+    tmp_path: Path, launch: Launch
+) -> None:
+    (tmp_path / "other.py").write_text(OTHER_SEED, encoding="utf-8")
+    running = launch(written(tmp_path, ASYNCHRONOUS, 0.001), instead={2: tmp_path / "other.py"})
+    codes, told = running.ended()
+    assert codes == [0, 0, 2], told
+    assert "(the same file, corpus and options for every process)" in told[2]
+    assert "worker 1 is gone: its connection closed; 1 left" in told[0]
+    timeline = load_timeline(running.folder() / TIMELINE)
+    assert set(timeline.folded().worker.tolist()) == {0}
+    each_step_once(timeline)
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:
+    killed = launch(written(tmp_path, ASYNCHRONOUS, 0.1))
+    killed.wait_for("*/checkpoint/*")
+    killed.kill(0)
+    codes, told = killed.ended()
+    assert codes == [-9, 3, 3]
+    assert all("the server is gone; the same command goes on" in line for line in told[1:])
+    resumed = launch(tmp_path / "run.toml")
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0], told
+    folder = resumed.folder()
+    timeline = load_timeline(folder / TIMELINE)
+    each_step_once(timeline)
+    times = timeline.folds.time_s
+    assert (times[1:] > times[:-1]).all()
+    again(folder)
+
+
+@pytest.mark.parametrize("run", [OUTER_LOOP, STREAMING], ids=["outer loop", "streaming"])
+def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
+    run: str, tmp_path: Path, launch: Launch
+) -> None:
+    running = launch(written(tmp_path, run, 0.001))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    timeline = load_timeline(running.folder() / TIMELINE)
+    assert set(timeline.folded().steps.tolist()) == {4}
+    assert again(running.folder()).folds == len(timeline.folds) > 20
+
+
+def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
+    tmp_path: Path, launch: Launch
+) -> None:
+    running = launch(written(tmp_path, ROUNDS, 0.001))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    folder = running.folder()
+    timeline = load_timeline(folder / TIMELINE)
+    rows = timeline.folded()
+    assert len(rows) == 2 * len(timeline.folds)
+    assert timeline.staleness().max() == 0
+    assert (timeline.lag_s() >= 0.005).all()
+    again(folder)
+    once_more = launch(tmp_path / "run.toml")
+    codes, told = once_more.ended()
+    assert codes == [0, 0, 0], told
+    assert once_more.folder() == folder
+
+
+def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
+    tmp_path: Path, launch: Launch
+) -> None:
+    (server := tmp_path / "server.py").write_text(CHECKPOINTS, encoding="utf-8")
+    running = launch(written(tmp_path, ROUNDS, 0.02), instead={0: server})
+    running.wait_for("*/checkpoint/*")
+    running.kill(2)
+    codes, told = running.ended()
+    assert codes == [3, 3, -9], told
+    assert "a worker is gone, and a round needs everybody" in told[0]
+    assert "error: no worker is left; the same command goes on" in told[0]
+    assert "error: worker 0: the server is gone; the same command goes on" in told[1]
+    resumed = launch(tmp_path / "run.toml")
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0], told
+    again(resumed.folder())
+
+
+def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
+    run_file: Path, launch: Launch
+) -> None:
+    text = run_file.read_text(encoding="utf-8")
+    run_file.write_text(text.replace("workers = 2", "workers = 3"), encoding="utf-8")
+    running = launch(run_file)
+    codes, told = running.ended()
+    assert codes == [2, 3, 3]
+    assert "workers: 3 is not allowed; allowed: 2, as there are 3 processes" in told[0]

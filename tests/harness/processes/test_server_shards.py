@@ -1,0 +1,235 @@
+"""A server in shards, in memory and as real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.contract import Memory, Server
+from harness.base.errors import UserError
+from harness.base.seeds import identity
+from harness.fidelity.replay import replayed
+from harness.networks.contract import Minibatch
+from harness.networks.feedforward import Dnn, Layout
+from harness.replay.sharded import ShardedReplay, ShardedServer, edges
+from harness.simulator import (
+    LOST,
+    Cluster,
+    Fault,
+    ParameterServer,
+    Simulation,
+    Timeline,
+    Workload,
+    concat,
+)
+from harness.simulator.timeline_file import load_timeline
+from harness.store.schema import TIMELINE
+from tests.run_files import SHARDED, written
+from tests.silence import silent
+
+DIES = """
+import os, signal
+from harness.processes import worker as distributed_worker
+from harness.processes.messages import Kind
+from harness.train import main
+
+send, pieces = distributed_worker.send, []
+
+
+def dying(header, to, body=None):
+    if header.kind is Kind.PIECE:
+        pieces.append(header.step)
+        if len(pieces) == 20:  # the second piece of the tenth contribution
+            os.kill(os.getpid(), signal.SIGKILL)
+    send(header, to, body)
+
+
+distributed_worker.send = dying
+main()
+"""
+SAVES = """
+import os
+
+from harness.training import loop as training
+from harness.train import main
+
+training.CHECKPOINT_EVERY_S, training.CHECKPOINT_SHARE = 0.0, float("inf")
+os._exit(main())
+"""
+LAYOUT = Layout((9, 6, 5))
+
+
+def minibatch_of(keys: Any) -> Minibatch:
+    draws = [torch.Generator().manual_seed(step) for _, step in keys]
+    x = torch.stack([torch.randn(8, 9, generator=g) for g in draws])
+    return Minibatch(x, torch.stack([torch.randint(5, (8,), generator=g) for g in draws]))
+
+
+def simulated(unequal: Cluster, shards: int) -> list[Timeline]:
+    """Segments with nothing in flight between them."""
+    work = Workload.of_network((9, 60, 50), 256)
+    simulation = Simulation(unequal, ParameterServer(shards=shards), work, workers=4, seed=2)
+    return [simulation.advance(folds=folds, drain=True) for folds in (30, 20)]
+
+
+def every_version_kept(timeline: Timeline, start: Server, shards: int, rate: float) -> np.ndarray:
+    """Each shard's model at each of its versions; contributions in the order of their reads."""
+    algorithm, net, cuts = AveragedSgd(), Dnn(LAYOUT), edges(LAYOUT.parameters, shards)
+    versions = [{0: start.model[a:b].clone()} for a, b in cuts]
+    averages = [start.vectors["average"][a:b].clone() for a, b in cuts]
+    rows, pieces = timeline.folded(), timeline.pieces
+    read, before = (c.reshape(-1, shards) for c in (pieces.read_version, pieces.version))
+    gradients: dict[int, torch.Tensor] = {}
+    while len(gradients) < len(rows):
+        for fold in range(len(rows)):
+            known = all(int(read[fold, s]) in versions[s] for s in range(shards))
+            if fold in gradients or not known:
+                continue
+            stale = torch.cat([versions[s][int(read[fold, s])] for s in range(shards)])
+            gradients[fold] = out = torch.empty(1, LAYOUT.parameters)
+            batch = minibatch_of([(int(rows.worker[fold]), int(rows.first_step[fold]))])
+            algorithm.contribute(net, stale.unsqueeze(0), [batch], out, rate, Memory())
+        for s, (a, b) in enumerate(cuts):
+            for fold in np.argsort(before[:, s]).tolist():
+                version = int(before[fold, s])
+                if version + 1 in versions[s]:
+                    continue
+                if fold not in gradients:
+                    break
+                versions[s][version + 1] = versions[s][version] - rate * gradients[fold][0, a:b]
+                averages[s] += 0.01 * (versions[s][version + 1] - averages[s])
+    last = torch.cat([versions[s][len(rows)] for s in range(shards)])
+    return torch.stack([last, torch.cat(averages)]).numpy()
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_a_replay_folds_what_keeping_every_version_of_every_shard_folds(
+    unequal: Cluster, shards: int
+) -> None:
+    model = torch.randn(LAYOUT.parameters, generator=torch.Generator().manual_seed(0))
+    segments = simulated(unequal, shards)
+    read = concat(segments).pieces.read_version.reshape(-1, shards)
+    assert (read.std(axis=1) > 0.0).any()
+    server = AveragedSgd().start(model)
+    replay = ShardedReplay(AveragedSgd(), Dnn(LAYOUT), server, minibatch_of, shards)
+    for segment in segments:
+        replay.run(segment, 0.01)
+    expected = every_version_kept(concat(segments), AveragedSgd().start(model), shards, 0.01)
+    found = torch.stack([server.model, server.vectors["average"]]).numpy()
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert server.version == 50
+
+
+def test_a_replay_that_is_captured_and_taken_up_ends_the_same(unequal: Cluster) -> None:
+    model = torch.randn(LAYOUT.parameters, generator=torch.Generator().manual_seed(0))
+    first, second = simulated(unequal, 2)
+    made = [
+        ShardedReplay(
+            AveragedSgd(), Dnn(LAYOUT), AveragedSgd().start(model), minibatch_of, shards=2
+        )
+        for _ in range(2)
+    ]
+    made[0].run(first, 0.01)
+    made[0].server.numbers["averaged"] = 1.0  # training begins the average in between
+    made[1].reinstate(*made[0].capture())
+    for replay in made:
+        replay.run(second, 0.01)
+    assert torch.equal(made[0].server.model, made[1].server.model)
+    assert torch.equal(made[0].server.vectors["average"], made[1].server.vectors["average"])
+    assert made[0].server.numbers == made[1].server.numbers == {"averaged": 21.0}
+
+
+def test_a_record_of_other_shards_or_of_impossible_reads_is_refused(unequal: Cluster) -> None:
+    model, (segment, _) = torch.zeros(LAYOUT.parameters), simulated(unequal, 2)
+    parts = AsyncSgd(), Dnn(LAYOUT)
+    with pytest.raises(UserError, match="timeline: not of a server in 3 shards"):
+        ShardedReplay(*parts, Server(model.clone()), minibatch_of, 3).run(segment, 0.1)
+    segment.pieces.read_version[:] += 1
+    with pytest.raises(UserError, match="timeline: pieces that wait for each other"):
+        ShardedReplay(*parts, Server(model.clone()), minibatch_of, 2).run(segment, 0.1)
+
+
+def test_slices_are_contiguous_and_as_equal_as_can_be() -> None:
+    assert edges(10, 3) == [(0, 3), (3, 6), (6, 10)]
+    whole = AveragedSgd().start(torch.arange(10.0))
+    sharded = ShardedServer(whole, 3)
+    sharded.parts[1].model += 100.0
+    assert whole.model[3:6].tolist() == [103.0, 104.0, 105.0]
+    assert [len(part.vectors["average"]) for part in sharded.parts] == [3, 3, 4]
+
+
+def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
+    configure: Callable[..., Any], unequal: Cluster
+) -> None:
+    one = configure(shards=1).to_dict()
+    assert "shards" not in one
+    assert configure(shards=2).timed == ParameterServer(shards=2)
+    assert identity(configure(shards=2).to_dict()) != identity(one)
+    failing = Cluster(
+        "failing", unequal.devices, unequal.workers, faults=(Fault("death", mean_s=9.0),)
+    )
+    with pytest.raises(UserError, match="shards: 2 is not allowed with faults"):
+        configure(shards=2, cluster=failing)
+
+
+def again(folder: Path) -> Timeline:
+    """The record, once its replay has given the same bits."""
+    found = replayed(folder, silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+    return load_timeline(folder / TIMELINE)
+
+
+def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
+    tmp_path: Path, launch: Callable[..., Any]
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES, encoding="utf-8")
+    killed = launch(written(tmp_path, SHARDED, 0.03), 4, instead={0: tmp_path / "saves.py"})
+    killed.wait_for("*/checkpoint/*")
+    killed.kill(1)
+    codes, told = killed.ended()
+    assert codes == [3, -9, 3, 3]
+    assert "error: server shard 1 is gone; the same command goes on" in told[0]
+    assert all("the server is gone; the same command goes on" in line for line in told[2:])
+    resumed = launch(tmp_path / "run.toml", 4)
+    codes, told = resumed.ended()
+    assert codes == [0, 0, 0, 0], told
+    timeline = again(resumed.folder())
+    steps = timeline.folded().first_step.tolist()
+    assert sorted(steps) == list(range(len(steps)))
+    before = timeline.pieces.version.reshape(-1, 2)
+    read = timeline.pieces.read_version.reshape(-1, 2)
+    assert (np.sort(before, axis=0) == np.arange(len(steps))[:, None]).all()
+    assert (read <= before).all()
+    assert (read >= timeline.folded().read_version[:, None]).all()
+    assert (np.diff(timeline.folds.time_s) > 0.0).all()
+
+
+def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_come_back(
+    tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
+) -> None:
+    (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
+    server = waiting_server("shards", "Sharded")
+    instead = {0: server, 3: tmp_path / "dies.py"}
+    running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
+    running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")
+    running.processes.append(running.start(3))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0, -9, 0], told
+    assert "worker 1 is back; 2 at work" in told[0]
+    timeline = again(running.folder())
+    pieces, folds = timeline.pieces, len(timeline.folds)
+    never = pieces.where(pieces.version == LOST)
+    assert never.worker.tolist() == [-1]  # worker 1 begins with shard 1
+    row = timeline.folded().where(timeline.folded().fold == never.fold[0])
+    assert row.worker.tolist() == [1]
+    assert timeline.folded().worker.tolist().count(1) > 10
+    assert len(timeline.lost()) == 0
+    assert sorted(timeline.folded().first_step.tolist()) == list(range(folds))
+    versions = [np.sort(pieces.version[pieces.worker == lane]).tolist() for lane in (-1, -2)]
+    assert versions == [[LOST, *range(folds - 1)], list(range(folds))]

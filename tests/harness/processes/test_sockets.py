@@ -1,0 +1,274 @@
+"""Connections over TCP: who is let in, and how silence is noticed."""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+import pytest
+import torch
+
+from harness.processes.console import SECRET
+from harness.processes.messages import FrameHeader, Kind, into, receive, send
+from harness.processes.transport import (
+    HEADER_BYTES,
+    SILENT,
+    GarbageReceived,
+    Introduced,
+    Line,
+    PeerGone,
+    Socket,
+    Stranger,
+    connect,
+    listen,
+)
+
+Door = tuple[tuple[str, int], "queue.Queue[Introduced]"]
+SECRET_OF_ALL = b"ours"
+WHO = Introduced(3, 0, late=False)
+"""Rank 3 wants rank 0."""
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    """Where rank 0 listens, whose processes share a secret, and who has come in."""
+    monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
+    came: queue.Queue[Introduced] = queue.Queue()
+    return listen("127.0.0.1", 0, lambda who, connection: came.put(who)), came
+
+
+def knock(
+    where: tuple[str, int], secret: bytes, wants: int = 0, word: bytes = b"lagbench"
+) -> tuple[bytes, bytes]:
+    """What an acceptor answers, written after the documents alone; and what it was told."""
+    with socket.create_connection(where, 20.0) as knocks:
+        theirs, ours = knocks.recv(32), bytes(32)
+        said = ours + struct.pack("<8sqqq", word, 3, wants, 0)
+        told = said + hmac.digest(secret, b"connects" + theirs + said, "sha256")
+        knocks.sendall(told)
+        return knocks.recv(32), told
+
+
+def comes_in(where: tuple[str, int]) -> bool:
+    """Whether an acceptor without a secret answers, as it does to who is quick enough."""
+    with suppress(ConnectionError):
+        return len(knock(where, b"")[0]) == 32
+    return False
+
+
+def test_who_knows_the_secret_comes_in(door: Door) -> None:
+    where, came = door
+    connect(where, WHO)
+    assert came.get(timeout=20.0) == WHO
+    assert len(knock(where, SECRET_OF_ALL)[0]) == 32
+    assert came.get(timeout=20.0) == WHO
+
+
+def test_who_does_not_know_it_or_wants_somebody_else_is_hung_up_on(door: Door) -> None:
+    where, came = door
+    assert knock(where, b"another")[0] == b""
+    assert knock(where, b"")[0] == b""
+    assert knock(where, SECRET_OF_ALL, wants=1)[0] == b""
+    assert knock(where, SECRET_OF_ALL, word=b"somebody")[0] == b""
+    assert came.empty()
+
+
+def test_an_introduction_cannot_be_played_again(door: Door) -> None:
+    where, came = door
+    _, told = knock(where, SECRET_OF_ALL)
+    came.get(timeout=20.0)
+    with socket.create_connection(where, 20.0) as knocks:
+        knocks.recv(32)
+        knocks.sendall(told)
+        assert knocks.recv(32) == b""
+    assert came.empty()
+
+
+def test_who_drips_is_hung_up_on_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.processes.transport.INTRODUCED_WITHIN_S", 0.3)
+    where, came = door
+    with socket.create_connection(where, 20.0) as knocks:
+
+        def drip() -> None:
+            for _ in range(100):  # bytes of the 104 that are due
+                knocks.sendall(b"x")
+                time.sleep(0.05)
+
+        with pytest.raises(ConnectionError):
+            drip()
+    assert came.empty()
+
+
+def test_who_answers_without_the_secret_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connected, _ = listening.accept()
+            connected.sendall(bytes(32))
+            connected.recv(1000)
+            connected.sendall(bytes(32))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(Stranger, match=SECRET):
+            connect(listening.getsockname(), WHO)
+
+
+def test_a_connection_on_which_nobody_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.processes.transport.INTRODUCED_WITHIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with pytest.raises(TimeoutError) as kept:  # and with it all that the call has made
+            connect(listening.getsockname(), WHO)
+        connected, _ = listening.accept()
+        with connected:
+            connected.settimeout(20.0)
+            assert connected.recv(1) == b""
+        del kept
+
+
+def test_a_door_is_at_one_address_and_no_other(door: Door) -> None:
+    (_, port), _ = door
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5.0)
+
+
+def pair(patience_s: float = 20.0) -> tuple[Line, Line]:
+    ours, theirs = socket.socketpair()
+    return Line(Socket(ours, patience_s)), Line(Socket(theirs, patience_s))
+
+
+Beat = Callable[[], None]
+"""Has a peer beat for half as long again as it may be silent."""
+PATIENCE_S, BEATS = 1.0, 15
+
+
+def until_undisturbed(attempt: Callable[[Line, Line, Beat], None]) -> None:
+    """Try anew where a busy machine kept a peer from beating for as long as it may be silent."""
+    for _ in range(20):
+        ours, theirs = pair(PATIENCE_S)
+        moments = [time.monotonic()]
+
+        def beat(theirs: Line = theirs, moments: list[float] = moments) -> None:
+            for _ in range(BEATS):
+                time.sleep(1.5 * PATIENCE_S / BEATS)
+                theirs.beat()
+                moments.append(time.monotonic())
+
+        try:
+            return attempt(ours, theirs, beat)
+        except PeerGone:
+            moments.append(time.monotonic())
+            pauses = [later - earlier for earlier, later in pairwise(moments)]
+            assert max(pauses) > 0.8 * PATIENCE_S
+    pytest.fail("the machine is too busy for beats")
+
+
+@contextmanager
+def on_a_thread(does: Callable[[], None]) -> Generator[None]:
+    """Do something meanwhile; to its end, or to that of its line."""
+
+    def run() -> None:
+        with suppress(PeerGone):
+            does()
+
+    (thread := threading.Thread(target=run, daemon=True)).start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() -> None:
+    ours, _ = kept = pair(0.3)
+    with pytest.raises(PeerGone, match=SILENT):
+        ours.header()
+    del kept
+
+    def hear(ours: Line, theirs: Line, beat: Beat) -> None:
+        def say() -> None:
+            beat()
+            send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
+
+        with on_a_thread(say):
+            header, body = receive(ours, FrameHeader, into(torch.zeros(3)))
+        assert (header.step, body.tolist()) == (7, [1.0] * 3)
+
+    until_undisturbed(hear)
+
+
+def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
+    ours, _ = kept = pair(0.3)
+    with pytest.raises(PeerGone, match=SILENT):
+        send(FrameHeader(Kind.WORK), ours, torch.zeros(4_000_000))
+    ours.beat()  # to nobody
+    del kept
+
+
+def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
+    def tell(ours: Line, theirs: Line, beat: Beat) -> None:
+        def busy() -> None:
+            beat()
+            receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
+
+        with on_a_thread(busy):
+            send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
+
+    until_undisturbed(tell)
+
+
+def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.processes.transport.AT_THE_DOOR", 2)
+    monkeypatch.setattr("harness.processes.transport.INTRODUCED_WITHIN_S", 0.3)
+    came: queue.Queue[Introduced] = queue.Queue()
+    where = listen("127.0.0.1", 0, lambda who, connection: came.put(who))
+    silent = [socket.create_connection(where, 20.0) for _ in range(5)]
+    time.sleep(0.1)
+    assert [thread.name for thread in threading.enumerate()].count("who is it") <= 2
+    assert any(comes_in(where) for _ in range(100))  # on a busy machine 0.3 s may be too short
+    assert came.get(timeout=20.0) == WHO
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("size", [1, 16, HEADER_BYTES - 1, HEADER_BYTES + 17])
+def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_process(
+    size: int,
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"\7" * size)
+    theirs.close()
+    with pytest.raises((GarbageReceived, PeerGone)):
+        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
+
+
+class Noted:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.said = b""
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        self.said += b"".join(map(bytes, parts))
+
+
+@pytest.mark.parametrize("lacks", [1, 17, 100, 200])
+def test_a_header_that_is_cut_short_is_not_filled_up_with_what_follows(lacks: int) -> None:
+    noted = Noted()
+    line = Line(noted)  # type: ignore[arg-type]
+    send(FrameHeader(Kind.WORK, 7), line)
+    first = len(noted.said)
+    send(FrameHeader(Kind.WORK, 8), line)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(noted.said[: first - lacks] + noted.said[first:])
+    theirs.close()
+    with pytest.raises(GarbageReceived, match="does not end where it should"):
+        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))

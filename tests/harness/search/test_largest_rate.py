@@ -1,0 +1,47 @@
+"""The largest stable rate, where it is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.runs.executed import executed
+from harness.search.search import LargestRateConfig, bisected
+from tests.silence import silent
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch, corpus):
+    monkeypatch.setattr("harness.speech.task.corpus_of", lambda config: corpus)
+
+
+@pytest.mark.parametrize("edge", [0.0011, 0.002, 0.05, 0.9])
+def test_what_lies_between_is_found_to_the_last_halving(sequence, edge):
+    config = LargestRateConfig(sequence(), 0.001, 1.0, 5)
+    asked = []
+    low, high = bisected(config, lambda rate: asked.append(rate) or rate <= edge)
+    assert low <= edge < high
+    assert high / low == pytest.approx(1000 ** (1 / 32))
+    assert len(asked) == len(set(asked)) <= 6
+
+
+def test_beyond_the_ends_nothing_is_known(sequence):
+    config = LargestRateConfig(sequence(), 0.001, 1.0, 3)
+    assert bisected(config, lambda rate: True) == (1.0, math.inf)
+    assert bisected(config, lambda rate: False) == (0.0, 0.001)
+
+
+def test_every_rate_is_a_run_and_the_summary_tells_of_the_largest_stable_one(sequence, finished):
+    found = executed(LargestRateConfig(sequence(test=False), 1e-3, 1e3, 2), finished, silent)
+    assert found.summary["stable"] < found.summary["diverged"]
+    rates = {run.config["rate"]: run for run in finished.runs() if run.config.get("test") is False}
+    assert rates[found.summary["stable"]].status == "done"
+    assert rates[found.summary["diverged"]].status == "diverged"
+    last = rates[found.summary["stable"]].summary["outer_staleness_mean"]
+    assert found.summary["outer_staleness_mean"] == last
+
+
+def test_the_rate_of_the_training_is_no_part_of_the_name(sequence):
+    named = {str(LargestRateConfig(sequence(rate=r), 1e-3, 1.0, 2).to_dict()) for r in (0.1, 0.2)}
+    assert len(named) == 1

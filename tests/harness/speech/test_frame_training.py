@@ -1,0 +1,256 @@
+"""What a run must guarantee, on a corpus of a few hundred frames."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from harness.acoustics.rbm import Recipe
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.schedules import Constant, Halving, Hand, Search
+from harness.runs.config import Stage
+from harness.simulator.timeline_file import load_timeline
+from harness.speech import task as acoustic
+from harness.speech.evaluation import FrameEvaluator
+from harness.speech.task import Acoustic, initial_parameters, train
+from harness.store import Store
+from harness.store.schema import MODEL, WORD_ERRORS
+from harness.training import loop as module
+from harness.training.executors import Simulated
+from harness.training.folds import FrameTraining
+from tests.silence import silent
+
+SCHEDULES = {
+    "constant": Constant(0.02),
+    "hand": Hand(0.05, tests_a_pass=7),
+    "search": Search(0.02, least_minibatches=2),
+    "halving": Halving(0.05, halve_below=0.2, stop_below=-1.0),
+}
+KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
+
+
+def kept_bytes(run) -> dict[str, bytes]:
+    return {name: run.path(name).read_bytes() for name in KEPT}
+
+
+def test_two_trainings_of_one_configuration_give_the_same_bytes(configure, corpus, tmp_path):
+    runs = [train(configure(), corpus, Store(tmp_path / name), silent) for name in "ab"]
+    assert kept_bytes(runs[0]) == kept_bytes(runs[1])
+
+
+def test_another_seed_gives_another_timeline_and_other_measurements(configure, corpus, finished):
+    one, two = (train(configure(seed=s), corpus, finished, silent) for s in (0, 1))
+    assert one.hash != two.hash
+    assert one.summary["timeline_sha256"] != two.summary["timeline_sha256"]
+    assert one.summary["dev_loss/average"] != two.summary["dev_loss/average"]
+
+
+class Killed(BaseException):
+    """Stands for a process that dies."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("death", [2, 4, 7])
+def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
+    schedule, death, configure, corpus, tmp_path, finished, monkeypatch
+):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
+    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
+    config = configure(schedule=SCHEDULES[schedule], stages=(Stage(4, 64, 0.5), Stage(8, 256)))
+    whole = train(config, corpus, finished, silent)
+
+    told = 0
+
+    def die(progress):
+        nonlocal told
+        told += 1
+        if told > death:
+            raise Killed
+
+    store = Store(tmp_path / "killed")
+    with pytest.raises(Killed):
+        train(config, corpus, store, die)
+    assert (store.path / whole.hash / "checkpoint").is_dir()
+    resumed = train(config, corpus, store, silent)
+    assert kept_bytes(resumed) == kept_bytes(whole)
+    assert not (store.path / whole.hash / "checkpoint").exists()
+
+
+def test_a_damaged_checkpoint_costs_time_and_not_the_result(
+    configure, corpus, tmp_path, finished, monkeypatch
+):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
+    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))
+    whole = train(configure(), corpus, finished, silent)
+    store = Store(tmp_path / "damaged")
+    with store.begin(configure().to_dict()) as writer:
+        writer.checkpoint.mkdir()
+        (writer.checkpoint / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    assert kept_bytes(train(configure(), corpus, store, silent)) == kept_bytes(whole)
+
+
+def test_a_finished_run_is_not_trained_again(configure, corpus, finished):
+    train(configure(), corpus, finished, silent)
+
+    def never(progress):
+        raise AssertionError("trained again")
+
+    train(configure(), corpus, finished, never)
+
+
+def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, corpus, finished):
+    run = train(configure(schedule=Constant(1e38)), corpus, finished, silent)
+    assert run.status == "diverged"
+    assert run.summary["virtual_s"] > 0
+    at = f"at fold {run.summary['folds']:,} (pass "
+    assert run.note.startswith(f"in {run.config['algorithm']['is']} {at}")
+    first = run.curve("dev_loss/iterate")[1][0]
+    assert f"loss {first:.3g} nats a frame at fold 0, rate 1e+38" in run.note
+
+
+def test_initial_parameters_that_are_no_numbers_are_told_as_such(
+    configure, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        acoustic, "initial_parameters", lambda *given: initial_parameters(*given) * math.nan
+    )
+    run = train(configure(), corpus, Store(tmp_path), silent)
+    assert run.status == "diverged"
+    at = "at fold 0 (pass 0, 0.0 s): loss never a number"
+    assert run.note.startswith(f"in its initial parameters {at}")
+
+
+def test_every_fold_of_the_timeline_was_executed(configure, corpus, finished):
+    run = train(configure(), corpus, finished, silent)
+    timeline = load_timeline(run.path("timeline.parquet"))
+    steps = corpus.frames_of("train") // 8
+    assert run.summary["folds"] == len(timeline.folds) == 2 * steps
+    assert sorted(timeline.contributions.first_step.tolist()) == list(range(2 * steps))
+
+
+def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, corpus, finished):
+    from safetensors.numpy import load_file
+
+    run = train(configure(), corpus, finished, silent)
+    errors = load_file(run.path(WORD_ERRORS))
+    assert set(errors) == {
+        f"{test}/{model}/{stage}"
+        for test in ("clean", "noise")
+        for model in ("iterate", "average")
+        for stage in (0, 1)
+    } | {"clean/lengths", "noise/lengths"}
+    last = errors["clean/average/1"]
+    assert last.shape == (4,)
+    assert run.summary["clean_word_error/average"] == last.mean()
+
+
+def test_the_deployed_candidate_may_be_the_only_one_that_is_tested(configure, corpus, finished):
+    run = train(configure(tested_models="deployed"), corpus, finished, silent)
+    kept = load_file(run.path(WORD_ERRORS))
+    assert {name.split("/")[1] for name in kept} == {"average", "lengths"}
+
+
+def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, corpus, tmp_path):
+    spoken = replace(corpus, lm_text=corpus.split("train").words)
+    config = configure(fingerprint=spoken.fingerprint, tested="at the end")
+    store = Store(tmp_path)
+    with store.begin(config.to_dict()) as writer:
+        task = Acoustic(config, spoken, store)
+        made = partial(Simulated, config, spoken)
+        training = FrameTraining(writer, config, task, silent, made)
+        assert training.run() == "done"
+    for name, model in training.executor.server.candidates().items():
+        alone = FrameEvaluator(task.network, task.frames, spoken)
+        tuned = alone.tuned(model)
+        measured = training.last_measured()
+        assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
+        assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)
+        wrong = alone.word_errors("clean", model, tuned)
+        assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.tolist()
+
+
+def test_rate_search_costs_simulated_time(configure, corpus, finished):
+    searched = train(configure(schedule=SCHEDULES["search"]), corpus, finished, silent)
+    timeline = load_timeline(searched.path("timeline.parquet"))
+    searches = timeline.spans.kind == timeline.kinds.index("search")
+    chunks_a_pass = math.ceil(
+        corpus.frames_of("train") // 8 / round(0.25 * corpus.frames_of("train") / 8)
+    )
+    assert int(searches.sum()) == 2 * chunks_a_pass
+    assert bool(np.all(timeline.spans.end_s[searches] > timeline.spans.start_s[searches]))
+
+
+def test_an_evaluation_may_stand_just_before_a_chunk_ends(configure, corpus, finished):
+    """Fewer folds are left to the drain than workers have contributions under way."""
+    search = Search(0.02, least_minibatches=2)
+    for evaluations in range(3, 14):
+        config = configure(schedule=search, evaluations=evaluations, workers=3, passes=1)
+        assert train(config, corpus, finished, silent).status == "done"
+
+
+def test_halving_stops_when_gains_end(configure, corpus, finished):
+    config = configure(
+        algorithm=AsyncSgd(), schedule=Halving(1e-9, halve_below=0.5, stop_below=0.1), passes=9
+    )
+    run = train(config, corpus, finished, silent)
+    assert run.summary["passes"] < 9
+
+
+def test_the_switch_is_recorded_once_and_only_when_it_happens(configure, corpus, finished):
+    algorithm = AveragedSgd(eta=0.3, considers=5)
+    run = train(configure(algorithm=algorithm, schedule=Constant(0.5)), corpus, finished, silent)
+    epochs, values, _ = run.curve("switch")
+    assert values.tolist() == [1.0]
+    iterate, average = (
+        dict(zip(*run.curve(f"dev_frame_error/{m}")[:2], strict=True))
+        for m in ("iterate", "average")
+    )
+    assert average[epochs[0]] < iterate[epochs[0]]
+    assert not any(average[e] < iterate[e] for e in iterate if e < epochs[0])
+
+
+def test_how_often_is_read_changes_nothing_of_what_is_trained(configure, corpus, finished):
+    algorithm = AveragedSgd(eta=0.3, considers=4)
+    often, rarely = (
+        train(
+            configure(algorithm=algorithm, schedule=Constant(0.5), evaluations=times),
+            corpus, finished, silent,
+        )
+        for times in (20, 2)
+    )  # fmt: skip
+    assert often.path(MODEL).read_bytes() == rarely.path(MODEL).read_bytes()
+    assert often.curve("switch")[0].tolist() == rarely.curve("switch")[0].tolist() != []
+    assert len(often.curve("dev_loss/average")[0]) > len(rarely.curve("dev_loss/average")[0])
+
+
+def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, finished):
+    stale = train(configure(), corpus, finished, silent)
+    serial = train(configure(cluster=zero_cost), corpus, finished, silent)
+    assert stale.summary["dev_loss/iterate"] != serial.summary["dev_loss/iterate"]
+
+
+def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path):
+    store = Store(tmp_path)
+    for schedule in (Constant(0.02), Constant(0.03)):
+        train(configure(initial=Recipe(), schedule=schedule), corpus, store, silent)
+    kinds = [run.config.get("is", "RunConfig") for run in store.runs()]
+    assert sorted(kinds) == ["PretrainingConfig", "RunConfig", "RunConfig"]
+    first = [run.curve("dev_loss/iterate")[1][0] for run in store.runs() if "is" not in run.config]
+    assert first[0] == first[1]
+
+
+def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, finished):
+    one, two = (
+        train(configure(initial=initial), corpus, finished, silent) for initial in (None, Recipe())
+    )
+    assert one.curve("dev_loss/iterate")[1][0] != two.curve("dev_loss/iterate")[1][0]
+
+
+def test_averaging_is_part_of_the_identity(configure):
+    one, two = configure(algorithm=AveragedSgd(eta=0.01)), configure(algorithm=AveragedSgd(eta=0.1))
+    assert one.to_dict() != two.to_dict()

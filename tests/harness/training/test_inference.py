@@ -1,0 +1,60 @@
+"""Runs where autograd cannot be asked: the same bytes, and cheaper calls."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from harness.acoustics.rbm import Recipe
+from harness.algorithms.averaging import ModelAveraging
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.runs.executed import executed
+from harness.simulator.protocols.averaging import Averaging
+from harness.speech.task import train
+from harness.store import Store
+from harness.store.schema import WORD_ERRORS
+from harness.training import run as run_module
+from tests.folds import ALGORITHMS
+from tests.silence import silent
+
+KEPT = ("run.json", "metrics.parquet", "timeline.parquet", "model.safetensors", WORD_ERRORS)
+NG = NaturalGradient(Preconditioner(2, 2), Preconditioner(3, 2), PerSample(0.4))
+
+
+def kept_bytes(run) -> dict[str, bytes]:
+    return {name: run.path(name).read_bytes() for name in KEPT}
+
+
+@pytest.fixture
+def grid_run(corpus, monkeypatch):
+    """A run as a grid executes it, on a corpus that is there."""
+    monkeypatch.setattr(run_module, "targeted", lambda *_: corpus)
+    return partial(executed, watch=silent)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_gives_the_bytes_of_a_run_with_autograd_at_hand(
+    name, configure, corpus, tmp_path, grid_run
+):
+    algorithm = ALGORITHMS[name]
+    rounds = {"protocol": Averaging(1, overlap=name == "eager DiLoCo")} if algorithm.rounds else {}
+    config = configure(algorithm=algorithm, workers=4, passes=1, **rounds)
+    with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
+    without = grid_run(config, Store(tmp_path / "without"))
+    assert kept_bytes(without) == kept_bytes(with_autograd)
+
+
+def test_pretraining_and_natural_gradient_too(configure, corpus, tmp_path, grid_run):
+    config = configure(
+        algorithm=ModelAveraging(NG), protocol=Averaging(3), initial=Recipe(), passes=1
+    )  # fmt: skip
+    with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
+    without = grid_run(config, Store(tmp_path / "without"))
+    assert kept_bytes(without) == kept_bytes(with_autograd)
+
+
+def test_autograd_is_there_again_after_a_run(configure, tmp_path, grid_run):
+    grid_run(configure(passes=1), Store(tmp_path))
+    assert not torch.is_inference_mode_enabled()
