@@ -107,8 +107,9 @@ def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
         worlds_of.place = worlds[rank]
         rendezvous._meet(store if rank == 0 else rendezvous.connected(), rank, 3)
 
+    real = world_module.world()  # that of the threads by which lines beat
     monkeypatch.setattr(rendezvous, "world", lambda: worlds_of.place)
-    monkeypatch.setattr(world_module, "world", lambda: worlds_of.place)
+    monkeypatch.setattr(world_module, "world", lambda: getattr(worlds_of, "place", real))
     with ThreadPoolExecutor(3) as together:
         list(together.map(meet, range(3)))
     for rank, place in enumerate(worlds):
