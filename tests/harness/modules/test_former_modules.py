@@ -17,7 +17,10 @@ FORWARDED = [
     ("harness.acoustics.dnn", "Dnn"),
     ("harness.acoustics.stack", "Layout"),
     ("harness.algorithms.gradients", "Gradients"),
+    ("harness.algorithms.outer_step", "OuterNesterov"),
     ("harness.network", "Network"),
+    ("harness.simulator.exchange", "AllReduce"),
+    ("harness.simulator.topology", "wire"),
 ]
 
 
