@@ -321,7 +321,7 @@ class Memories:
             workers: whose memories are of one kind (`kinds`).
         """
         if tuple(workers) != self._batch:
-            self._part()
+            self.split()
             own = [self._each.setdefault(worker, Memory()) for worker in workers]
             self._batch, self._joint = tuple(workers), _join(own)
         return self._joint
@@ -334,18 +334,13 @@ class Memories:
             for worker in workers
         ]
 
-    def by_worker(self) -> dict[int, Memory]:
-        """Each worker's memory."""
-        self._part()
-        return self._each
-
     def begin_pass(self) -> None:
         """Tell every worker that its next contribution is the first of a pass over the data."""
         for memory in (self._joint, *self._each.values()):
             memory.new_pass = True
 
-    def _part(self) -> None:
-        """Give each worker of the joint memory its rows."""
+    def split(self) -> dict[int, Memory]:
+        """Each worker's memory: those of the joint one get their rows of it."""
         for place, worker in enumerate(self._batch):
             tensors = self._joint.tensors
             if len(self._batch) > 1:  # numbers are copied: each worker goes on counting by itself
@@ -353,6 +348,7 @@ class Memories:
                 tensors = {name: t if t.dim() else t.clone() for name, t in own.items()}
             self._each[worker] = Memory(tensors, self._joint.new_pass)
         self._batch, self._joint = (), Memory()
+        return self._each
 
 
 def _join(memories: Sequence[Memory]) -> Memory:

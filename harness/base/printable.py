@@ -27,7 +27,7 @@ def printable(value: T) -> T:
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(map(_escaped, value))
+        return value if value.isprintable() else "".join(map(_escape, value))
     if isinstance(value, Mapping):
         table = cast(Mapping[Any, Any], value)
         return {_printable(key): _printable(each) for key, each in table.items()}
@@ -40,7 +40,7 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     """A character, unless it is a control, half of a pair, or none at all."""
     is_none = unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"
     if not is_none or character in "\n\t":

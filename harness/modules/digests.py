@@ -145,14 +145,14 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
         yield from _function(value, seen)
     elif isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
-        pairs = sorted(table.items(), key=lambda pair: _order(pair[0]))
+        pairs = sorted(table.items(), key=lambda pair: _sort_key(pair[0]))
         yield from _several("table", [part for pair in pairs for part in pair], seen)
     elif isinstance(value, set | frozenset):
-        yield from _several("set", sorted(cast(set[object], value), key=_order), seen)
+        yield from _several("set", sorted(cast(set[object], value), key=_sort_key), seen)
     elif isinstance(value, Sequence):
         yield from _several("row", cast(Sequence[object], value), seen)
     elif _is_compiled(value):
-        yield from _compiled(value, seen)
+        yield from _digest_compiled(value, seen)
     elif _is_builtin(value):
         yield from _builtin(value, seen)
     else:
@@ -165,8 +165,8 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
         yield from _told(value, seen)
 
 
-def _order(value: object) -> str:
-    """What sets and tables are sorted by: the same in every process."""
+def _sort_key(value: object) -> str:
+    """Key by which sets and tables are sorted, the same in every process."""
     said = repr(value)
     return digest_of_code(value) if ADDRESS in said else said
 
@@ -191,7 +191,7 @@ def _is_compiled(value: object) -> bool:
     return by_numba and not any(name.startswith("numba.core.types") for name in kinds)
 
 
-def _compiled(value: Any, seen: Seen) -> Iterator[str]:
+def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
     """A compiled function by the Python function that it was made of, and how it is compiled."""
     function = getattr(value, "__wrapped__", None)
     if not isinstance(function, types.FunctionType):

@@ -412,7 +412,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed
         UserError: it is of none of ``kinds``, which ``allowed`` says in words.
     """
     if not isinstance(value, kinds):
-        raise UserError(f"{name}: {_shown(value)}; allowed: {allowed}")
+        raise UserError(f"{name}: {_show(value)}; allowed: {allowed}")
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
@@ -422,7 +422,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
         UserError: it is.
     """
     if not _whole(value) or value < least:
-        raise UserError(f"{name}: {_shown(value)}; allowed: a whole number from {least}")
+        raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -432,7 +432,7 @@ def check_number(name: str, value: Any) -> None:
         UserError: it is.
     """
     if not _finite(value):
-        raise UserError(f"{name}: {_shown(value)}; allowed: a number")
+        raise UserError(f"{name}: {_show(value)}; allowed: a number")
 
 
 def pair_of(name: str, value: Any) -> tuple[float, float]:
@@ -445,7 +445,7 @@ def pair_of(name: str, value: Any) -> tuple[float, float]:
         case [int() | float() as low, int() | float() as high]:
             return low, high
         case _:
-            raise UserError(f"{name}: {_shown(value)}; allowed: two numbers")
+            raise UserError(f"{name}: {_show(value)}; allowed: two numbers")
 
 
 def _check_schedule(make: Any, rate: float) -> None:
@@ -454,12 +454,12 @@ def _check_schedule(make: Any, rate: float) -> None:
     try:
         made = make(rate)
     except TypeError as error:
-        raise UserError(f"schedule: {_shown(make)} ({error}); {told}") from error
+        raise UserError(f"schedule: {_show(make)} ({error}); {told}") from error
     if not isinstance(made, Schedule):
-        raise UserError(f"schedule: {_shown(make)} gives {_shown(made)}; {told}")
+        raise UserError(f"schedule: {_show(make)} gives {_show(made)}; {told}")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """A value in a few words: a short text as it is, of others the kind."""
     text = repr(value)
     if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:

@@ -367,7 +367,7 @@ class StaleReplay:
         arrays, facts = capture_server(self.server)
         arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
         arrays |= self.checkpoints.arrays()
-        memories = self.memories.by_worker()
+        memories = self.memories.split()
         for worker, memory in memories.items():
             arrays |= remembered(f"memories/{worker}/", memory)
         facts |= {

@@ -44,7 +44,7 @@ def _idle(config: Config) -> Idle:
     yield from without_effect(config.cluster, config.timed, work, workers)
     if config.cluster.workload not in (None, work):
         yield "workload", _charge(config)
-    yield from _of_sequence(config) if sequence else _of_passes(config)
+    yield from _find_idle_in_sequence(config) if sequence else _find_idle_in_passes(config)
 
 
 def _charge(config: Config) -> str:
@@ -53,7 +53,7 @@ def _charge(config: Config) -> str:
     return "time is charged for the module; charge_for='cluster' takes the file's"
 
 
-def _of_passes(config: TrainingConfig[Any]) -> Idle:
+def _find_idle_in_passes(config: TrainingConfig[Any]) -> Idle:
     own, parallel = config.handing.own, config.cluster.parallel
     if own is not None and parallel.epoch_minibatches:
         yield "parallel.epoch_minibatches", "a run's passes are its epochs"
@@ -63,7 +63,7 @@ def _of_passes(config: TrainingConfig[Any]) -> Idle:
         yield "tested_models", "tested is 'never'"
 
 
-def _of_sequence(config: SequenceConfig) -> Idle:
+def _find_idle_in_sequence(config: SequenceConfig) -> Idle:
     if config.shuffling != "full":
         return
     for name in STEPWISE:

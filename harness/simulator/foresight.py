@@ -141,12 +141,12 @@ def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, worke
         if level.bandwidth_bytes_per_s is None and level.duplex == "half":
             yield f"network.levels[{place}].duplex", "its links are infinitely fast"
     if isinstance(protocol, Averaging):
-        yield from _between_workers(cluster, network, protocol, workers)
+        yield from _find_idle_between_workers(cluster, network, protocol, workers)
     else:
-        yield from _to_a_server(network, protocol)
+        yield from _find_idle_to_a_server(network, protocol)
 
 
-def _between_workers(
+def _find_idle_between_workers(
     cluster: Cluster, network: Network, protocol: Averaging, workers: int
 ) -> Found:
     """On a network on which workers send to each other."""
@@ -169,10 +169,10 @@ def _between_workers(
         why = "with one of the highest links for each group all workers are on one rail"
         yield "network.core_bandwidth_bytes_per_s", why
     if protocol.collective in ROUND and not cluster.jobs:
-        yield from _round_a_ring(network, any(beyond))
+        yield from _find_idle_in_a_ring(network, any(beyond))
 
 
-def _round_a_ring(network: Network, is_below_core: bool) -> Found:
+def _find_idle_in_a_ring(network: Network, is_below_core: bool) -> Found:
     """Round a ring, where at a time one message leaves a group and one enters it."""
     full = [level.duplex == "full" for level in network.levels]
     alone = is_below_core or network.core_bandwidth_bytes_per_s is None
@@ -184,7 +184,7 @@ def _round_a_ring(network: Network, is_below_core: bool) -> Found:
             yield f"network.levels[{place}].links", why
 
 
-def _to_a_server(network: Network, protocol: TimingProtocol) -> Found:
+def _find_idle_to_a_server(network: Network, protocol: TimingProtocol) -> Found:
     """On a network on which workers send to a server only."""
     if network.server is not None:
         for name in _told(network.server, "workers_per_link", "links", "inside"):

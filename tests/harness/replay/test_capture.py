@@ -57,13 +57,13 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     assert (again.in_flight, again.restarts) == (ours.in_flight, ours.restarts)
     assert (again.pending, again.batches) == (ours.pending, 9)
     assert list(again.in_flight) == list(ours.in_flight)
-    memories = again.memories.by_worker()
+    memories = again.memories.split()
     assert {w: m.tensors["basis"].item() for w, m in memories.items()} == {1: 3.0, 3: 6.0}
     assert {w: m.tensors["steps"].item() for w, m in memories.items()} == {1: 7.0, 3: 7.0}
     assert not any(memory.new_pass for memory in memories.values())
     ours.begin_pass()
     again.reinstate(*ours.capture())
-    assert all(memory.new_pass for memory in again.memories.by_worker().values())
+    assert all(memory.new_pass for memory in again.memories.split().values())
 
 
 def test_what_workers_around_a_server_in_shards_remember_is_taken_up_too():
