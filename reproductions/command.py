@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
 from harness.base.forks import ended_by_signals
-from harness.base.registry import discovered
+from harness.base.registry import entries
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
 
@@ -24,14 +23,10 @@ if TYPE_CHECKING:
     from harness.judge.results import Results
     from reproductions.paper import Paper
     from reproductions.reproduce import Request
-
 PAPERS = {
-    "paper1": "reproductions.paper1_async_asgd",
-    "paper2": "reproductions.paper2_ng_averaging",
-    "paper3": "reproductions.paper3_async_mmi",
-    "staleness": "reproductions.staleness",
+    name: entry.value.partition(":")[0] for name, entry in entries("papers").items() if entry.ours
 }
-"""The module that declares each paper as its ``PAPER``."""
+"""The module that declares each paper of ours as its ``PAPER``."""
 
 
 SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
@@ -47,7 +42,7 @@ def parser() -> Parser:
 
 def configure(p: argparse.ArgumentParser) -> None:
     """Declare the options, of this program and of `lagbench reproduce`."""
-    p.add_argument("paper", help=f"one of: {', '.join(PAPERS)}")
+    p.add_argument("paper", help=f"one of: {', '.join(entries('papers'))}")
     p.add_argument(
         "--scale", help="smoke, laptop (default without CUDA), overnight, gpu (with it) or paper"
     )
@@ -92,8 +87,8 @@ def run(asked: argparse.Namespace) -> int:
         UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
         ProcessDied, KeyboardInterrupt: killed or stopped; the same command goes on.
     """
-    if asked.paper not in PAPERS and asked.paper not in discovered("papers"):
-        raise unknown("paper", asked.paper, [*PAPERS, *discovered("papers")])
+    if asked.paper not in entries("papers"):
+        raise unknown("paper", asked.paper, entries("papers"))
     if asked.scale not in (None, *SCALES):
         raise unknown("--scale", asked.scale, SCALES)
     # Only now: nobody waits for torch to be told of a misspelt word.
@@ -106,8 +101,7 @@ def run(asked: argparse.Namespace) -> int:
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
 
-    known = PAPERS.get(asked.paper)
-    paper: Paper = import_module(known).PAPER if known else discovered("papers")[asked.paper]
+    paper: Paper = entries("papers")[asked.paper].load()
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)

@@ -10,11 +10,11 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from harness.base.errors import UserError, unknown
+from harness.base.registry import entries
 from harness.base.settings import load_toml
 
 __all__ = ["Kind", "bundled", "cluster_file", "known_version", "listed", "run_file", "version_of"]
@@ -26,9 +26,11 @@ COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
 
 @cache
 def bundled(kind: Kind) -> Mapping[str, Path]:
-    """The files of a kind that come along, by name."""
-    folder = Path(str(files("reproductions"))) / f"{kind}s"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    """The files of a kind that come along, by name; of equal names ours counts."""
+    folders = [
+        entry.folder for entry in entries("clusters" if kind == "cluster" else "runs").values()
+    ]
+    return {path.stem: path for each in folders for path in sorted(each.glob("*.toml"))}
 
 
 def listed(kind: Kind) -> str:

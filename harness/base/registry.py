@@ -1,40 +1,114 @@
-"""What comes from outside: modules that a file names, and entry points of installed packages.
+"""Names of what the core finds and does not import: tasks, protocols, corpora, papers, files.
 
-An algorithm, optimizer or protocol is known as soon as its class exists; a corpus or a paper is
-known by the name of its entry point.
+An entry is a name and a value ``module:object``, imported when it is asked for. Our own entries
+stand in ``harness/registry.toml``, those of installed packages in their entry points
+``lagbench.KIND``. A file may name further modules (``import = ["my_module"]``); their classes are
+found as subclasses of what they derive from.
+
+Our own are no entry points because a checkout need not be installed, and they are handed in by
+no program because worker processes and ranks find the same names and were started by none.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, unknown
+from harness.base.settings import load_toml
 
-Group = Literal["algorithms", "protocols", "corpora", "papers"]
+__all__ = ["Entry", "Kind", "discovered", "entries", "forget", "imported", "load"]
+
+Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "clusters", "runs"]
+
+OWN = Path(__file__).parents[1] / "registry.toml"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of a kind.
+
+    Attributes:
+        name: by which it is asked for.
+        value: ``module:object``; of clusters and runs ``package:folder``.
+        ours: whether it came with lagbench.
+    """
+
+    name: str
+    value: str
+    ours: bool
+
+    def load(self) -> Any:
+        """The object.
+
+        Raises:
+            UserError: its module cannot be imported, or has no such object.
+        """
+        module, _, path = self.value.partition(":")
+        if self.ours:
+            return getattr(import_module(module), path)
+        try:
+            found: Any = import_module(module)
+            for part in path.split(".") if path else ():
+                found = getattr(found, part)
+        except Exception as error:  # an import may raise anything
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(f"plugin {self.name} ({self.value}): {told}") from error
+        return found
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the entry names, of a package."""
+        package, _, folder = self.value.partition(":")
+        return Path(str(files(package))) / folder
 
 
 @cache
-def discovered(group: Group) -> dict[str, Any]:
-    """What installed packages offer under ``lagbench.algorithms`` and so on, by name.
+def entries(kind: Kind) -> Mapping[str, Entry]:
+    """Every entry of a kind by name, our own first; of equal names ours counts."""
+    own = {name: Entry(name, str(value), True) for name, value in _own().get(kind, {}).items()}
+    installed = entry_points(group=f"lagbench.{kind}")
+    return {p.name: Entry(p.name, p.value, False) for p in installed} | own if installed else own
+
+
+@cache
+def _own() -> dict[str, dict[str, Any]]:
+    return cast(dict[str, dict[str, Any]], load_toml(OWN))
+
+
+def load(kind: Kind, name: str) -> Any:
+    """The object of a name.
+
+    Raises:
+        UserError: no entry has the name, or the entry's module cannot be imported.
+    """
+    known = entries(kind)
+    if name not in known:
+        raise unknown(kind, name, known)
+    return known[name].load()
+
+
+@cache
+def discovered(kind: Kind) -> dict[str, Any]:
+    """The objects of installed packages by name; loading them makes their classes known.
 
     Raises:
         UserError: one of them cannot be imported.
     """
-    return {point.name: _loaded(point) for point in entry_points(group=f"lagbench.{group}")}
+    return {name: each.load() for name, each in entries(kind).items() if not each.ours}
 
 
-def _loaded(point: Any) -> Any:
-    try:
-        return point.load()
-    except Exception as error:  # whatever somebody's module does as it is imported
-        told = f"{type(error).__name__}: {error}"
-        raise UserError(f"plugin {point.name} ({point.value}): {told}") from error
+def forget() -> None:
+    """Look the entry points up again: a package was installed while the process runs."""
+    entries.cache_clear()
+    discovered.cache_clear()
 
 
 def imported(names: Iterable[object], where: str, folder: Path) -> None:
@@ -55,6 +129,6 @@ def imported(names: Iterable[object], where: str, folder: Path) -> None:
             raise UserError(f"{where}: {name!r} is not allowed; allowed: names of modules")
         try:
             import_module(name)
-        except Exception as error:  # as above
+        except Exception as error:  # an import may raise anything
             told = f"{type(error).__name__}: {error}"
             raise UserError(f"{where}: {name!r} cannot be imported ({told})") from error

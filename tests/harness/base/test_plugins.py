@@ -7,7 +7,7 @@ import pytest
 
 from harness import cli
 from harness.base.errors import UserError
-from harness.base.registry import discovered, imported
+from harness.base.registry import discovered, forget, imported
 from tests.run_files import ASYNCHRONOUS, written
 
 SOURCE = """
@@ -24,7 +24,7 @@ class {name}(AsyncSgd):
 def restored(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
-    discovered.cache_clear()
+    forget()
 
 
 def installed(folder: Path, group: str, points: str) -> None:
@@ -34,7 +34,7 @@ def installed(folder: Path, group: str, points: str) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[lagbench.{group}]\n{points}\n")
     sys.path.insert(0, str(folder))
-    discovered.cache_clear()
+    forget()
 
 
 def test_a_run_file_trains_an_algorithm_that_it_imports_from_beside_it(tmp_path, capsys):
