@@ -239,6 +239,8 @@ def _convert(
         return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
+    if isinstance(kind, type) and kind.__module__ != "builtins" and isinstance(value, kind):
+        return value
     if isinstance(kind, type) and (below := dataclasses_below(kind)):
         return _convert(value, _chosen(value, below, label), limits, label, where, key)
     if origin is Literal:
@@ -281,7 +283,7 @@ def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
     if len(possible) == 1 or not classes:
-        return possible[0]
+        return next((each for each in possible if _suits(value, each)), possible[0])
     if type(value) in possible:
         return type(value)
     if not isinstance(value, Mapping):
@@ -293,6 +295,13 @@ def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     if name not in classes:
         raise unknown(f"{label}.{KIND}", name, classes)
     return classes[name]
+
+
+def _suits(value: object, kind: Any) -> bool:
+    """Whether a value that is no table may be of a type."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, Sequence) and not isinstance(value, str)
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def _scalar(value: object, kind: Any, limits: Limits, label: str) -> object:
@@ -320,7 +329,8 @@ def allowed_words(kind: Any, limits: Limits) -> str:
     """What a field of a type takes, in words: ``a number above 0``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return allowed_words(next(part for part in arguments if part is not type(None)), limits)
+        parts = (allowed_words(part, limits) for part in arguments if part is not type(None))
+        return " or ".join(dict.fromkeys(parts))
     if origin is tuple:
         return f"a list, each entry {allowed_words(arguments[0], limits)}"
     if origin is Literal:

@@ -6,7 +6,7 @@ import argparse
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.base.errors import UserError
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from harness.runs.config import TrainingConfig
     from harness.runs.methods import Method
     from harness.search.comparison import Grid
-    from harness.speech.frames import RunConfig
     from harness.store import Cell, Run, Store
 
 __all__ = [
@@ -109,23 +108,24 @@ def _change(text: str) -> tuple[tuple[str, ...], object]:
         return steps, value.strip()
 
 
-def base_of(arguments: argparse.Namespace) -> tuple[RunConfig, Method]:
+def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]:
     """What the run file asks for, and its algorithm with its protocol.
 
     Raises:
         UserError: a mistake in the file or an option.
     """
+    from harness.runs.config import TrainingConfig
     from harness.runs.file import load_run
     from harness.runs.methods import Method
-    from harness.speech.frames import RunConfig
 
-    base = load_run(arguments.file, RunConfig, changes=changes(arguments.changes)).config
+    asked = changes(arguments.changes)
+    base: TrainingConfig[Any] = load_run(arguments.file, TrainingConfig, changes=asked).config
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
 def grid_of(
     arguments: argparse.Namespace,
-    base: RunConfig,
+    base: TrainingConfig[Any],
     methods: Sequence[Method],
     workers: Sequence[int] = (),
 ) -> Grid:
@@ -145,7 +145,7 @@ def grid_of(
 
     from harness.search.comparison import Grid
 
-    def configured(method: Method, workers: int, rate: float, seed: int) -> RunConfig:
+    def configured(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
         schedule = replace(cast(Any, base.schedule), rate=rate)
         parts = {"algorithm": method.algorithm, "protocol": method.protocol}
         return replace(base, **parts, workers=workers, schedule=schedule, seed=seed)

@@ -87,11 +87,10 @@ def shown(cell: Cell) -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.errors import EXIT_DONE, UserError
-    from harness.fidelity.predict import on_cluster, prediction
-    from harness.runs.file import kind_of, load_run
+    from harness.fidelity.predict import prediction
+    from harness.runs.file import load_run
     from harness.runs.idle import idle_lines
     from harness.simulator import load_cluster
-    from harness.speech.sequence import SequenceConfig
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for outer loops; {arguments.file} has none")
@@ -99,15 +98,13 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
-    kind = kind_of(arguments.file)
-    if arguments.kept is not None and kind is not SequenceConfig:
-        raise UserError(f"--kept {arguments.kept}: for sequence training; {arguments.file} is none")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    asked = load_run(arguments.file, kind)
-    config = on_cluster(asked.config, cluster, arguments.workers)
+    asked = load_run(arguments.file)
+    config = asked.config.on(cluster, arguments.workers)
     for line in idle_lines([config]):
         print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept
-    for line in prediction(asked.config, asked.corpus.split("train"), *options):
+    pieces = config.application.pieces(config, asked.data)
+    for line in prediction(asked.config, pieces, *options):
         print(line)
     return EXIT_DONE

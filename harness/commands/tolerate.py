@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.files import listed, run_file
@@ -13,7 +13,7 @@ from harness.commands import overrides
 
 if TYPE_CHECKING:
     from harness.judge.comparison import Point
-    from harness.speech.frames import RunConfig
+    from harness.runs.config import TrainingConfig
 
 __all__ = ["configure", "run"]
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
     )
 
-    def turn(value: float) -> RunConfig:
+    def turn(value: float) -> TrainingConfig[Any]:
         machine, workers = knob.at(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
@@ -13,8 +13,7 @@ from harness.base.files import listed, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.speech.frames import RunConfig
-    from harness.speech.sequence import SequenceConfig
+    from harness.tasks.contract import TaskConfig
 
 __all__ = ["configure", "run"]
 
@@ -90,23 +89,22 @@ def _on_processes(arguments: argparse.Namespace) -> int:
     return train.main(words)
 
 
-def _configs(arguments: argparse.Namespace) -> dict[str, RunConfig | SequenceConfig]:
+def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
     """Every number of workers with every seed, by what people call it."""
     from dataclasses import replace
 
     from harness.runs.device import resolve
-    from harness.runs.file import KINDS, kind_of, load_run
+    from harness.runs.file import load_run
 
-    path, seed, kind = arguments.file, arguments.seed, kind_of(arguments.file)
+    path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
-    base = load_run(path, kind, seed=seed, device=device, progress=_say, changes=changes).config
+    base: Any = load_run(path, seed=seed, device=device, progress=_say, changes=changes).config
     seeds = overrides.seeds_from(base.seed, arguments.seeds)
-    counts, key = overrides.numbers(arguments.workers), KINDS[kind].workers
-    if not counts:
+    if not (counts := overrides.numbers(arguments.workers)):
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {
         f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
-            base, **{key: count, "seed": seed}
+            base.on(count=count), seed=seed
         )
         for count in counts
         for seed in seeds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,22 +12,15 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
     ks_2samp,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from data_synth.corpus import Utterances
 from harness.base.errors import UserError
-from harness.fidelity.predict import decoded, whole
 from harness.fidelity.replay import config_of, stored_run
 from harness.processes.recorder import PAUSE
 from harness.runs.config import SEARCH
-from harness.runs.executed import Reads, reads
 from harness.simulator import Cluster, Spans, Timeline
 from harness.simulator.timeline import Lag
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.frames import RunConfig, corpus_of
-from harness.speech.replicas import DecodeLog, load_decode_log
-from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_training import RECORD
-from harness.speech.task import EXECUTED
 from harness.store.schema import TIMELINE
+from harness.tasks.contract import EXECUTED, Reads
 
 LEAST_FOLDS = 50
 
@@ -94,39 +86,13 @@ def compared(
         UserError: no such run, its record is too short, or of a kind that is not simulated.
     """
     run = stored_run(folder)
-    config, told = config_of(run), DecodeLog()
+    config = config_of(run)
+    application = config.application
+    pieces = application.pieces(config, application.load(config, say))
     timeline = load_timeline(run.path(TIMELINE))
-    if isinstance(config, SequenceConfig):
-        told, _ = load_decode_log(run.path(RECORD))
-    train = corpus_of(config, say).split("train")
-    predicted = again(config, train, timeline, told, cluster)
-    there, ours = (behaviour(each, reads(config)) for each in (timeline, predicted))
+    predicted = application.time_again(config.on(cluster), pieces, run, timeline)
+    there, ours = (behaviour(each, config.reads()) for each in (timeline, predicted))
     return Comparison(there, ours, run.config.get(EXECUTED, {}).get("paced") is False)
-
-
-def again(
-    config: RunConfig | SequenceConfig,
-    train: Utterances,
-    recorded: Timeline,
-    told: DecodeLog,
-    cluster: Cluster | None = None,
-) -> Timeline:
-    """A recorded run as it is simulated: with as many folds, or as many frames of each utterance.
-
-    Frames are timed as in training and in predictions: stage by stage, with what searches cost.
-
-    Raises:
-        UserError: somebody died in a recorded sequence training.
-    """
-    if isinstance(config, RunConfig):
-        there = replace(config, cluster=cluster or config.cluster)
-        return whole(there, train, most=len(recorded.folds)).timeline
-    if told.restarts or len(recorded.lost()):
-        raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
-    queues: dict[int, deque[int]] = {}
-    for row in sorted(told.rows):
-        queues.setdefault(row.utterance, deque()).append(row.entering)
-    return decoded(config, train, lambda utterance: queues[utterance].popleft(), cluster)
 
 
 def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:

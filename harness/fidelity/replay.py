@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.base.errors import UserError
-from harness.base.settings import build
-from harness.runs.executed import Progress
-from harness.runs.file import spec_of
+from harness.base.registry import discovered
+from harness.runs.config import REPLAYED
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.frames import RunConfig, corpus_of
-from harness.speech.recorded import replay
-from harness.speech.sequence import SequenceConfig
-from harness.speech.task import EXECUTED, train
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
-from harness.training.executors import Recorded
+from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_of
 
 
 @dataclass(frozen=True)
@@ -56,15 +50,17 @@ def stored_run(folder: Path) -> Run:
     return run
 
 
-def config_of(run: Run) -> RunConfig | SequenceConfig:
+def config_of(run: Run) -> TaskConfig:
     """The configuration of a stored training run.
 
     Raises:
-        UserError: it is no training run of this program.
+        UserError: it is no training run of this program, or its code is another now.
     """
-    table: Mapping[str, Any] = {k: v for k, v in run.config.items() if k != EXECUTED}
+    for group in ("algorithms", "protocols"):
+        discovered(group)
+    table = {k: v for k, v in run.config.items() if k not in (EXECUTED, REPLAYED)}
     where = f"{run.dir}/config.json"
-    return build(spec_of(table, where), table, where)
+    return application_of(table, where).restore(run, table, where)
 
 
 def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
@@ -88,12 +84,9 @@ def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
 
 
 def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
-    config, watch = config_of(run), partial(_tell, say)
-    corpus = corpus_of(config, say)
-    if isinstance(config, SequenceConfig):
-        return replay(config, corpus, run, store, watch)
-    made = partial(Recorded, timeline=load_timeline(run.path(TIMELINE)))
-    return train(config, corpus, store, watch, made, {"by": "a record"})
+    config = config_of(run)
+    data = config.application.load(config, say)
+    return config.application.replay(config, data, run, store, partial(_tell, say))
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from harness.base.errors import UserError
 from harness.fidelity.compare import Comparison, compared
+from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 
 ASYNCHRONOUS = """
@@ -125,7 +127,7 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
 
 def _one(folder: Path, name: str) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
-    config = load_run(folder / "run.toml").config
+    config: TrainingConfig[Any] = load_run(folder / "run.toml", TrainingConfig).config
     processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)

@@ -39,7 +39,6 @@ from harness.runs.executed import Configuration, Progress, Watch, executed
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT
 from harness.training import loop
-from harness.training import run as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 __all__ = [
     "Elsewhere",

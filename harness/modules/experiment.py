@@ -7,7 +7,6 @@ What `import lagbench` is asked for, as runs: a user's module on a cluster, meth
 from __future__ import annotations
 
 import copy
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,9 @@ from harness.base.files import cluster_file
 from harness.base.seeds import identity
 from harness.grid.display import Display
 from harness.grid.grid import Report
-from harness.modules import task as _registered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
-from harness.modules.step_time import StepConfig, counted_flops
+from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage, TrainingConfig
@@ -38,7 +36,7 @@ from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of, optimised
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
-from harness.simulator import Cluster, Device, Workload, load_cluster
+from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Cell, Run, Store
 from harness.store.files import writable_folder
 
@@ -302,38 +300,17 @@ class Experiment:
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster and what it is charged for a minibatch."""
-        asked, size = self.settings.step_seconds, self.settings.minibatch
-        charged = self.settings.charge_for
-        if charged == "cluster":
-            charged = self._work
-        if isinstance(charged, Workload):
-            return self.machine, charged
-        problem = self.problem(self.seeds[0])
-        if charged is not None:
-            data = problem.train, problem.dev, None
-            problem = Problem(charged, self.loss, *data, {})
-        travels = self.settings.parameter_bytes
-        if travels is None:
-            travels = 4.0 * problem.parameters().count
-        if (flops := self.settings.flops_per_example) is not None:
-            return self.machine, Workload(size, float(flops), float(travels))
-        if isinstance(asked, int | float):
-            if not (asked >= 0.0 and math.isfinite(asked)):
-                raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
-            same = {name: Device(launch_s=float(asked)) for name in self.machine.devices}
-            return replace(self.machine, devices=same), Workload(size, 0.0, travels)
-        if asked not in ("measure", "count"):
-            raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
-        if all(d.achieved_flops_per_s is None for d in self.machine.devices.values()):
-            told = f"cluster {self.machine.name!r}: devices without a rate; a step takes launch_s"
-            self.say(told)
-            return self.machine, Workload(size, 0.0, travels)
-        if asked == "count":
-            flops = counted_flops(problem, size)
-        else:
+        asked, size = self.settings, self.settings.minibatch
+        charge = Charge(
+            asked.charge_for, asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
+        )
+
+        def measure(problem: Problem) -> float:
             config = StepConfig(problem, size, self.device)
-            flops = executed(config, Store(self._folder), _unseen).summary["worth_flops"]
-        return self.machine, Workload(size, flops / size, travels)
+            return float(config.execute(Store(self._folder), _unseen).summary["worth_flops"])
+
+        problem = self.problem(self.seeds[0])
+        return charge.of(problem, size, self.machine, self._work, measure, self.say)
 
 
 def _work_of(method: Method, work: Workload) -> Workload:
@@ -431,7 +408,7 @@ def check_number(name: str, value: Any) -> None:
     Raises:
         UserError: it is.
     """
-    if not _finite(value):
+    if not is_finite(value):
         raise UserError(f"{name}: {_show(value)}; allowed: a number")
 
 
@@ -466,41 +443,6 @@ def _show(value: object) -> str:
         kind = value if isinstance(value, type) else type(value)
         return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
     return text
-
-
-def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
-    """Refuse to charge a cluster for what is not there, or for two things at once.
-
-    Args:
-        asked: see `check_settings`.
-        given: those of them that the user gave.
-        machine: the cluster.
-
-    Raises:
-        UserError: a value that is not allowed.
-    """
-    charged = asked.charge_for
-    if charged == "cluster" and machine.workload is None:
-        told = f"cluster {machine.name!r} has no [workload]"
-        raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
-    if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
-        told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
-        raise UserError(f"charge_for: {charged!r}; {told}")
-    for name in ("parameter_bytes", "flops_per_example", "step_seconds"):
-        if given.get(name) is not None and isinstance(charged, Workload | str):
-            told = "allowed: without charge_for, which says it already"
-            raise UserError(f"{name}: {given[name]!r}; {told}")
-    for name in ("parameter_bytes", "flops_per_example"):
-        value = getattr(asked, name)
-        if value is not None and not (_finite(value) and value >= 0.0):
-            raise UserError(f"{name}: {value!r}; allowed: a number from 0")
-    if asked.flops_per_example is None:
-        return
-    if "step_seconds" in given:
-        raise UserError(f"step_seconds: {asked.step_seconds!r}; allowed: without flops_per_example")
-    if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
-        told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
-        raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
 
 
 def check_lists(methods: Any, workers: Any) -> None:
@@ -551,13 +493,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _check_positive(name: str, value: Any) -> None:
-    if not (_finite(value) and value > 0.0):
+    if not (is_finite(value) and value > 0.0):
         raise UserError(f"{name}: {value!r}; allowed: a number above 0")
-
-
-def _finite(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
 
 
 def _whole(value: Any) -> bool:

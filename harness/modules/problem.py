@@ -56,6 +56,8 @@ class Problem(Identified):
         dev: what decides: rates, and when a target is reached.
         test: what is reported besides; None for nothing.
         metrics: by name; the first judges. Without any, the loss does.
+        source: what makes it again, as plain JSON values: of one that a run file names; it is no
+            part of what identifies a run.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Problem(Identified):
         dev: Arrays,
         test: Arrays | None,
         metrics: Mapping[str, Metric],
+        source: Mapping[str, Any] | None = None,
     ) -> None:
+        self.source = source
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
 

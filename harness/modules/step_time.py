@@ -7,21 +7,25 @@ seconds on a machine that reaches ``r`` operations a second in large products is
 
 from __future__ import annotations
 
+import math
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.base.errors import UserError
 from harness.modules.network import generators_kept, trained
 from harness.modules.problem import Arrays, Problem
-from harness.runs.executed import Watch, executed
+from harness.simulator import Cluster, Device, Workload
 from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Watch
 
 FORMAT = 1
 """Grows when the same step would be measured otherwise."""
@@ -53,8 +57,11 @@ class StepConfig:
         size = {"minibatch": self.minibatch, "device": self.device, "format": FORMAT}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return timed_step(self, store, watch)
 
-@executed.register
+
 def timed_step(config: StepConfig, store: Store, watch: Watch) -> Run:
     """The measurement: median seconds of a step and of a large product, operations of both."""
     del watch  # it takes seconds
@@ -72,6 +79,120 @@ def timed_step(config: StepConfig, store: Store, watch: Watch) -> Run:
         writer.finish("done", {**found, "worth_flops": step_s * found["flops_per_s"]})
 
     return store.obtain(config.to_dict(), execute)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a cluster is charged for a minibatch: computing, and the bytes of a copy.
+
+    Args:
+        charge_for: in place of the trained module another, which takes the same examples; a
+            `Workload`; or ``"cluster"`` for that of the cluster's file. None is the trained one.
+        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
+        step_seconds: of a step on every device; or ``"count"`` for the operations that PyTorch
+            counts, or ``"measure"`` for those that the time of a step here is worth.
+    """
+
+    charge_for: Any = None
+    parameter_bytes: float | None = None
+    flops_per_example: float | None = None
+    step_seconds: float | str = "count"
+
+    def of(
+        self,
+        problem: Problem,
+        size: int,
+        machine: Cluster,
+        work: Workload | None = None,
+        measure: Callable[[Problem], float] | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> tuple[Cluster, Workload]:
+        """The cluster and its workload.
+
+        Args:
+            problem: what is trained.
+            size: examples in a minibatch.
+            machine: the cluster.
+            work: that of ``"cluster"``; None for the machine's own.
+            measure: the operations that a step here is worth, for ``"measure"``.
+            say: receives a line where the cluster's devices have no rate.
+
+        Raises:
+            UserError: a value that is not allowed.
+        """
+        asked, charged = self.step_seconds, self.charge_for
+        if isinstance(charged, str):
+            charged = work or machine.workload
+            if charged is None:
+                told = f"{machine.name!r} has no [workload]"
+                raise UserError(f"charge_for: cluster {told}; allowed: a module or a Workload")
+        if isinstance(charged, Workload):
+            return machine, charged
+        if charged is not None:
+            problem = Problem(charged, problem.loss, problem.train, problem.dev, None, {})
+        travels = self.parameter_bytes
+        if travels is None:
+            travels = 4.0 * problem.parameters().count
+        if (flops := self.flops_per_example) is not None:
+            return machine, Workload(size, float(flops), float(travels))
+        if isinstance(asked, int | float):
+            if not (asked >= 0.0 and math.isfinite(asked)):
+                raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
+            same = {name: Device(launch_s=float(asked)) for name in machine.devices}
+            return replace(machine, devices=same), Workload(size, 0.0, travels)
+        if asked not in ("measure", "count"):
+            raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
+        if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
+            told = f"cluster {machine.name!r}: devices without a rate; a step takes launch_s"
+            say(told)
+            return machine, Workload(size, 0.0, travels)
+        if asked == "count" or measure is None:
+            flops = counted_flops(problem, size)
+        else:
+            flops = measure(problem)
+        return machine, Workload(size, flops / size, travels)
+
+
+def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
+    """Refuse to charge a cluster for what is not there, or for two things at once.
+
+    Args:
+        asked: see `check_settings`.
+        given: those of them that the user gave.
+        machine: the cluster.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    charged = asked.charge_for
+    if charged == "cluster" and machine.workload is None:
+        told = f"cluster {machine.name!r} has no [workload]"
+        raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
+    if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
+        told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
+        raise UserError(f"charge_for: {charged!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example", "step_seconds"):
+        if given.get(name) is not None and isinstance(charged, Workload | str):
+            told = "allowed: without charge_for, which says it already"
+            raise UserError(f"{name}: {given[name]!r}; {told}")
+    for name in ("parameter_bytes", "flops_per_example"):
+        value = getattr(asked, name)
+        if value is not None and not (is_finite(value) and value >= 0.0):
+            raise UserError(f"{name}: {value!r}; allowed: a number from 0")
+    if asked.flops_per_example is None:
+        return
+    if "step_seconds" in given:
+        raise UserError(f"step_seconds: {asked.step_seconds!r}; allowed: without flops_per_example")
+    if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
+        told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
+        raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite number, and no truth value."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 def counted_flops(problem: Problem, minibatch: int) -> float:

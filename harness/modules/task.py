@@ -10,7 +10,6 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,17 +17,12 @@ from torch import Tensor
 
 from harness.base.errors import UserError, unknown
 from harness.modules.digests import digest_of_code, from_outside
-from harness.modules.network import ModuleNetwork, generators_kept
+from harness.modules.network import ModuleNetwork
 from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
 from harness.runs.config import Pieces, TrainingConfig
-from harness.runs.executed import Watch, executed
 from harness.simulator import Workload
-from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Tested
 from harness.tasks.order import Examples, Laid, Minibatches, Unbroken
-from harness.training.executors import Simulated
-from harness.training.folds import FrameTraining
-from harness.training.loop import carry_out
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same bytes."""
@@ -52,6 +46,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         UserError: settings that do not go together.
     """
 
+    task: ClassVar[str] = "module"
+    charge: ClassVar[str] = "time is charged for the module; charge_for='cluster' takes the file's"
     unit: ClassVar[str] = "examples"
     cut_by: ClassVar[str] = "minibatch"
     counts_examples: ClassVar[bool] = True
@@ -87,6 +83,14 @@ class ModuleConfig(TrainingConfig[Problem]):
         """The training examples."""
         return data.train
 
+    def zeros(self, data: Problem) -> Tensor:
+        """See `TrainingConfig`."""
+        return torch.zeros_like(data.initial(self.seed), device="cpu")
+
+    def examples(self, data: Problem) -> Arrays:
+        """See `TrainingConfig`."""
+        return data.train.to(self.device, data.initial(self.seed).dtype)
+
     def order(self, stage: int, train: Pieces) -> Laid:
         """See `TrainingConfig`; rounds leave nothing out."""
         found = self.lay_out(stage, train)
@@ -104,8 +108,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         found.seed = self.seed
         return found
 
-    def workload(self, number: int) -> Workload:
-        """What the cluster is charged for in a stage."""
+    def workload(self, number: int = 0) -> Workload:
+        """See `TaskConfig`."""
         del number
         return self.work
 
@@ -113,6 +117,10 @@ class ModuleConfig(TrainingConfig[Problem]):
     def judged(self) -> str:
         """The first metric on the development set; without one, the loss."""
         return f"dev_{next(iter(self.problem.metrics), 'loss')}"
+
+    def show(self, error: float) -> str:
+        """See `TaskConfig`: a share of wrong classes is one of a hundred, others are numbers."""
+        return f"{error:.2%}" if self.judged == "dev_error" else f"{error:.6g}"
 
     def stage_name(self, fold: int) -> str:
         """Its algorithm, or before the first fold what it starts from."""
@@ -171,26 +179,6 @@ class ModuleTask:
             return Tested({})
         found = self._evaluator.scores(model, self._test).measured
         return Tested({f"test_{metric}/{name}": value for metric, value in found.items()})
-
-
-@executed.register
-def train_module(config: ModuleConfig, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration: the stored one, or trained now, or resumed.
-
-    Training has one thread: results depend on their number in their last bits.
-    """
-
-    def execute(writer: RunWriter) -> None:
-        made = partial(Simulated, config, config.problem)
-        carry_out(FrameTraining(writer, config, ModuleTask(config), watch, made))
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with generators_kept():
-            return store.obtain(config.to_dict(), execute)
-    finally:
-        torch.set_num_threads(threads)
 
 
 BLOCK = 1024

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
-from harness.networks.feedforward import denormals_flushed
 from harness.processes.console import GOES_ON, concluded, say, shown
 from harness.processes.group import (
     DONE,
@@ -30,18 +29,18 @@ from harness.processes.shards import Sharded, ShardGone
 from harness.processes.shards import serve as serve_shard
 from harness.processes.transport import CLOSED
 from harness.processes.worker import Contributor, Pacing, work, work_in_shards
-from harness.runs.file import kind_of, load_run
+from harness.runs.config import TrainingConfig
+from harness.runs.file import RunFile, load_application, load_run
 from harness.simulator import Averaging, ParameterServer
-from harness.speech import replicas
-from harness.speech.frames import RunConfig
-from harness.speech.sequence import SequenceConfig
-from harness.speech.task import identified, train
 from harness.store import Run, Store
 from harness.store.files import writable_folder
 from harness.tasks.order import Minibatches
+from harness.training.run import FoldApplication, identified, train
 
-SEQUENCE = "sequence"
-"""Said in place of an identity: sequence training begins in its own way."""
+ROLES = "roles of its own"
+"""Announced in place of an identity by a task whose processes have roles of their own."""
+
+Read = RunFile[TrainingConfig[Any]]
 
 Served = Distributed | Rounds | Sharded
 
@@ -49,7 +48,7 @@ Served = Distributed | Rounds | Sharded
 
 
 def serve(asked: argparse.Namespace, ranks: int) -> int:
-    """Be the server: read the file, make the corpus, train, send the workers home.
+    """Be the server: read the file, make the data, train, send the workers home.
 
     Args:
         asked: the command line of `harness.train`.
@@ -58,18 +57,18 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     Raises:
         UserError: a mistake in the file, or what real processes do not do.
     """
-    if kind_of(asked.file) is SequenceConfig:
+    if (roles := load_application(asked.file).roles()) is not None:
         _only_rounds(asked, in_rounds=False)
         if asked.device not in (None, "cpu"):
             raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
-        begin(SEQUENCE)
-        return replicas.serve(asked, ranks)
+        begin(ROLES)
+        return roles.serve(asked, ranks)
     device = asked.device or device_of(asked.backend)
-    run = load_run(asked.file, seed=asked.seed, device=device, progress=say)
+    run: Read = load_run(asked.file, TrainingConfig, seed=asked.seed, device=device, progress=say)
     _check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _trained(run.config, run.corpus, asked)
+        found = _trained(run.config, run.data, asked)
     except NoWorkersLeft:
         say(f"error: no worker is left; {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -80,18 +79,20 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     return concluded(found, who)
 
 
-def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace) -> Run:
+def _trained(config: TrainingConfig[Any], data: Any, asked: argparse.Namespace) -> Run:
     """The finished run: the stored one, or trained by all processes now."""
     served: list[Served] = []
 
-    def made(config: RunConfig, data: Corpus, model: Tensor, minibatches: Minibatches) -> Served:
+    def made(
+        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
+    ) -> Served:
         begin(_identity(config, asked))
         placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
         served.append(_executor(placed, model, minibatches, asked))
         return served[-1]
 
     with shown(asked.file.stem) as watch:
-        found = train(config, corpus, Store(asked.out), watch, made, _executed(asked))
+        found = train(config, data, Store(asked.out), watch, made, _executed(asked))
     for executor in served:
         executor.close()
     if not served:  # the store had the run
@@ -100,7 +101,7 @@ def _trained(config: RunConfig, corpus: Corpus, asked: argparse.Namespace) -> Ru
 
 
 def _executor(
-    config: RunConfig, model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
+    config: TrainingConfig[Any], model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
 ) -> Served:
     if config.rounds:
         return Rounds(config, model, minibatches, say=say, backend=asked.backend)
@@ -118,12 +119,12 @@ def _executed(asked: argparse.Namespace) -> dict[str, object]:
     return executed | ({} if asked.backend == "gloo" else {"backend": asked.backend})
 
 
-def _identity(config: RunConfig, asked: argparse.Namespace) -> str:
+def _identity(config: TrainingConfig[Any], asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
     return identity(identified(config, _executed(asked)))
 
 
-def _check(config: RunConfig, asked: argparse.Namespace, ranks: int) -> None:
+def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
     """Refuse what these processes cannot do.
 
     Raises:
@@ -144,7 +145,7 @@ def _check(config: RunConfig, asked: argparse.Namespace, ranks: int) -> None:
         )
 
 
-def check_protocol(config: RunConfig, file: Path) -> None:
+def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
     """Refuse what is simulated but not done by real processes.
 
     Raises:
@@ -172,7 +173,7 @@ def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
 
 
 def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
-    """Be a worker, or a further shard of the server, once the first one has made the corpus.
+    """Be a worker, or a further shard of the server, once the first one has made the data.
 
     Args:
         asked: the command line of `harness.train`.
@@ -184,22 +185,22 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
     """
     try:
         at_work = begun(late=late)
-        if at_work == SEQUENCE and late:
+        if at_work == ROLES and late:
             raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if at_work == DONE:
         return EXIT_DONE
-    if at_work == SEQUENCE:
-        return replicas.take_part(asked, rank)
-    return _train_on_frames(asked, rank, at_work, late=late)
+    if at_work == ROLES and (roles := load_application(asked.file).roles()) is not None:
+        return roles.take_part(asked, rank)
+    return _train(asked, rank, at_work, late=late)
 
 
-def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late: bool) -> int:
-    """Make the corpus, and train on frames in the run that the server has announced."""
+def _train(asked: argparse.Namespace, rank: int, at_work: str, *, late: bool) -> int:
+    """Make the data, and train in the run that the server has announced."""
     device = asked.device or device_of(asked.backend)
     own_device(device, asked.backend, rank)
-    run = load_run(asked.file, seed=asked.seed, device=device)
+    run: Read = load_run(asked.file, TrainingConfig, seed=asked.seed, device=device)
     shards = run.config.shards
     agree(at_work, _identity(run.config, asked), asked.file)
     if late and (run.config.rounds or rank < shards):
@@ -207,8 +208,9 @@ def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late
     try:
         if late:
             come_back(rank, shards)
-        with denormals_flushed():
-            _work(run.config, run.corpus, rank, asked)
+        application = cast("FoldApplication[Any, Any]", run.config.application)
+        with application.computing(run.config):
+            _work(run.config, run.data, rank, asked)
     except ServerGone as gone:
         name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
         why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
@@ -217,15 +219,15 @@ def _train_on_frames(asked: argparse.Namespace, rank: int, at_work: str, *, late
     return EXIT_DONE
 
 
-def _work(config: RunConfig, corpus: Corpus, rank: int, asked: argparse.Namespace) -> None:
+def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
     """Do what a rank does, until the server says stop."""
     pace, shards = Pacing.of(config, asked.paced), config.shards
     if config.rounds:
-        work_in_rounds(config, corpus, rank, pace, asked.backend)
+        work_in_rounds(config, data, rank, pace, asked.backend)
     elif rank < shards:
-        serve_shard(config, corpus, rank, pace, say, admission_to(shards))
+        serve_shard(config, data, rank, pace, say, admission_to(shards))
     else:
-        contributor = Contributor(config, corpus, rank - shards, pace)
+        contributor = Contributor(config, data, rank - shards, pace)
         if shards == 1:
             work(contributor)
         else:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
-from data_synth.corpus import Corpus
 from harness.algorithms.contract import Server
 from harness.base.errors import UserError
 from harness.processes import messages
@@ -44,8 +43,8 @@ from harness.processes.server import NoWorkersLeft, OnProcesses
 from harness.processes.transport import BEAT_EVERY_S, GarbageReceived, PeerGone, now_s
 from harness.processes.worker import Clock, Contributor, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
+from harness.runs.config import TrainingConfig
 from harness.simulator import Averaging, Timeline
-from harness.speech.frames import RunConfig
 from harness.tasks.order import Minibatches
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
@@ -77,7 +76,7 @@ class Rounds(OnProcesses):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TrainingConfig[Any],
         model: Tensor,
         minibatches: Minibatches,
         *,
@@ -262,13 +261,13 @@ def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessG
 
 
 def work_in_rounds(
-    config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str = GLOO
+    config: TrainingConfig[Any], data: Any, rank: int, pace: Pacing, backend: str = GLOO
 ) -> None:
     """Train in rounds until told to stop: what ranks from 1 do.
 
     Args:
         config: what is run.
-        corpus: what it is trained on.
+        data: what it is trained on.
         rank: of this worker.
         pace: slows it.
         backend: of the averages.
@@ -277,19 +276,18 @@ def work_in_rounds(
         ServerGone: a connection closed.
         UserError: the backend is not for this run's device.
     """
-    _Worker(config, corpus, rank, pace, backend).run()
+    _Worker(config, data, rank, pace, backend).run()
 
 
 class _Worker:
     """One worker in rounds."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, backend: str
+        self, config: TrainingConfig[Any], data: Any, rank: int, pace: Pacing, backend: str
     ) -> None:
-        self.contributor = Contributor(config, corpus, rank - 1, pace)
+        self.contributor = Contributor(config, data, rank - 1, pace)
         self.config, self.rank, self.backend = config, rank, backend
-        size = self.contributor.out.numel()
-        self.server = config.algorithm.start(torch.zeros(size, device=config.device))
+        self.server = config.algorithm.start(config.zeros(data).to(config.device))
         self.orders = Mailbox(FrameHeader)
         self.orders.listen(SERVER_RANK, SERVER_RANK, _state_or_memory(self.server))
         self.staged_on = staged_on(backend, config.device)

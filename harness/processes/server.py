@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from typing import Any
 
 from torch import Tensor
 
@@ -34,8 +35,8 @@ from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import CLOSED, GarbageReceived, PeerGone
 from harness.processes.worker import Clock, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
+from harness.runs.config import TrainingConfig
 from harness.simulator import Timeline
-from harness.speech.frames import RunConfig
 from harness.tasks.order import Minibatches
 
 
@@ -127,7 +128,7 @@ class Distributed(Asynchronous):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TrainingConfig[Any],
         model: Tensor,
         minibatches: Minibatches,
         pace: Pacing,

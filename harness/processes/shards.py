@@ -27,12 +27,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.algorithms.contract import Algorithm, Server
 from harness.processes.group import Admission
 from harness.processes.messages import (
@@ -58,8 +56,8 @@ from harness.processes.transport import GarbageReceived, PeerGone, now_s
 from harness.processes.worker import Pacing
 from harness.replay.sharded import ShardedServer, edges
 from harness.replay.stale import Arrays, Facts
+from harness.runs.config import TrainingConfig
 from harness.simulator import LOST, Timeline
-from harness.speech.frames import RunConfig
 from harness.tasks.order import Minibatches
 
 OF_A_STATE = (Kind.STATE, Kind.NUMBERS, Kind.HELD)
@@ -102,7 +100,7 @@ class Sharded(Asynchronous):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TrainingConfig[Any],
         model: Tensor,
         minibatches: Minibatches,
         pace: Pacing,
@@ -431,8 +429,8 @@ class Shard:
 
 
 def serve(
-    config: RunConfig,
-    corpus: Corpus,
+    config: TrainingConfig[Any],
+    data: Any,
     rank: int,
     pace: Pacing,
     say: Callable[[str], None],
@@ -442,7 +440,7 @@ def serve(
 
     Args:
         config: what is run.
-        corpus: what it is trained on.
+        data: what it is trained on.
         rank: which shard.
         pace: slows the folds.
         say: told what happens to workers.
@@ -451,7 +449,7 @@ def serve(
     Raises:
         ServerGone: the first shard is gone.
     """
-    serving = _Serving(config, corpus, rank, pace, say)
+    serving = _Serving(config, data, rank, pace, say)
     if admission is not None:
         admission.open(serving.enter, range(config.workers).__contains__)
     serving.run()
@@ -461,12 +459,17 @@ class _Serving:
     """A shard that the first one asks for its state, and tells when to stop."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, rank: int, pace: Pacing, say: Callable[[str], None]
+        self,
+        config: TrainingConfig[Any],
+        data: Any,
+        rank: int,
+        pace: Pacing,
+        say: Callable[[str], None],
     ) -> None:
-        size = config.network(corpus).layout.parameters
-        begin, end = edges(size, config.shards)[rank]
+        whole = config.zeros(data).to(config.device)
+        begin, end = edges(len(whole), config.shards)[rank]
         self._say, self._rank, self._first = say, rank, config.workers
-        self._server = config.algorithm.start(torch.zeros(end - begin, device=config.device))
+        self._server = config.algorithm.start(whole[begin:end].clone())
         self._shard = Shard(config.algorithm, self._server, self._answer, pace, config.shards)
         self._mailbox = Mailbox(FrameHeader)
         self._workers: list[Address] = [config.shards + w for w in range(config.workers)]

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.algorithms.contract import Memory
 from harness.processes.messages import (
     NOTHING,
@@ -30,8 +29,8 @@ from harness.processes.messages import (
 )
 from harness.processes.transport import GarbageReceived, now_s, sleep_until
 from harness.replay.sharded import edges
+from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
-from harness.speech.frames import RunConfig, frames_of
 
 
 class Contributor:
@@ -39,7 +38,7 @@ class Contributor:
 
     Args:
         config: what is run.
-        corpus: what it is trained on.
+        data: what it is trained on.
         worker: which worker.
         pace: slows it.
 
@@ -48,12 +47,11 @@ class Contributor:
         out: its contribution ``[1, P]``.
     """
 
-    def __init__(self, config: RunConfig, corpus: Corpus, worker: int, pace: Pacing) -> None:
-        self._net = config.network(corpus)
-        frames = frames_of(corpus, config.device, config.shuffling)
-        self._minibatches = config.minibatches(corpus, frames)
-        self.received = torch.zeros(self._net.layout.parameters)
-        self.out = torch.zeros(1, self._net.layout.parameters, device=config.device)
+    def __init__(self, config: TrainingConfig[Any], data: Any, worker: int, pace: Pacing) -> None:
+        self._net = config.network(data)
+        self._minibatches = config.minibatches(data, config.examples(data))
+        self.received = config.zeros(data)
+        self.out = config.zeros(data).to(config.device).unsqueeze(0)
         self._config, self._worker, self._pace = config, worker, pace
         self._count, self._memory = 0, Memory()
 
@@ -163,7 +161,7 @@ class Pacing:
     costs: Costs | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, paced: bool) -> Pacing:
+    def of(cls, config: TrainingConfig[Any], paced: bool) -> Pacing:
         """The pace of the run's own cluster and workload, if it is paced at all."""
         if not paced:
             return cls()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from harness.base.registry import entries, load
 from harness.base.settings import (
     Limits,
     Spec,
@@ -21,7 +22,6 @@ from harness.base.settings import (
     format_quantity,
     limits_of,
 )
-from harness.runs.file import CORPUS, FOLLOWS, KINDS
 from harness.simulator import Cluster
 from harness.simulator.cluster import Device
 from harness.simulator.protocols.contract import TimingProtocol
@@ -30,7 +30,9 @@ __all__ = [
     "Key",
     "classes",
     "device_table",
+    "entries_of",
     "keys_of",
+    "kinds",
     "markdown",
     "meanings",
     "run_file_keys",
@@ -196,12 +198,18 @@ def run_file_keys() -> str:
     return "\n".join(_section_of_run_files(each) for each in classes())
 
 
+def kinds() -> list[type[Any]]:
+    """The configurations of our own tasks, and the tables of their own that run files have."""
+    found = [load("tasks", name) for name, each in entries("tasks").items() if each.ours]
+    return [kind for each in found for kind in (each.config, *each.tables)]
+
+
 def classes() -> list[type[Any]]:
     """Every class that a run file may describe: the kinds of run, and what is in their tables."""
-    found: list[type[Any]] = list(KINDS)
+    found: list[type[Any]] = kinds()
     for each in found:  # which grows
         hints = get_type_hints(each)
-        for entry in _entries(each):
+        for entry in entries_of(each):
             found += [inner for inner in tables_in(hints[entry.name]) if inner not in found]
     return found
 
@@ -224,13 +232,20 @@ def _timed_only(kind: type[Any]) -> bool:
     return issubclass(kind, TimingProtocol) and kind.handing is TimingProtocol.handing
 
 
-def _entries(table: type[Any]) -> Iterator[Field[Any]]:
+def entries_of(table: type[Any]) -> Iterator[Field[Any]]:
     """The fields that are keys."""
-    return (entry for entry in fields(cast(Any, table)) if entry.name not in FOLLOWS)
+    follows = _said_of(table, "follows", ("format",))
+    return (entry for entry in fields(cast(Any, table)) if entry.name not in follows)
+
+
+def _said_of(table: type[Any], attribute: str, otherwise: Any) -> Any:
+    """What the application of a configuration says; something else of other tables."""
+    task = getattr(table, "task", None)
+    return otherwise if task is None else getattr(load("tasks", task), attribute)
 
 
 def _section_of_run_files(table: type[Any]) -> str:
-    entries, hints, told = list(_entries(table)), get_type_hints(table), meanings(table)
+    entries, hints, told = list(entries_of(table)), get_type_hints(table), meanings(table)
     first, _, _ = (inspect.getdoc(table) or "").partition("\n\n")
     rows = [
         f"| `{entry.name}` | {_kinds(entry, hints[entry.name])} | {_usual(table, entry)} |"
@@ -256,7 +271,7 @@ def _kinds(entry: Field[Any], kind: Any) -> str:
 
 def _usual(table: type[Any], entry: Field[Any]) -> str:
     """The default; of a kind of run also what its reader fills in."""
-    usual = {**CORPUS, **KINDS[table].usual} if table in KINDS else {}
+    usual: Mapping[str, Any] = _said_of(table, "usual", {})
     if entry.name == "timed_layers":
         return "those of the network"
     if entry.name in usual:

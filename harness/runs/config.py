@@ -12,17 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from math import ceil
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
+from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
 from harness.base.errors import UserError
 from harness.base.settings import counts, setting
 from harness.networks.contract import Network
-from harness.simulator import Cluster, ParameterServer, Simulation, Workload, compute_seconds
+from harness.simulator import Cluster, ParameterServer, Simulation, compute_seconds
 from harness.simulator.protocols.contract import Handing, TimingProtocol
+from harness.simulator.timeline import inner_lag
+from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
 
 ADDED = (
@@ -30,6 +33,9 @@ ADDED = (
     "shuffling",
 )  # fmt: skip
 """Fields that came later: at their default they are no part of a run's identity."""
+
+REPLAYED = "replay"
+"""Key of an identity that says by which version of the replay a run was trained."""
 
 REPLAY = 2
 """In the identity of runs that earlier versions trained wrongly, so that these are made anew."""
@@ -82,7 +88,7 @@ class Identified(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ABC, Generic[Data]):
+class TrainingConfig(TaskConfig, Generic[Data]):
     """One training on a simulated cluster; what derives from it says what is trained on what.
 
     Args:
@@ -147,13 +153,12 @@ class TrainingConfig(ABC, Generic[Data]):
         """The training data."""
 
     @abstractmethod
-    def workload(self, number: int) -> Workload:
-        """What the cluster is charged for in a stage."""
+    def zeros(self, data: Data) -> Tensor:
+        """Zeros ``[P]``, as many and of the type of the parameters, in host memory."""
 
-    @property
     @abstractmethod
-    def judged(self) -> str:
-        """The metric, without a candidate's name, that settings are judged by: less is better."""
+    def examples(self, data: Data) -> Examples:
+        """The training data on the run's device."""
 
     @abstractmethod
     def stage_name(self, fold: int) -> str:
@@ -203,6 +208,28 @@ class TrainingConfig(ABC, Generic[Data]):
         if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
             told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
             raise UserError(f"protocol.push_every: {told}")
+
+    @property
+    def count(self) -> int:
+        """See `TaskConfig`."""
+        return self.workers
+
+    def on(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+        """See `TaskConfig`."""
+        return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
+
+    def reads(self) -> Reads:
+        """See `TaskConfig`."""
+        return {"inner": inner_lag}
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """See `TaskConfig`."""
+        if self.handing.own is not None and self.cluster.parallel.epoch_minibatches:
+            yield "parallel.epoch_minibatches", "a run's passes are its epochs"
+        if self.chunk != 1.0 and not self.schedule.searches:
+            yield "chunk", f"{type(self.schedule).__name__} searches for no rate"
+        if self.tested == "never" and self.tested_models != "all":
+            yield "tested_models", "tested is 'never'"
 
     @property
     def rounds(self) -> bool:
@@ -324,7 +351,7 @@ class TrainingConfig(ABC, Generic[Data]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
-        return plain(self) | ({"replay": REPLAY} if self._was_replayed_wrongly else {})
+        return plain(self) | ({REPLAYED: REPLAY} if self._was_replayed_wrongly else {})
 
     @property
     def _was_replayed_wrongly(self) -> bool:

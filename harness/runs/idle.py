@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from harness.runs.config import TrainingConfig
 from harness.simulator.foresight import without_effect
-from harness.speech.frames import RunConfig
-from harness.speech.sequence import SequenceConfig
-
-Config = TrainingConfig[Any] | SequenceConfig
+from harness.tasks.contract import TaskConfig
 
 Idle = Iterator[tuple[str, str]]
 
-STEPWISE = ("fetch_s", "waiting", "shards")
-"""Settings of decoders that work while frames are trained on."""
 
-
-def idle_lines(configs: Iterable[Config], further: str = "") -> list[str]:
+def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
     """A line for each key without effect on any of the runs.
 
     Args:
@@ -36,36 +28,10 @@ def idle_lines(configs: Iterable[Config], further: str = "") -> list[str]:
     ]
 
 
-def _idle(config: Config) -> Idle:
+def _idle(config: TaskConfig) -> Idle:
     """Dotted keys without effect on a run, and why."""
-    sequence = isinstance(config, SequenceConfig)
-    workers = config.replicas if sequence else config.workers
-    work = config.workload if sequence else config.workload(0)
-    yield from without_effect(config.cluster, config.timed, work, workers)
+    work = config.workload()
+    yield from without_effect(config.cluster, config.timed, work, config.count)
     if config.cluster.workload not in (None, work):
-        yield "workload", _charge(config)
-    yield from _find_idle_in_sequence(config) if sequence else _find_idle_in_passes(config)
-
-
-def _charge(config: Config) -> str:
-    if isinstance(config, RunConfig | SequenceConfig):
-        return "time is charged for timed_layers"
-    return "time is charged for the module; charge_for='cluster' takes the file's"
-
-
-def _find_idle_in_passes(config: TrainingConfig[Any]) -> Idle:
-    own, parallel = config.handing.own, config.cluster.parallel
-    if own is not None and parallel.epoch_minibatches:
-        yield "parallel.epoch_minibatches", "a run's passes are its epochs"
-    if config.chunk != 1.0 and not config.schedule.searches:
-        yield "chunk", f"{type(config.schedule).__name__} searches for no rate"
-    if config.tested == "never" and config.tested_models != "all":
-        yield "tested_models", "tested is 'never'"
-
-
-def _find_idle_in_sequence(config: SequenceConfig) -> Idle:
-    if config.shuffling != "full":
-        return
-    for name in STEPWISE:
-        if getattr(config, name) != getattr(SequenceConfig, name):
-            yield name, "shuffling is 'full': all is decoded before it is trained on"
+        yield "workload", config.charge
+    yield from config.idle()

@@ -16,12 +16,10 @@ from harness.algorithms.catalogue import Algorithm, GradientAveraging
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.base.settings import setting
-from harness.modules import task as _modules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from harness.runs.config import TrainingConfig
-from harness.runs.executed import Progress, Watch, executed
 from harness.speech.sequence import SequenceConfig
 from harness.store import Run, RunWriter, Store
-from harness.training import run as _frames  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from harness.tasks.contract import Progress, Watch
 
 FACTOR = 2.0
 """From one rung of the ladder to the next."""
@@ -136,6 +134,10 @@ class BestRateConfig:
         search = {"guess": self.guess, "most": self.most, "factor": FACTOR}
         return {"is": "BestRateConfig", "training": training, **search, "format": self.format}
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return best_rate(self, store, watch)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -154,7 +156,6 @@ class Found:
     tried: dict[float, float]
 
 
-@executed.register
 def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
     """The finished search of a configuration, and before it the runs that it asks for.
 
@@ -170,7 +171,7 @@ def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
         losses: dict[float, tuple[float, float]] = {}
 
         def ended(rate: float) -> float:
-            losses[rate] = _losses(executed(_at(config.training, rate), store, tell))
+            losses[rate] = _losses(_at(config.training, rate).execute(store, tell))
             return losses[rate][1]
 
         found = climbed(config, ended, lambda: next(iter(losses.values()))[0])
@@ -249,8 +250,11 @@ class LargestRateConfig:
         training = replace(self.training, rate=self.lowest).to_dict()
         return {"is": "LargestRateConfig", "training": training, **ends, "format": self.format}
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return largest_rate(self, store, watch)
 
-@executed.register
+
 def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
     """The finished search of a configuration, and before it the runs that it asks for.
 
@@ -263,7 +267,7 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
         watch(replace(progress, run=name))
 
     def tried(rate: float) -> Run:
-        return executed(replace(config.training, rate=rate), store, tell)
+        return replace(config.training, rate=rate).execute(store, tell)
 
     def execute(writer: RunWriter) -> None:
         stable, diverged = bisected(config, lambda rate: tried(rate).status == "done")

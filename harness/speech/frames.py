@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from harness.networks.contract import Minibatch, uploaded
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.runs.config import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
+from harness.store import Run, Store
+from harness.tasks.contract import Watch
 from harness.tasks.order import Shuffling, row_numbers
 
 __all__ = [
@@ -82,7 +84,9 @@ class RunConfig(TrainingConfig[Corpus]):
         UserError: settings that do not go together.
     """
 
+    task: ClassVar[str] = "frames"
     named: ClassVar[bool] = False  # it was there before the others
+    charge: ClassVar[str] = "time is charged for timed_layers"
 
     corpus: str
     scale: str
@@ -109,8 +113,16 @@ class RunConfig(TrainingConfig[Corpus]):
         train = data.split("train")
         return Blocks.of(train) if self.shuffling == "in blocks" else train
 
-    def workload(self, number: int) -> Workload:
-        """What the cluster is charged for in a stage."""
+    def zeros(self, data: Corpus) -> Tensor:
+        """See `TrainingConfig`."""
+        return torch.zeros(self.network(data).layout.parameters)
+
+    def examples(self, data: Corpus) -> Frames | MadeFrames:
+        """The corpus on the run's device."""
+        return frames_of(data, self.device, self.shuffling)
+
+    def workload(self, number: int = 0) -> Workload:
+        """See `TaskConfig`."""
         whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
         return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
@@ -142,6 +154,10 @@ class ForcedAlignment:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the alignment's identity hashes."""
         return plain(self)
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return cast(Any, self.network.application).align(self, store, watch)
 
 
 BLOCK = 500

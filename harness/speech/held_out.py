@@ -20,7 +20,6 @@ from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import Sentence, Tuned, recognise, tune, word_errors
 from harness.networks.feedforward import Dnn
-from harness.runs.executed import reads
 from harness.simulator import Timeline
 from harness.speech.decoding import Seen, Tally, evenly, log_posteriors, references_of
 from harness.speech.evaluation import BEAM
@@ -155,7 +154,7 @@ def lags(timeline: Timeline, config: RunConfig | SequenceConfig) -> dict[str, fl
     """Mean and percentiles of a run's lags from each of its reads, in folds and in seconds."""
     return {
         f"{name}_{unit}_{figure}": value
-        for name, read in reads(config).items()
+        for name, read in config.reads().items()
         for unit, values in read(timeline)._asdict().items()
         for figure, value in _described(values).items()
     }

@@ -36,13 +36,13 @@ from harness.acoustics.scoring import (
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.runs.config import plain
-from harness.runs.executed import Watch, executed
+from harness.runs.executed import Watch
 from harness.speech.decoding import evenly
 from harness.speech.evaluation import BEAM, FrameEvaluator, ScoresOf
 from harness.speech.frames import RunConfig, frames_of
-from harness.speech.task import train
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
+from harness.training.run import train
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same errors."""
@@ -122,6 +122,10 @@ class RecognitionConfig:
         body = {"training": training, "decoding": decoding, "format": FORMAT}
         return {"is": "RecognitionConfig", **body}
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return recognised(self, store, watch)
+
 
 def arpa_sha256(path: Path) -> str:
     """What ``Decoding.arpa`` has for a file."""
@@ -197,7 +201,6 @@ class Transcriber:
         return decoding_graph(self.model, self._said)
 
 
-@executed.register
 def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or trained and tested now.
 

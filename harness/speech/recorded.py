@@ -30,12 +30,12 @@ from harness.speech.replicas import DecodeLog, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup, Step
 from harness.speech.sequence_training import RECORD, SequenceTraining
 from harness.speech.streams import Batcher, KeptFrames
-from harness.speech.task import identified
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.order import Key
 from harness.training.executors import between
 from harness.training.loop import carry_out
+from harness.training.run import identified
 
 
 @dataclass

@@ -365,7 +365,7 @@ def pace_of(config: SequenceConfig, paced: bool) -> Pacing:
     """The pace of the run's own cluster and workload, if it is paced at all."""
     if not paced:
         return Pacing()
-    return Pacing(costs_of(config.cluster, config.workload, config.replicas, config.seed))
+    return Pacing(costs_of(config.cluster, config.workload(), config.replicas, config.seed))
 
 
 def sign_of(config: SequenceConfig, *, paced: bool) -> int:

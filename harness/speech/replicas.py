@@ -408,7 +408,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     writable_folder(asked.out, "--out")
     try:
         with shown(name) as watch:
-            found = _trained(config, run.corpus, Store(asked.out), watch, paced=asked.paced)
+            found = _trained(config, run.data, Store(asked.out), watch, paced=asked.paced)
     except NoWorkersLeft:
         say(f"error: no replica is left; {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -459,7 +459,7 @@ def take_part(asked: argparse.Namespace, rank: int) -> int:
     who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
     with denormals_flushed():
         try:
-            contribute(run.config, run.corpus, rank, pace_of(run.config, asked.paced))
+            contribute(run.config, run.data, rank, pace_of(run.config, asked.paced))
         except ServerGone as gone:
             say(f"error: {who}: the server {str(gone) or 'is gone'}; {GOES_ON}")
             return EXIT_RUN_FAILED

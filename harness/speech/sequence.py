@@ -9,9 +9,11 @@ and the decoders of a real one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from torch import Tensor
@@ -25,9 +27,11 @@ from harness.networks.feedforward import Dnn
 from harness.replay.stale import Arrays
 from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Timeline, Workload
+from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, Halves, Seen, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import RunConfig, frames_of
+from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples
 from harness.training.loop import Executor
 
@@ -39,6 +43,9 @@ SHUFFLINGS = ("none", "on the fly", "full")
 LAYERS = ("all", "last")
 
 FRAMES = ("kept", "all")
+
+STEPWISE = ("fetch_s", "waiting", "shards")
+"""Settings of decoders that work while frames are trained on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Plateau:
 
 
 @dataclass(frozen=True)
-class SequenceConfig:
+class SequenceConfig(TaskConfig):
     """One asynchronous sequence training on a simulated cluster.
 
     Args:
@@ -120,6 +127,9 @@ class SequenceConfig:
     Raises:
         UserError: settings that are not allowed, or do not go together.
     """
+
+    task: ClassVar[str] = "sequence"
+    charge: ClassVar[str] = "time is charged for timed_layers"
 
     corpus: str
     scale: str
@@ -166,8 +176,44 @@ class SequenceConfig:
         _check_algorithm(self.algorithm, self.shards)
 
     @property
-    def workload(self) -> Workload:
-        """One minibatch, and the network the cluster is charged for."""
+    def count(self) -> int:
+        """See `TaskConfig`."""
+        return self.replicas
+
+    def on(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+        """See `TaskConfig`."""
+        return replace(self, cluster=cluster or self.cluster, replicas=count or self.replicas)
+
+    @property
+    def judged(self) -> str:
+        """Frames wrong on the development set."""
+        return "dev_frame_error"
+
+    def reads(self) -> Reads:
+        """See `TaskConfig`.
+
+        ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame, or
+        minibatch by minibatch where everything is decoded as a pass begins.
+        """
+        outer: Reads = {}
+        if self.shuffling != "full":
+            slots = None if self.shuffling == "on the fly" else self.slots
+            outer = {"outer": partial(outer_lag, slots=slots)}
+        elif self.decode_cost or self.passes == 1:  # else nothing says where a pass begins
+            outer = {"outer": pass_lag}
+        return {"inner": inner_lag, **outer, "push": push_lag}
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """See `TaskConfig`."""
+        if self.shuffling != "full":
+            return
+        for name in STEPWISE:
+            if getattr(self, name) != getattr(SequenceConfig, name):
+                yield name, "shuffling is 'full': all is decoded before it is trained on"
+
+    def workload(self, number: int = 0) -> Workload:
+        """See `TaskConfig`."""
+        del number
         return Workload.of_network(self.timed_layers, self.slots)
 
     @property
@@ -196,7 +242,7 @@ class SequenceConfig:
             cluster: in place of the run's own.
         """
         machine = cluster or self.cluster
-        made = Simulation(machine, self.timed, self.workload, self.replicas, self.seed)
+        made = Simulation(machine, self.timed, self.workload(), self.replicas, self.seed)
         if self.shuffling != "full":
             made.give(self.lengths(train))
         return made

@@ -25,10 +25,11 @@ from harness.speech.decoding import Seen, Tally
 from harness.speech.held_out import HeldOut, SequenceEvaluator, lags
 from harness.speech.sequence import SequenceConfig, SequenceExecutor, Setup
 from harness.speech.streams import Passes, Streams
-from harness.speech.task import final_model, identified, train
+from harness.speech.task import final_model
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, Outcome
 from harness.training.loop import STAGES, Diverged, Training, carry_out, where
+from harness.training.run import identified, train
 
 RECORD = "told.safetensors"
 """The attached file with what a replay of real processes needs besides the timeline."""

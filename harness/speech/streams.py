@@ -241,8 +241,8 @@ class Passes(OnSimulation[StaleReplay]):
             return []
         dealt = parts(config.seed, len(train), config.replicas)
         most = max(int(train.frames[part].sum()) for part in dealt)
-        frame_s = compute_seconds(config.cluster, config.workload) / config.slots
-        seconds = copy_seconds(config.cluster, config.workload.parameter_bytes)
+        frame_s = compute_seconds(config.cluster, config.workload()) / config.slots
+        seconds = copy_seconds(config.cluster, config.workload().parameter_bytes)
         seconds += most * config.decode_cost * frame_s
         return [self.simulation.pause(seconds, "decode")] if seconds else []
 

@@ -12,11 +12,12 @@ denominator goes on with alignments by the network itself. Both are made here by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,24 +25,24 @@ from safetensors.numpy import load_file as numpy_load_file  # pyright: ignore[re
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from data_synth import load_corpus
 from data_synth.corpus import Corpus, frame_edges
 from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
+from harness.base.settings import build
 from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
-from harness.runs.executed import Watch, executed
+from harness.runs.file import complete_protocol
+from harness.speech import frames
 from harness.speech.decoding import log_posteriors, references_of
 from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
 from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
-from harness.speech.sequence import SequenceConfig
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
-from harness.tasks.contract import Tested
-from harness.tasks.order import Examples, Minibatches, Order, Shuffling
-from harness.training.executors import Simulated
-from harness.training.folds import FrameTraining
-from harness.training.loop import FrameExecutor, carry_out
+from harness.tasks.contract import Asked, Say, Table, Tested, Watch
+from harness.tasks.order import Examples, Order, Shuffling
+from harness.training.run import FoldApplication, train
 
 
 class Acoustic:
@@ -240,7 +241,7 @@ def targeted(config: RunConfig, store: Store, watch: Watch) -> Corpus:
     corpus = corpus_of(config)
     if config.targets is None:
         return corpus
-    run = executed(config.targets, store.needing(TARGETS), watch)
+    run = config.targets.execute(store.needing(TARGETS), watch)
     if run.status != "done":
         raise UserError(f"targets: {run.ending()}")
     return _with_targets(corpus, run.path(TARGETS))
@@ -252,15 +253,14 @@ def _with_targets(corpus: Corpus, path: Path) -> Corpus:
     return replace(corpus, targets=numpy_load_file(path)["targets"], stored_fingerprint=None)
 
 
-@executed.register
-def aligned(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
+def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
     """The finished alignment of a configuration, and before it the training of its network.
 
     Its summary has the shares of each split's frames that it moved to another target.
     """
 
     def execute(writer: RunWriter) -> None:
-        network = executed(config.network, store.needing(MODEL), watch)
+        network = config.network.execute(store.needing(MODEL), watch)
         if network.status != "done":
             ended = "failed" if network.status == "failed" else "diverged"
             writer.finish(ended, {}, network.ending("its network"))
@@ -310,48 +310,106 @@ def moved(corpus: Corpus, targets: np.ndarray, split: str) -> float:
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
-ExecutedBy = Callable[[RunConfig, Corpus, Tensor, Minibatches], FrameExecutor]
+CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
+"""What a run file on a corpus may leave out."""
 
-EXECUTED = "executed"
-"""Key of a run's configuration that says it was not executed on a simulated cluster."""
+USUAL = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
+"""What a run file on frames may leave out besides."""
+
+FOLLOWS = ("fingerprint", "device", "format")
+"""Fields that follow from the rest of a run file."""
 
 
-def train(
-    config: RunConfig,
-    corpus: Corpus,
-    store: Store,
-    watch: Watch,
-    executed_by: ExecutedBy = Simulated,
-    how: Mapping[str, object] | None = None,
-) -> Run:
-    """The finished run of a configuration: the stored one, or trained now, or resumed.
+def read_corpus(asked: Asked, hidden: object) -> tuple[Table, Corpus]:
+    """The keys of a run file on a corpus, completed by what follows from the corpus.
 
     Args:
-        config: what to run.
-        corpus: the corpus it names, with the targets it names (see `alignment.targeted`).
-        store: where it is kept.
-        watch: told of progress.
-        executed_by: makes the executor, by default a simulated cluster.
-        how: what sets this executor apart, as part of the run's identity.
+        asked: the file.
+        hidden: units of the network's hidden layers, as the file has them.
 
     Raises:
-        UserError: this machine cannot compute in the precision asked for.
+        UserError: a mistake in the file, its cluster file or its corpus.
     """
-    check_here(config.precision, config.device)
+    asked.refuse([name for name in FOLLOWS if name in asked.table])
+    corpus = load_corpus(
+        asked.word("corpus"),
+        scale=asked.word("scale"),
+        seed=asked.whole("corpus_seed"),
+        progress=asked.say,
+    )
+    table = {**asked.table, "cluster": asked.cluster()}
+    # A list of something else is refused with the rest of the table.
+    sizes = corpus.layers(cast(list[int], hidden) if isinstance(hidden, list) else ())
+    table.setdefault("timed_layers", list(sizes))
+    return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}, corpus
 
-    def execute(writer: RunWriter) -> None:
-        made = partial(executed_by, config, corpus)
-        carry_out(FrameTraining(writer, config, Acoustic(config, corpus, store), watch, made))
 
-    with denormals_flushed():
-        return store.obtain(identified(config, how), execute)
+def complete_frames(table: Table) -> Table:
+    """The table of a run on frames, with its protocol's class and its format."""
+    return complete_protocol({**USUAL, **table, "format": frames.FORMAT})
 
 
-def identified(
-    config: RunConfig | SequenceConfig, how: Mapping[str, object] | None
-) -> dict[str, Any]:
-    """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
-    return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
+class FramesApplication(FoldApplication[RunConfig, Corpus]):
+    """Frames of a corpus: see `Application`."""
+
+    config = RunConfig
+    usual = {**CORPUS, **USUAL}  # noqa: RUF012 (never written to)
+    follows = FOLLOWS
+
+    def read(self, asked: Asked) -> tuple[RunConfig, Corpus]:
+        """See `Application`."""
+        asked = replace(asked, table={**CORPUS, **asked.table})
+        table, corpus = read_corpus(asked, asked.table.get("hidden"))
+        return build(RunConfig, complete_frames(table), str(asked.path)), corpus
+
+    def load(self, config: RunConfig, say: Say) -> Corpus:
+        """See `Application`; the corpus's own targets."""
+        return corpus_of(config, say)
+
+    def open(self, config: RunConfig, data: Corpus, store: Store, writer: RunWriter) -> Acoustic:
+        """See `FoldApplication`."""
+        del writer
+        return Acoustic(config, data, store)
+
+    @contextmanager
+    def computing(self, config: RunConfig) -> Generator[None]:
+        """See `FoldApplication`.
+
+        Raises:
+            UserError: this machine cannot compute in the precision asked for.
+        """
+        check_here(config.precision, config.device)
+        with denormals_flushed():
+            yield
+
+    def execute(self, config: RunConfig, store: Store, watch: Watch) -> Run:
+        """See `Configuration`.
+
+        Gradients of speech are written out. Where autograd cannot be asked, calls are a tenth to
+        a fifth cheaper, with the same bits; on real processes threads share tensors, and may not.
+        """
+        with torch.inference_mode():
+            return train(config, targeted(config, store, watch), store, watch)
+
+    def align(self, config: ForcedAlignment, store: Store, watch: Watch) -> Run:
+        """The finished alignment of a configuration; see `align`."""
+        return align(config, store, watch)
+
+    def describe(self, config: RunConfig, share: float) -> Iterator[tuple[str, str]]:
+        """See `Application`."""
+        del share
+        yield "  timed network", name_timed(config.timed_layers, config.hidden)
+
+
+FRAMES = FramesApplication()
+
+
+def name_timed(timed: tuple[int, ...], hidden: tuple[int, ...]) -> str:
+    """The network whose minibatches the cluster computes: often larger than the trained one."""
+    sizes = "-".join(map(str, timed))
+    if timed[1:-1] == tuple(hidden):
+        return f"{sizes}, as trained"
+    return f"{sizes} (timed_layers); trained is hidden = {list(hidden)}"
 
 
 def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:

@@ -1,25 +1,163 @@
-"""A run of training: the stored one, or trained now, or resumed."""
+"""Training by folds as an application: executed, replayed and timed, whatever is trained."""
 
 from __future__ import annotations
 
-import torch
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, cast
 
-from harness.runs.executed import Watch, executed
-from harness.speech.frames import RunConfig
-from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_training import train_sequence
-from harness.speech.task import targeted, train
-from harness.store import Run, Store
+from torch import Tensor
+
+from harness.runs.config import SEARCH, Boundaries, Pieces, TrainingConfig
+from harness.simulator import Simulation, Timeline, concat
+from harness.simulator.timeline_file import load_timeline
+from harness.simulator.whole import Whole, overall_rate
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import TIMELINE
+from harness.tasks.contract import EXECUTED, Application, Task, TaskConfig, Watch
+from harness.tasks.order import Laid, Minibatches
+from harness.training.executors import Recorded, Simulated
+from harness.training.folds import FrameTraining
+from harness.training.loop import FrameExecutor, carry_out
+
+MOST_FOLDS = 200_000
+"""Folds that are simulated; a longer run goes on at the rate that it has after its start."""
+
+Config = TypeVar("Config", bound=TrainingConfig[Any])
+Data = TypeVar("Data")
+
+ExecutedBy = Callable[[Any, Any, Tensor, Minibatches], FrameExecutor]
+"""Makes an executor of a configuration, its data, initial parameters ``[P]`` and minibatches."""
 
 
-@executed.register
-def _(config: RunConfig, store: Store, watch: Watch) -> Run:
-    # Gradients of speech are written out. Where autograd cannot be asked, calls are a tenth to a
-    # fifth cheaper, with the same bits; on real processes threads share tensors, and may not.
-    with torch.inference_mode():
-        return train(config, targeted(config, store, watch), store, watch)
+class FoldApplication(Application[Config, Data]):
+    """An application whose runs train by folds; what derives from it opens tasks."""
+
+    @abstractmethod
+    def open(self, config: Config, data: Data, store: Store, writer: RunWriter) -> Task:
+        """Network, minibatches and measures of a run.
+
+        Args:
+            config: of the run.
+            data: what it names.
+            store: where runs are kept that this one needs.
+            writer: of the run.
+        """
+
+    @abstractmethod
+    def computing(self, config: Config) -> AbstractContextManager[None]:
+        """The state of a process in which a run computes: threads, rounding, generators."""
+
+    def execute(self, config: Config, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return train(config, self.load(config, lambda line: None), store, watch)
+
+    def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
+        """See `Application`."""
+        made = partial(Recorded, timeline=load_timeline(run.path(TIMELINE)))
+        return train(config, data, store, watch, made, {"by": "a record"})
+
+    def pieces(self, config: Config, data: Data) -> Pieces:
+        """See `Application`."""
+        return config.pieces(data)
+
+    def time(self, config: Config, pieces: Any, share: float, most: int) -> Whole:
+        """See `Application`; stage by stage, with what searches cost."""
+        del share
+        return time_passes(config, pieces, most)
+
+    def time_again(self, config: Config, pieces: Any, run: Run, timeline: Timeline) -> Timeline:
+        """See `Application`."""
+        del run
+        return time_passes(config, pieces, len(timeline.folds)).timeline
+
+    def sampled(self, config: Config) -> tuple[Config, int]:
+        """See `Application`; a search is paid once a chunk, so a whole pass is timed."""
+        healthy = replace(config.cluster, faults=())
+        return replace(config.on(healthy, 1), passes=1), MOST_FOLDS
 
 
-@executed.register
-def _(config: SequenceConfig, store: Store, watch: Watch) -> Run:
-    return train_sequence(config, targeted(config.start, store, watch), store, watch)
+def train(
+    config: TrainingConfig[Data],
+    data: Data,
+    store: Store,
+    watch: Watch,
+    executed_by: ExecutedBy = Simulated,
+    how: Mapping[str, object] | None = None,
+) -> Run:
+    """The finished run of a configuration: the stored one, or trained now, or resumed.
+
+    Args:
+        config: what to run.
+        data: what it is trained on.
+        store: where it is kept.
+        watch: receives progress.
+        executed_by: makes the executor, by default a simulated cluster.
+        how: what sets this executor apart, as part of the run's identity.
+
+    Raises:
+        UserError: this machine cannot compute as the configuration asks.
+    """
+    application = cast("FoldApplication[Any, Any]", config.application)
+
+    def execute(writer: RunWriter) -> None:
+        made = partial(executed_by, config, data)
+        task = application.open(config, data, store, writer)
+        carry_out(FrameTraining(writer, config, task, watch, made))
+
+    with application.computing(config):
+        return store.obtain(identified(config, how), execute)
+
+
+def identified(config: TaskConfig, how: Mapping[str, object] | None) -> dict[str, Any]:
+    """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
+    return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
+
+
+def time_passes(config: TrainingConfig[Any], pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
+    """A run that trains every pass, timed as its executor times it.
+
+    Args:
+        config: of the run.
+        pieces: its training data.
+        most: folds that are simulated.
+
+    Raises:
+        UserError: too many workers for the data.
+    """
+    simulation = config.simulation(pieces)
+    happened: list[Timeline] = []
+    folds: list[int] = []
+    ends_s: list[float] = []
+    for stage in range(config.passes):
+        order = config.order(stage, pieces)
+        folds.append(order.folds)
+        if simulation.version < most:
+            happened += _stage(config, simulation, order, stage, most)
+        if simulation.version == sum(folds):
+            ends_s.append(simulation.now_s)
+    timeline = concat(happened)
+    return Whole.of(timeline, overall_rate(timeline), folds, ends_s)
+
+
+def _stage(
+    config: TrainingConfig[Any], simulation: Simulation, order: Laid, stage: int, most: int
+) -> Iterator[Timeline]:
+    """The segments of one stage, cut as training cuts them, until there are ``most`` folds."""
+    config.begin_stage(simulation, stage, order)
+    boundaries = Boundaries(config, order, stage)
+    for asked in boundaries.segments():
+        left = order.folds - asked.begins
+        if boundaries.is_chunk(asked.begins) and (
+            search_s := config.search_s(stage, boundaries.chunk_steps, left)
+        ):
+            yield simulation.pause(search_s, SEARCH)
+        if (rest := most - simulation.version) < asked.folds:
+            yield simulation.advance(folds=rest)
+            return
+        yield simulation.advance(
+            folds=asked.folds, drain=asked.drain, handing_out=asked.handing_out
+        )

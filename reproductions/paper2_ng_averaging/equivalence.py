@@ -14,7 +14,7 @@ from harness.algorithms.contract import Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.runs.config import plain
-from harness.runs.executed import Watch, executed
+from harness.runs.executed import Watch
 from harness.store import Run, RunWriter, Store
 
 FORMAT = 1
@@ -50,8 +50,11 @@ class EquivalenceConfig:
         """Plain JSON values: what the run's identity hashes."""
         return plain(self)
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return compared(self, store, watch)
 
-@executed.register
+
 def compared(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
     """The finished run: the largest difference of a parameter, and the largest way of one."""
     del watch  # it takes seconds

@@ -13,7 +13,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
 from harness.networks.feedforward import denormals_flushed
-from harness.runs.executed import Progress, Watch, executed
+from harness.runs.executed import Progress, Watch
 from harness.speech.decoding import evenly, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
@@ -57,8 +57,11 @@ class LineConfig:
             "format": self.format,
         }
 
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return drawn_along_line(self, store, watch)
 
-@executed.register
+
 def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
     """As `along_line`, of the corpus that the configuration names."""
     return along_line(config, targeted(config.training.start, store, watch), store, watch)

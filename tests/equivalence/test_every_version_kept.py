@@ -27,9 +27,10 @@ from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.frames import Frames, RunConfig
-from harness.speech.task import initial_parameters, train
+from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
+from harness.training.run import train
 
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 NAMES = (
@@ -126,9 +127,9 @@ def walked_in_shards(walk: Walk, timeline: Timeline, shards: int) -> Tensor:
 def trained(name: str, folder: Path, **choices: Any) -> tuple[Walk, Timeline, Tensor]:
     asked, store = load_run(RUNS / f"{name}.toml"), Store(folder)
     config = replace(asked.config, **choices)
-    run = train(config, asked.corpus, store, lambda progress: None)
+    run = train(config, asked.data, store, lambda progress: None)
     assert run.status == "done"
-    walk = Walk(config, asked.corpus, store)
+    walk = Walk(config, asked.data, store)
     return walk, load_timeline(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
 
 

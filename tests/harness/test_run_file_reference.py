@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer
 from harness.algorithms.schedules import Schedule
 from harness.base.settings import KIND, dataclasses_below, load_toml
-from harness.reference.keys import classes, meanings
-from harness.runs.file import FOLLOWS, KINDS
+from harness.reference.keys import classes, entries_of, kinds, meanings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "run-files.md").read_text(encoding="utf-8")
@@ -25,7 +23,7 @@ SECTIONS = {
 
 @pytest.mark.parametrize("table", classes(), ids=lambda table: table.__name__)
 def test_every_key_of_a_class_is_there_and_has_a_meaning(table):
-    keys = {entry.name for entry in fields(table)} - set(FOLLOWS)
+    keys = {entry.name for entry in entries_of(table)}
     assert SECTIONS[table.__name__] == keys
     assert keys <= {name for name, told in meanings(table).items() if told}
 
@@ -55,4 +53,4 @@ def test_every_key_of_a_documented_run_is_found(path):
 
 
 def test_kinds_of_run_come_first():
-    assert classes()[: len(KINDS)] == list(KINDS)
+    assert classes()[: len(kinds())] == kinds()

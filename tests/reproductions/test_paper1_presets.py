@@ -12,9 +12,9 @@ from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.speech.frames import RunConfig
-from harness.speech.task import train
 from harness.store import Store
 from harness.training import loop
+from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED

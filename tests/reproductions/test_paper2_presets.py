@@ -14,9 +14,9 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.simulator import Averaging
 from harness.speech.frames import RunConfig
-from harness.speech.task import train
 from harness.store import Store
 from harness.training import loop
+from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED

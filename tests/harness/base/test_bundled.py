@@ -7,7 +7,7 @@ import pytest
 from harness import cli
 from harness.base.errors import UserError
 from harness.base.files import bundled, cluster_file, run_file
-from harness.runs.file import kind_of, load_run
+from harness.runs.file import load_run
 from harness.simulator import load_cluster
 
 ROOT = Path(__file__).parents[3]
@@ -65,11 +65,11 @@ def test_a_run_file_may_name_a_cluster_that_comes_along(tmp_path):
     assert 'cluster = "k20m-server"' in text
     path = tmp_path / "r.toml"
     path.write_text(text)
-    asked = load_run(path, kind_of(path))
+    asked = load_run(path)
     assert asked.config.cluster == load_cluster("reproductions/clusters/k20m-server.toml")
     path.write_text(text.replace("k20m-server", "k20m-servr"))
     with pytest.raises(UserError, match=r"r\.toml: cluster: unknown 'k20m-servr'"):
-        load_run(path, kind_of(path))
+        load_run(path)
 
 
 def test_help_names_what_comes_along(capsys):

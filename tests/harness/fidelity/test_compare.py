@@ -8,17 +8,16 @@ import pytest
 
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
-from harness.fidelity.compare import Comparison, again, awake, behaviour, compared, shown
+from harness.fidelity.compare import Comparison, awake, behaviour, compared, shown
 from harness.processes.recorder import Recorder, Work
 from harness.runs.config import Stage
 from harness.runs.file import load_run
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT, inner_lag
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.replicas import DecodeLog
-from harness.speech.task import train
 from harness.store import Store
 from harness.store.schema import TIMELINE
+from harness.training.run import time_passes, train
 from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
@@ -59,12 +58,12 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
     asked = load_run(RUNS / "async-averaged.toml")
     stages, search = (Stage(32, 256, 0.3), Stage(32, 1024, 0.3)), Search(0.008, whole_trials=True)
     config = replace(asked.config, passes=2, stages=stages, schedule=search, chunk=0.2)
-    run = train(config, asked.corpus, Store(tmp_path), silent)
+    run = train(config, asked.data, Store(tmp_path), silent)
     found = compared(run.dir)
     assert found.recorded.throughput_per_s == found.predicted.throughput_per_s
     assert found.staleness_distance() == 0.0
     timeline = load_timeline(run.path(TIMELINE))
-    said = again(config, asked.corpus.split("train"), timeline, DecodeLog())
+    said = time_passes(config, asked.data.split("train"), len(timeline.folds)).timeline
     assert said.sha256() == timeline.sha256()
     assert awake(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
 

@@ -11,17 +11,18 @@ from harness import cli
 from harness.algorithms.schedules import Search
 from harness.fidelity.predict import prediction, whole
 from harness.runs.config import Stage
-from harness.runs.file import kind_of, load_run
+from harness.runs.file import load_application, load_run
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
-from harness.speech.task import train
 from harness.store import Store
+from harness.training.run import train
 from tests.run_files import on_few_words
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
-FRAMES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is RunConfig)
-SEQUENCES = sorted(path for path in RUNS.glob("*.toml") if kind_of(path) is SequenceConfig)
+KINDS = {path: load_application(path).config for path in sorted(RUNS.glob("*.toml"))}
+FRAMES = [path for path, kind in KINDS.items() if kind is RunConfig]
+SEQUENCES = [path for path, kind in KINDS.items() if kind is SequenceConfig]
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
@@ -30,8 +31,8 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     path = tmp_path / path.name
     path.write_text(on_few_words(text, train=200), encoding="utf-8")
     asked = load_run(path)
-    run = train(asked.config, asked.corpus, Store(tmp_path), lambda progress: None)
-    predicted = whole(asked.config, asked.corpus.split("train"))
+    run = train(asked.config, asked.data, Store(tmp_path), lambda progress: None)
+    predicted = whole(asked.config, asked.data.split("train"))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert sum(predicted.folds) == run.summary["folds"]
     assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -44,8 +45,8 @@ def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp
     asked = load_run(path, SequenceConfig)
     start = replace(asked.config.start, passes=1)  # how well it recognises matters little here
     config = replace(asked.config, start=start, held_out=5)
-    run = train_sequence(config, asked.corpus, Store(tmp_path), lambda progress: None)
-    predicted = whole(config, asked.corpus.split("train"), run.summary["kept_frames"])
+    run = train_sequence(config, asked.data, Store(tmp_path), lambda progress: None)
+    predicted = whole(config, asked.data.split("train"), run.summary["kept_frames"])
     assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
 
 
@@ -53,21 +54,21 @@ def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path
     asked = load_run(RUNS / "async-averaged.toml")
     search = Search(0.008, least_minibatches=5, whole_trials=True)
     config = replace(asked.config, schedule=search, chunk=0.3)
-    run = train(config, asked.corpus, Store(tmp_path), lambda progress: None)
-    predicted = whole(config, asked.corpus.split("train"))
+    run = train(config, asked.data, Store(tmp_path), lambda progress: None)
+    predicted = whole(config, asked.data.split("train"))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert "search" in predicted.timeline.kinds
 
 
 def test_it_says_that_workers_are_machines_and_whose_network_is_timed() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
-    layers = asked.corpus.layers(asked.config.hidden)
+    layers = asked.data.layers(asked.config.hidden)
     for timed, told in (
         (asked.config.timed_layers, "10217 (timed_layers); trained is hidden = [64, 64]"),
         (layers, "-64-64-"),
     ):
         config = replace(asked.config, timed_layers=tuple(timed))
-        lines = list(prediction(config, asked.corpus.split("train")))
+        lines = list(prediction(config, asked.data.split("train")))
         assert lines[1].split(maxsplit=1)[1] == "machines of the cluster file, not processes here"
         assert told in lines[2]
     assert lines[2].endswith(", as trained")
@@ -75,7 +76,7 @@ def test_it_says_that_workers_are_machines_and_whose_network_is_timed() -> None:
 
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
-    train_set = asked.corpus.split("train")
+    train_set = asked.data.split("train")
     known, cut = whole(asked.config, train_set), whole(asked.config, train_set, most=500)
     assert cut.folds == known.folds
     assert len(cut.timeline.folds) == 500
@@ -92,7 +93,7 @@ def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
 
 def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str]) -> None:
     asked = load_run(RUNS / "backup-workers.toml")
-    train_set = asked.corpus.split("train")
+    train_set = asked.data.split("train")
     four, one = (whole(replace(asked.config, workers=n), train_set) for n in (4, 1))
     assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
     of_three = 3 * four.per_s / one.per_s
@@ -102,7 +103,7 @@ def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str
 def test_the_speed_up_counts_a_search_once_a_chunk_also_of_one_worker() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     config = replace(asked.config, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
-    train_set = asked.corpus.split("train")
+    train_set = asked.data.split("train")
     four, one = (whole(replace(config, workers=n), train_set) for n in (4, 1))
     (line,) = [line for line in prediction(config, train_set) if line.startswith("speed-up")]
     assert float(line[28:]) == pytest.approx(one.ends_s[-1] / four.ends_s[-1], rel=0.01)

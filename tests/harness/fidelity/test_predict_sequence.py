@@ -14,7 +14,6 @@ from harness.acoustics.mmi import Criterion
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.fidelity.predict import prediction, whole
-from harness.runs.executed import reads
 from harness.simulator import Cluster, load_cluster
 from harness.speech.sequence import SequenceConfig
 from harness.store import Run
@@ -91,7 +90,7 @@ def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> N
     timeline = whole(config, train, 0.5).timeline
     found = [(name, said(lines, f"{name} staleness")) for name in ("inner", "outer", "push")]
     for name, (mean, largest) in found:
-        staleness = reads(config)[name](timeline).staleness
+        staleness = config.reads()[name](timeline).staleness
         assert (mean, largest) == (float(f"{staleness.mean():.3g}"), staleness.max())
     (inner, _), (outer, _), (push, _) = (figures for _, figures in found)
     assert outer > inner > push > 0.0
@@ -117,9 +116,9 @@ def test_a_target_has_to_be_of_the_same_kind(sequence, configure, run_sequence, 
     of_sequences = run_sequence(config := sequence(test=False))
     of_frames = of_sequences.dir.parent / identity(config.start.to_dict())
     train = corpus.split("train")
-    with pytest.raises(UserError, match="no sequence training; allowed"):
+    with pytest.raises(UserError, match="trains frames; allowed: a run that trains sequence"):
         list(prediction(config, train, target=of_frames))
-    with pytest.raises(UserError, match="a sequence training; allowed"):
+    with pytest.raises(UserError, match="trains sequence; allowed: a run that trains frames"):
         list(prediction(configure(), train, target=of_sequences.dir))
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from harness.fidelity.compare import Comparison, behaviour
 from harness.fidelity.validate import REGIMES, markdown
-from harness.runs.executed import reads
 from harness.runs.file import load_run
 from harness.simulator import Timeline
 from harness.speech.frames import RunConfig
@@ -25,20 +24,20 @@ def simulated(name: str, folder: Path) -> tuple[RunConfig, Timeline]:
     for file, text in REGIMES[name].files(name).items():
         (folder / file).write_text(text, encoding="utf-8")
     asked = load_run(folder / "run.toml")
-    return asked.config, asked.config.simulation(asked.corpus.split("train")).advance(folds=500)
+    return asked.config, asked.config.simulation(asked.data.split("train")).advance(folds=500)
 
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_a_regime_is_as_fast_as_what_bounds_it(name: str, tmp_path: Path) -> None:
     config, timeline = simulated(name, tmp_path)
     bound, near = BOUNDS[name]
-    found = behaviour(timeline, reads(config)).throughput_per_s
+    found = behaviour(timeline, config.reads()).throughput_per_s
     assert found == pytest.approx(bound, rel=near)
 
 
 def test_a_table_has_a_row_for_each_regime(tmp_path: Path) -> None:
     config, timeline = simulated("server-bound", tmp_path)
-    found = behaviour(timeline, reads(config))
+    found = behaviour(timeline, config.reads())
     lines = list(markdown({"server-bound": Comparison(found, found)}))
     assert lines[2:] == ["| server-bound | 40.00 | 40.00 | +0.0% | 5.000 | 5.000 | +0.0% | 0.000 |"]
     assert len({line.count("|") for line in lines}) == 1

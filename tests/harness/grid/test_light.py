@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from harness.grid import grid
-from harness.runs.executed import executed
 from harness.store import Store, schema
 
 
@@ -19,9 +18,11 @@ class Faulty:
     def to_dict(self) -> dict[str, Any]:
         return {"is": "Faulty"}
 
+    def execute(self, store: Store, watch: Any) -> Any:
+        return _fail(self, store)
 
-@executed.register
-def _(config: Faulty, store: Store, watch: Any) -> Any:
+
+def _fail(config: Faulty, store: Store) -> Any:
     def execute(writer: Any) -> None:
         raise ZeroDivisionError
 

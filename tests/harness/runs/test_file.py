@@ -16,7 +16,7 @@ from harness.base.settings import build
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.processes.rank_main import check_protocol
 from harness.runs.config import Stage
-from harness.runs.file import kind_of, load_run
+from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
@@ -43,13 +43,13 @@ timed_minibatch = 256
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_documented_run_can_be_read(path: Path) -> None:
-    asked = load_run(path, kind_of(path))
-    assert asked.config.fingerprint == asked.corpus.fingerprint
+    asked = load_run(path)
+    assert asked.config.fingerprint == asked.data.fingerprint
 
 
 def test_a_run_file_says_what_is_run_and_what_it_leaves_out_follows(tmp_path: Path) -> None:
     asked = load_run(written(tmp_path, RUN), seed=7)
-    config, corpus = asked.config, asked.corpus
+    config, corpus = asked.config, asked.data
     assert config.algorithm == AsyncSgd()
     assert config.schedule == Constant(0.01)
     assert config.stages == (Stage(16, 256),)
@@ -132,7 +132,7 @@ def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_lin
     asked = load_run(EXAMPLES / "bounded-staleness.toml")
     config = replace(asked.config, protocol=ParameterServer(push_every=100_000))
     with pytest.raises(UserError, match="a fold takes 100000 minibatches of 32 frames"):
-        config.order(0, asked.corpus.split("train"))
+        config.order(0, asked.data.split("train"))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path)
     path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
     asked = load_run(path)
     assert asked.config.protocol == Outsider()
-    assert isinstance(asked.config.order(0, asked.corpus.split("train")), Partition)
+    assert isinstance(asked.config.order(0, asked.data.split("train")), Partition)
 
 
 def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):

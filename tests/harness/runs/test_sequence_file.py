@@ -7,7 +7,7 @@ import pytest
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.stale import DelayCompensated
 from harness.base.errors import UserError
-from harness.runs.file import kind_of, load_run
+from harness.runs.file import load_application, load_run
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from tests.run_files import written
@@ -25,7 +25,7 @@ def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
 
 def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
     asked = load_run(asked_for(tmp_path), SequenceConfig, seed=7)
-    config, corpus = asked.config, asked.corpus
+    config, corpus = asked.config, asked.data
     assert (config.seed, config.start.seed) == (7, 0)
     assert config.criterion == Criterion(numerator="sum")
     assert config.start.cluster == config.cluster
@@ -42,10 +42,10 @@ def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
 
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     path = asked_for(tmp_path)
-    assert kind_of(path) is SequenceConfig
-    assert kind_of(RUNS / "async-averaged.toml") is RunConfig
+    assert load_application(path).config is SequenceConfig
+    assert load_application(RUNS / "async-averaged.toml").config is RunConfig
     with pytest.raises(UserError, match="is: not allowed; allowed: RunConfig"):
-        load_run(path)
+        load_run(path, RunConfig)
 
 
 @pytest.mark.parametrize(

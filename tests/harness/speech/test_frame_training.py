@@ -17,12 +17,13 @@ from harness.runs.config import Stage
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
 from harness.speech.evaluation import FrameEvaluator
-from harness.speech.task import Acoustic, initial_parameters, train
+from harness.speech.task import Acoustic, initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
 from harness.training import loop as module
 from harness.training.executors import Simulated
 from harness.training.folds import FrameTraining
+from harness.training.run import train
 from tests.silence import silent
 
 SCHEDULES = {

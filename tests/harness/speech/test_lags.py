@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.runs.executed import reads
 from harness.simulator import Simulation, Timeline, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.held_out import lags
@@ -15,9 +14,9 @@ def test_a_timeline_without_folds_has_no_lags(configure, sequence) -> None:
 
 
 def test_every_kind_of_run_names_its_reads(configure, sequence) -> None:
-    assert set(reads(configure())) == {"inner"}
-    assert set(reads(sequence())) == {"inner", "push", "outer"}
-    assert set(reads(sequence(shuffling="full", decode_cost=0.0))) == {"inner", "push"}
+    assert set(configure().reads()) == {"inner"}
+    assert set(sequence().reads()) == {"inner", "push", "outer"}
+    assert set(sequence(shuffling="full", decode_cost=0.0).reads()) == {"inner", "push"}
 
 
 def test_the_lags_of_a_run_name_every_read(unequal, sequence):

@@ -18,10 +18,10 @@ from harness.runs.config import Stage
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import frames as made
 from harness.speech.frames import Blocks, Frames, MadeFrames, frames_of, shuffling_of
-from harness.speech.task import train
 from harness.store import Store
 from harness.tasks.order import InBlocks, Order, Partition
 from harness.training import executors
+from harness.training.run import train
 
 UTTERANCES, BLOCK = 26, 4
 

@@ -15,9 +15,8 @@ from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
 from harness.base.errors import UserError
-from harness.fidelity.compare import Comparison, again, awake, behaviour, shown
+from harness.fidelity.compare import Comparison, awake, behaviour, shown
 from harness.processes.recorder import PAUSE
-from harness.runs.executed import reads
 from harness.simulator import LOST, Cluster, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.speech.decoding import orders
@@ -25,6 +24,7 @@ from harness.speech.recorded import RecordedSequence
 from harness.speech.replica_worker import Handed, Replica
 from harness.speech.replicas import DecodeLog, Row, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup
+from harness.speech.sequence_task import time_record
 from harness.speech.sequence_training import RECORD, SequenceTraining
 from harness.store import Store
 from tests.silence import silent
@@ -107,7 +107,7 @@ def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
 ) -> None:
     config = sequence(test=False, passes=3)
     _, timeline, told = simulated(config, beginning(config))
-    predicted = again(config, corpus.split("train"), timeline, told)
+    predicted = time_record(config, corpus.split("train"), timeline, told)
     assert predicted.sha256() == timeline.sha256()
 
 
@@ -115,8 +115,8 @@ def beside(
     config: SequenceConfig, corpus: Corpus, recorded: Timeline, told: DecodeLog,
     cluster: Cluster | None = None,
 ) -> Comparison:  # fmt: skip
-    predicted = again(config, corpus.split("train"), recorded, told, cluster)
-    return Comparison(*(behaviour(each, reads(config)) for each in (recorded, predicted)))
+    predicted = time_record(config.on(cluster), corpus.split("train"), recorded, told)
+    return Comparison(*(behaviour(each, config.reads()) for each in (recorded, predicted)))
 
 
 PAUSES = ((0.02, 5.0), (0.05, 0.25))
@@ -220,7 +220,7 @@ def test_a_record_in_which_somebody_died_is_not_compared(
     lost = replace(timeline, contributions=replace(rows, fold=fold))
     for record, said in ((timeline, replace(told, restarts=[5])), (lost, told)):
         with pytest.raises(UserError, match="somebody died in this run"):
-            again(config, corpus.split("train"), record, said)
+            time_record(config, corpus.split("train"), record, said)
 
 
 def test_a_record_of_other_arithmetic_is_refused(sequence, corpus, beginning, simulated) -> None:

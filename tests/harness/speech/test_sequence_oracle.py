@@ -18,8 +18,9 @@ from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import Decoder, Halves, log_posteriors, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import Frames
-from harness.speech.task import final_model, train
+from harness.speech.task import final_model
 from harness.store.schema import MODEL
+from harness.training.run import train
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))

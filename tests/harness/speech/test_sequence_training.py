@@ -30,10 +30,11 @@ from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves, orders, parts
 from harness.speech.sequence import Plateau
 from harness.speech.sequence_training import collapsed, train_sequence
-from harness.speech.task import final_model, train
+from harness.speech.task import final_model
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
 from harness.training import loop as module
+from harness.training.run import train
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))

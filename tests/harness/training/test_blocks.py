@@ -11,9 +11,9 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.replay.blocks import BlockReplay
 from harness.simulator import ParameterServer
-from harness.speech.task import train
 from harness.store import Store
 from harness.training import executors
+from harness.training.run import train
 
 
 def nobody(progress):

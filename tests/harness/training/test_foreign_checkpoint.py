@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from harness.speech.sequence_training import train_sequence
-from harness.speech.task import train
 from harness.store import Store
 from harness.training import loop
+from harness.training.run import train
 from tests.silence import silent
 
 LAYOUTS = {"its own": lambda own: own, "another": lambda own: own + 1, "none": lambda own: None}

@@ -12,10 +12,10 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.runs.executed import executed
 from harness.simulator.protocols.averaging import Averaging
-from harness.speech.task import train
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
 from harness.training import run as run_module
+from harness.training.run import train
 from tests.folds import ALGORITHMS
 from tests.silence import silent
 

@@ -12,9 +12,9 @@ import numpy as np
 from data_synth.corpus import Corpus
 from harness.base import forks
 from harness.speech.frames import RunConfig
-from harness.speech.task import train
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
+from harness.training.run import train
 
 SEEDS = 8
 KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.speech.task import train
 from harness.store import Store
+from harness.training.run import train
 
 
 def nobody(progress):

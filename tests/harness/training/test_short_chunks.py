@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from harness.algorithms.schedules import Search
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.task import train
 from harness.store import Store
+from harness.training.run import train
 
 SEARCH = Search(0.02, least_minibatches=6, clear=0.0)
 

@@ -1,0 +1,281 @@
+"""Anybody's module as an application: run files that name it, real processes, replay.
+
+A run file names a module, its loss and its data as ``my_module:name``, which is imported from
+beside the file or from what is installed. A stored run keeps those names, so that it can be
+replayed; its identity has the digests of code and data, so a replay with other code is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.base.errors import UserError
+from harness.base.registry import imported
+from harness.base.seeds import identity
+from harness.base.settings import build, setting
+from harness.modules.network import generators_kept
+from harness.modules.problem import Arrays, Metric, Problem, arrays_of
+from harness.modules.step_time import Charge, check_charge
+from harness.modules.task import ModuleConfig, ModuleTask, metrics_of
+from harness.runs.config import plain
+from harness.runs.file import complete_protocol
+from harness.simulator import Cluster
+from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import EXECUTED, Asked, Say, Table
+from harness.training.run import FoldApplication
+
+SOURCE = "task.json"
+"""The attached file of a run: what its run file says of the task, and the file's folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleTable:
+    """Keys of ``[task]`` with ``is = "module"``: anybody's module, its loss and its data.
+
+    What is named stands in a module beside the run file or installed, as ``my_module:name``.
+
+    Args:
+        model: a `torch.nn.Module`, whose parameters every run starts from; or what makes one,
+            called for each seed.
+        loss: a function of outputs and targets, one number a minibatch.
+        data: what is trained on: a pair of arrays, a dataset, an iterable of pairs, or a function
+            without arguments that gives one.
+        test: data like that, reported on and used for nothing else.
+        dev: development data like that, or the share of the training data that is held out as such.
+        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a function of outputs
+            and targets whose mean is better when less; of several the first judges.
+        charge_for: whose minibatches and copies the cluster is charged for in place of the
+            trained module's: the name of another module, or ``"cluster"``, the ``[workload]`` of
+            the cluster's file.
+        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
+        step_seconds: what a step costs on every device, or ``"count"``: the operations of the
+            step, which each device computes at its own rate.
+        minibatch: examples in a worker's minibatch.
+    """
+
+    model: str
+    loss: str
+    data: str
+    test: str | None = None
+    dev: float | str = 0.1
+    metric: str | tuple[str, ...] | None = None
+    charge_for: str | None = None
+    parameter_bytes: float | None = setting(None, at_least=0.0)
+    flops_per_example: float | None = setting(None, at_least=0.0)
+    step_seconds: float | str = "count"
+    minibatch: int = setting(32, at_least=1)
+
+
+USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
+"""What a run file may leave out besides."""
+
+FOLLOWS = ("problem", "work", "stages", "chunk", "format", "device")
+"""Fields that follow from the rest of a run file."""
+
+NO_FIELDS = ("code", "loss", "rounds")
+"""Keys of a stored configuration that are no fields, but say more of what a run was."""
+
+HERE = "a name as 'my_module:make_model', of a module beside the file or installed"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A task of a run file, and where its modules lie.
+
+    Args:
+        where: the file, for messages.
+        folder: of the file.
+        asked: what the file says.
+        imports: modules that the file imports for their algorithms and protocols.
+    """
+
+    where: str
+    folder: Path
+    asked: ModuleTable
+    imports: Sequence[str] = ()
+
+    def find(self, key: str, name: str) -> Any:
+        """The object of a name.
+
+        Raises:
+            UserError: it cannot be imported, or its module has no such name.
+        """
+        where = f"{self.where}: {key}"
+        module, colon, path = name.partition(":")
+        if not (module and colon and path):
+            raise UserError(f"{where}: {name!r} is not allowed; allowed: {HERE}")
+        imported([module], where, self.folder)
+        found: Any = import_module(module)
+        for part in path.split("."):
+            if not hasattr(found, part):
+                raise UserError(f"{where}: {name!r}: {module} has no {path!r}; allowed: {HERE}")
+            found = getattr(found, part)
+        return found
+
+    def data(self, key: str, name: str) -> Arrays:
+        """The data of a name; a function is called.
+
+        Raises:
+            UserError: as `find`, the function raises an error, or there are no data.
+        """
+        found = self.find(key, name)
+        if callable(found) and not hasattr(found, "__getitem__"):
+            try:
+                found = found()
+            except Exception as error:  # of the user's function
+                told = f"{name} raised {type(error).__name__}: {error}"
+                raise UserError(f"{self.where}: {key}: {told}") from error
+        return arrays_of(found, f"{self.where}: {key}")
+
+    def problem(self) -> Problem:
+        """Module, loss, data and metrics.
+
+        Raises:
+            UserError: a mistake in one of them.
+        """
+        asked = self.asked
+        model, loss = self.find("model", asked.model), self.find("loss", asked.loss)
+        for key, found in {"model": model, "loss": loss}.items():
+            if not callable(found):
+                told = f"{key}: a {type(found).__name__}; allowed: a module or a function"
+                raise UserError(f"{self.where}: {told}")
+        train = self.data("data", asked.data)
+        if isinstance(asked.dev, str):
+            dev = self.data("dev", asked.dev)
+        elif 0.0 < asked.dev < 1.0:
+            train, dev = train.split(asked.dev)
+        else:
+            raise UserError(f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {HERE}")
+        test = None if asked.test is None else self.data("test", asked.test)
+        place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
+        source = {**place, "task": plain(asked)}
+        return Problem(model, loss, train, dev, test, self._metrics(train), source)
+
+    def _metrics(self, train: Arrays) -> dict[str, Metric]:
+        asked = self.asked.metric
+        several = (asked,) if isinstance(asked, str) else asked
+        if several is None:
+            return metrics_of(None, train)
+        return metrics_of([self.find("metric", m) if ":" in m else m for m in several], train)
+
+    def charge(self, machine: Cluster) -> Charge:
+        """What the cluster is charged for.
+
+        Raises:
+            UserError: a value that is not allowed; measuring is one, which differs by machine.
+        """
+        asked = self.asked
+        other: Any = asked.charge_for
+        if other not in (None, "cluster"):
+            other = self.find("charge_for", str(other))
+            other = other if isinstance(other, nn.Module) else other()
+        if isinstance(asked.step_seconds, str) and asked.step_seconds != "count":
+            told = f"step_seconds: {asked.step_seconds!r}; allowed: 'count' or seconds"
+            raise UserError(f"{self.where}: {told}")
+        numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
+        found = Charge(other, *numbers)
+        usual = {entry.name: entry.default for entry in fields(ModuleTable)}
+        given = {name: value for name, value in vars(asked).items() if value != usual[name]}
+        try:
+            check_charge(found, given, machine)
+        except UserError as error:
+            raise UserError(f"{self.where}: {error}") from error
+        return found
+
+
+class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
+    """Anybody's module: see `Application`."""
+
+    config = ModuleConfig
+    usual = USUAL
+    tables = (ModuleTable,)
+    follows = FOLLOWS
+
+    def read(self, asked: Asked) -> tuple[ModuleConfig, Problem]:
+        """See `Application`."""
+        asked.refuse([name for name in FOLLOWS if name in asked.table])
+        where, own = str(asked.path), {entry.name for entry in fields(ModuleTable)}
+        task = {key: value for key, value in asked.table.items() if key in own}
+        table = {key: value for key, value in asked.table.items() if key not in own}
+        said = build(ModuleTable, task, where)
+        source = Source(where, asked.path.parent, said, asked.imports)
+        problem, machine = source.problem(), asked.cluster()
+        cluster, work = source.charge(machine).of(problem, said.minibatch, machine)
+        cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
+        table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
+        table |= {"chunk": 1.0, "device": asked.device}
+        config = build(ModuleConfig, complete_protocol({**USUAL, **table}), where)
+        sent = work.parameter_bytes * config.algorithm.sent
+        return replace(config, work=replace(work, parameter_bytes=sent)), problem
+
+    def load(self, config: ModuleConfig, say: Say) -> Problem:
+        """See `Application`."""
+        del say
+        return config.problem
+
+    def restore(self, run: Run, table: Table, where: str) -> ModuleConfig:
+        """See `Application`; module, loss and data are imported again, and have to be the same.
+
+        Raises:
+            UserError: the run was not made from a run file, or its code or data are other now.
+        """
+        if not (run.dir / SOURCE).exists():
+            told = "trained by a program; allowed: a run of a run file"
+            raise UserError(f"{run.dir}: {told}")
+        kept = json.loads(run.path(SOURCE).read_text(encoding="utf-8"))
+        place, folder = f"{run.dir}/{SOURCE}", Path(kept["folder"])
+        imported(kept["import"], place, folder)
+        source = Source(
+            f"{run.dir}/{SOURCE}",
+            Path(kept["folder"]),
+            build(ModuleTable, kept["task"], f"{run.dir}/{SOURCE}"),
+        )
+        plain = {k: v for k, v in table.items() if k not in NO_FIELDS}
+        config = build(ModuleConfig, {**plain, "problem": source.problem()}, where)
+        how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
+        if identity(config.to_dict() | how) != run.hash:
+            told = "module, loss, data or algorithm are not those that it was trained with"
+            raise UserError(f"{run.dir}: {told}")
+        return config
+
+    def open(
+        self, config: ModuleConfig, data: Problem, store: Store, writer: RunWriter
+    ) -> ModuleTask:
+        """See `FoldApplication`; the run keeps what its file says of the task."""
+        del store
+        if data.source is not None:
+            writer.attach(SOURCE, json.dumps(data.source, indent=1).encode())
+        return ModuleTask(config)
+
+    @contextmanager
+    def computing(self, config: ModuleConfig) -> Generator[None]:
+        """See `FoldApplication`; one thread: results depend on their number in the last bits."""
+        del config
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with generators_kept():
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def describe(self, config: ModuleConfig, share: float) -> Iterator[tuple[str, str]]:
+        """See `Application`."""
+        del share
+        work = config.work
+        size = f"{work.parameter_bytes:.6g} bytes"
+        each = f"{work.flops_per_frame:.6g} operations an example"
+        yield "  time is charged for", f"minibatches of {work.minibatch_frames}, {each}, {size}"
+
+
+MODULE = ModuleApplication()

@@ -1,0 +1,192 @@
+"""Speech in sequences as an application: its run files, real processes, replay and prediction."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from data_synth.corpus import Corpus, Utterances
+from harness.base.errors import UserError
+from harness.base.settings import build
+from harness.simulator import Sequence, Timeline, concat
+from harness.simulator.whole import Whole, steady_rate
+from harness.speech import replicas, sequence
+from harness.speech.frames import corpus_of
+from harness.speech.recorded import replay
+from harness.speech.replicas import load_decode_log
+from harness.speech.sequence import SequenceConfig
+from harness.speech.sequence_training import RECORD, train_sequence
+from harness.speech.task import CORPUS, FOLLOWS, complete_frames, name_timed, read_corpus, targeted
+from harness.store import Run, Store
+from harness.tasks.contract import WITHOUT_LIMIT, Application, Asked, Roles, Say, Watch
+
+SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
+"""Fields that a sequence training and its start have in common."""
+
+SAMPLE = 2000
+"""Folds of a single replica, for the speed-up."""
+
+KeptOf = Callable[[int], int]
+"""How many frames of an utterance, by its number, enter minibatches."""
+
+
+class SequenceApplication(Application[SequenceConfig, Corpus]):
+    """Speech in sequences: see `Application`."""
+
+    config = SequenceConfig
+    worker, workers = "replica", "replicas"
+    usual = {**CORPUS, "criterion": {}}  # noqa: RUF012 (never written to)
+    follows = FOLLOWS
+
+    def read(self, asked: Asked) -> tuple[SequenceConfig, Corpus]:
+        """See `Application`; the table ``start`` leaves out what it shares with the whole.
+
+        Raises:
+            UserError: it is missing, or sets what follows from the whole.
+        """
+        asked = replace(asked, table={**self.usual, **asked.table})
+        start: object = asked.table.get("start")
+        if not isinstance(start, Mapping):
+            told = "start: missing; needed: a table with the run it starts from"
+            raise UserError(f"{asked.path}: {told}")
+        asked.refuse([name for name in FOLLOWS if name in asked.table])
+        own = dict(cast(Mapping[str, Any], start))
+        asked.refuse([f"start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
+        table, corpus = read_corpus(asked, own.get("hidden"))
+        shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
+        begun = complete_frames({"seed": 0, **own, **shared})
+        table |= {"start": begun, "format": sequence.FORMAT}
+        return build(SequenceConfig, table, str(asked.path)), corpus
+
+    def load(self, config: SequenceConfig, say: Say) -> Corpus:
+        """See `Application`."""
+        return corpus_of(config, say)
+
+    def execute(self, config: SequenceConfig, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return train_sequence(config, targeted(config.start, store, watch), store, watch)
+
+    def replay(
+        self, config: SequenceConfig, data: Corpus, run: Run, store: Store, watch: Watch
+    ) -> Run:
+        """See `Application`."""
+        return replay(config, data, run, store, watch)
+
+    def pieces(self, config: SequenceConfig, data: Corpus) -> Utterances:
+        """The training utterances."""
+        del config
+        return data.split("train")
+
+    def time(self, config: SequenceConfig, pieces: Utterances, share: float, most: int) -> Whole:
+        """See `Application`; a pass ends with its share of the folds.
+
+        Which frames decoders keep follows from parameters, which nothing says before training:
+        how many they keep is given as ``share``.
+
+        Raises:
+            UserError: frames are shuffled over whole passes, or there are no folds.
+        """
+        if config.shuffling == "full":
+            raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
+        if not config.passes:
+            raise UserError("passes: 0 trains nothing; allowed: at least 1")
+        timeline = time_decoded(config, pieces, share_frames(pieces, share), most)
+        folds = len(timeline.folds)
+        if not folds:
+            raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
+        if folds >= most:
+            folds = round(config.passes * float(pieces.frames.sum()) * share / config.slots)
+        each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
+        return Whole.of(timeline, steady_rate(timeline), each.tolist())
+
+    def time_again(
+        self, config: SequenceConfig, pieces: Utterances, run: Run, timeline: Timeline
+    ) -> Timeline:
+        """See `Application`; each utterance keeps as many frames as it did.
+
+        Raises:
+            UserError: a process died in the recorded training.
+        """
+        said, _ = load_decode_log(run.path(RECORD))
+        return time_record(config, pieces, timeline, said)
+
+    def sampled(self, config: SequenceConfig) -> tuple[SequenceConfig, int]:
+        """See `Application`."""
+        return config.on(replace(config.cluster, faults=()), 1), SAMPLE
+
+    def share(self, config: SequenceConfig, finished: Run | None, asked: float | None) -> float:
+        """See `Application`; of what is not asked for, the finished run's, or the usual one.
+
+        Raises:
+            UserError: of the finished run nothing was kept.
+        """
+        if config.frames == "all":
+            return 1.0
+        if asked is not None:
+            return asked
+        if finished is None:
+            return Sequence().kept
+        found = float(finished.summary["kept_frames"])
+        if not found > 0.0:
+            raise UserError(f"{finished.dir}: kept no frame; give --kept")
+        return found
+
+    def describe(self, config: SequenceConfig, share: float) -> Iterator[tuple[str, str]]:
+        """See `Application`."""
+        yield "  timed network", name_timed(config.timed_layers, config.start.hidden)
+        yield "frames kept", f"{share:.3g} of all"
+
+    def roles(self) -> Roles:
+        """A server, and for each replica a trainer and a decoder."""
+        return Roles(replicas.serve, replicas.take_part)
+
+
+SEQUENCE = SequenceApplication()
+
+
+def time_record(
+    config: SequenceConfig, train: Utterances, recorded: Timeline, said: replicas.DecodeLog
+) -> Timeline:
+    """A recorded training as its cluster is simulated, with as many frames of each utterance.
+
+    Raises:
+        UserError: a process died in it.
+    """
+    if said.restarts or len(recorded.lost()):
+        raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
+    queues: dict[int, deque[int]] = {}
+    for row in sorted(said.rows):
+        queues.setdefault(row.utterance, deque()).append(row.entering)
+    return time_decoded(config, train, lambda utterance: queues[utterance].popleft())
+
+
+def share_frames(train: Utterances, share: float) -> KeptOf:
+    """A function that keeps the share of every utterance's frames, whole frames only."""
+    counts = np.rint(share * train.frames).astype(np.int64)
+    return lambda utterance: int(counts[utterance])
+
+
+def time_decoded(
+    config: SequenceConfig, train: Utterances, kept_of: KeptOf, most: int = WITHOUT_LIMIT
+) -> Timeline:
+    """The timeline of a run whose decoders keep so many frames of every utterance.
+
+    Args:
+        config: of the run.
+        train: the training utterances.
+        kept_of: asked once for each utterance that is decoded, in the order of decoding.
+        most: folds after which it ends, if the run is longer.
+    """
+    simulation, order = config.simulation(train), config.orders(train)
+    segments: list[Timeline] = []
+    while True:
+        segments.append(simulation.advance(folds=WITHOUT_LIMIT))
+        begun = simulation.untold()
+        if not len(begun.worker) or simulation.version >= most:
+            return concat(segments)
+        utterances = order[begun.worker, begun.number].tolist()
+        simulation.tell(begun.worker, np.array([kept_of(u) for u in utterances]))
