@@ -214,6 +214,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
         table |= {"chunk": 1.0, "device": asked.device}
+        table.setdefault("protocol", {})  # named, as of a program: both find each other's runs
         config = build(ModuleConfig, complete_protocol({**USUAL, **table}), where)
         sent = work.parameter_bytes * config.algorithm.sent
         return replace(config, work=replace(work, parameter_bytes=sent)), problem

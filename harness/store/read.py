@@ -38,14 +38,18 @@ def is_named(folder: Path, config: object) -> bool:
 
 
 def folder_of_run(folder: Path) -> Path:
-    """A folder of a store that holds a run.
+    """The folder of a run: the one given, or the only one of a store.
 
     Raises:
-        UserError: it holds none.
+        UserError: it holds none, or several.
     """
-    if not is_run(folder):
-        raise UserError(f"{folder}: no run; allowed: a folder of a store (lagbench runs)")
-    return folder
+    if is_run(folder):
+        return folder
+    runs = [each for each in folder.glob("*") if is_run(each)] if folder.is_dir() else []
+    if len(runs) == 1:
+        return runs[0]
+    told = f"{len(runs)} runs" if runs else "no run"
+    raise UserError(f"{folder}: {told}; allowed: a folder of a store (lagbench runs)")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,251 @@
+"""Run files of anybody's module: trained, predicted, killed, on real processes and replayed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from harness import cli
+from harness.base.errors import UserError
+from harness.fidelity.predict import whole
+from harness.fidelity.replay import config_of, replayed, stored_run
+from harness.runs.config import TrainingConfig
+from harness.runs.file import load_run
+from harness.store import Store
+from harness.store.schema import MODEL
+from harness.training import loop
+from tests.silence import silent
+
+CODE = """
+import torch
+from torch import nn
+
+def make_model():
+    layers = nn.Linear(6, 8), nn.Dropout({dropout}), nn.Tanh(), nn.Linear(8, 3)
+    return nn.Sequential(*layers).{kind}()
+
+def data():
+    drawn = torch.Generator().manual_seed(1)
+    x = torch.randn({examples}, 6, generator=drawn)
+    return x, x[:, :3].argmax(1)
+
+pairs = [(torch.zeros(6), 0), (torch.ones(6), 1)]
+number = 3
+loss = nn.functional.cross_entropy
+
+def fails():
+    raise RuntimeError("no disk")
+
+def share_wrong(outputs, targets):
+    return (outputs.argmax(1) != targets).double().mean()
+"""
+CLUSTER = """
+name = "two"
+[[workers]]
+count = 2
+device = "slow"
+[devices.slow]
+launch_s = {launch_s}
+[workload]
+minibatch_frames = 8
+flops_per_frame = 1000.0
+parameter_bytes = 100.0
+"""
+TASK = """
+cluster = "cluster.toml"
+workers = 2
+passes = 2
+evaluations = 3
+[task]
+is = "module"
+model = "{module}:make_model"
+loss = "{module}:loss"
+data = "{module}:data"
+minibatch = 8
+"""
+ASYNCHRONOUS = """
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.1
+"""
+SHARDED = "shards = 2\n"
+ROUNDS = """
+[protocol]
+every = 2
+[algorithm]
+is = "ModelAveraging"
+descent = { is = "Momentum" }
+[schedule]
+is = "Constant"
+rate = 0.05
+"""
+Written = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Written]:
+    """Writes a module, a cluster and a run file; the module's name is the test's own."""
+    module = f"own_{abs(hash(request.node.nodeid))}"
+
+    def written(
+        training: str = ASYNCHRONOUS, top: str = "", task: str = "", kind: str = "float",
+        dropout: float = 0.0, examples: int = 120, launch_s: float = 0.001,
+    ) -> Path:  # fmt: skip
+        code = CODE.format(dropout=dropout, kind=kind, examples=examples)
+        (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
+        cluster = CLUSTER.format(launch_s=launch_s)
+        (tmp_path / "cluster.toml").write_text(cluster, encoding="utf-8")
+        text = top + TASK.format(module=module) + task.format(module=module) + training
+        (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+        return tmp_path / "run.toml"
+
+    yield written
+    sys.modules.pop(module, None)
+
+
+def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_path: Path) -> None:
+    for name, training in (("a", ASYNCHRONOUS), ("r", ROUNDS)):
+        asked = load_run(write(training), TrainingConfig)
+        run = asked.config.execute(Store(tmp_path / name), silent)
+        predicted = whole(asked.config, asked.config.pieces(asked.data))
+        assert run.status == "done"
+        assert predicted.ends_s[-1] == run.summary["virtual_s"] > 0.0
+        assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    write: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", -1e9)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", float("inf"))
+    config = load_run(write(ROUNDS, dropout=0.3)).config
+    finished = config.execute(Store(tmp_path / "finished"), silent)
+    left = 3
+
+    def die(progress: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    store = Store(tmp_path / "killed")
+    with pytest.raises(KeyboardInterrupt):
+        config.execute(store, die)
+    assert (store.path / finished.hash / "checkpoint").is_dir()
+    resumed = config.execute(store, silent)
+    assert resumed.path(MODEL).read_bytes() == finished.path(MODEL).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("choices", "ranks"),
+    [
+        ({"training": ASYNCHRONOUS, "dropout": 0.2}, 3),
+        ({"training": ASYNCHRONOUS, "kind": "double"}, 3),
+        ({"training": ASYNCHRONOUS, "top": SHARDED}, 4),
+        ({"training": ROUNDS, "dropout": 0.2}, 3),
+    ],
+    ids=["asynchronous, dropout", "float64", "shards", "rounds with momentum, dropout"],
+)
+def test_real_processes_are_recorded_and_replay_to_the_same_bits(
+    write: Written, launch: Callable[..., Any], choices: dict[str, Any], ranks: int
+) -> None:
+    running = launch(write(**choices), ranks)
+    codes, told = running.ended()
+    assert codes == [0] * ranks, told
+    found = replayed(running.folder(), silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+    assert found.folds > 5
+
+
+def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_path: Path) -> None:
+    run = load_run(write()).config.execute(Store(tmp_path / "store"), silent)
+    assert config_of(stored_run(run.dir)).to_dict() == run.config
+    write(examples=121)
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+    with pytest.raises(UserError, match="are not those that it was trained with"):
+        replayed(run.dir, silent)
+    (run.dir / "task.json").unlink()
+    with pytest.raises(UserError, match="trained by a program; allowed: a run of a run file"):
+        replayed(run.dir, silent)
+
+
+def test_what_is_charged_follows_the_file(write: Written) -> None:
+    def work(task: str) -> Any:
+        return load_run(write(task=task)).config.workload()
+
+    counted = work("")
+    assert counted.minibatch_frames == 8
+    assert counted.parameter_bytes == 4 * (6 * 8 + 8 + 8 * 3 + 3)
+    assert work('charge_for = "cluster"\n').flops_per_frame == 1000.0
+    assert work("parameter_bytes = 5e6\n").parameter_bytes == 5e6
+    timed = load_run(write(task="step_seconds = 0.5\n")).config
+    assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
+
+
+def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
+    config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
+    assert config.judged == "dev_share_wrong"
+    run = config.execute(Store(tmp_path / "store"), silent)
+    assert "dev_share_wrong/iterate" in run.summary
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (':make_model"', ':nothing"', "model: '{module}:nothing': {module} has no 'nothing'"),
+        (':make_model"', '"', "model: '{module}' is not allowed; allowed: a name as"),
+        ('"{module}:data"', '"nowhere_at_all:data"', "data: 'nowhere_at_all' cannot be imported"),
+        (':data"', ':fails"', "data: {module}:fails raised RuntimeError: no disk"),
+        (':data"', ':number"', "data: int is not allowed; allowed: a pair of arrays"),
+        (':loss"', ':number"', "loss: a int; allowed: a module or a function"),
+        ("minibatch = 8", "minibatch = 0", "minibatch: 0 is not allowed"),
+        ("minibatch = 8", "minibatches = 8", "unknown 'minibatches'"),
+        ("minibatch = 8", 'step_seconds = "measure"', "step_seconds: 'measure'; allowed: 'count'"),
+        ("minibatch = 8", "dev = 1.0", "dev: 1.0; allowed: above 0, below 1"),
+        ("minibatch = 8", "flops_per_example = 8.0", "flops_per_example: no device of cluster"),
+        ("minibatch = 8", 'metric = "errors"', "unknown 'errors'"),
+        ('is = "module"', 'is = "modules"', "task.is: 'modules' is not allowed; allowed: one of"),
+        ("passes = 2", "minibatch = 8", "task.minibatch: stands outside of task too"),
+        ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
+    ],
+)
+def test_mistakes_are_one_line(
+    write: Written, old: str, new: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write()
+    text = path.read_text(encoding="utf-8")
+    module = text.partition('model = "')[2].partition(":")[0]
+    old, new, line = (each.replace("{module}", module) for each in (old, new, line))
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    assert cli.main(["train", str(path), "--out", str(path.parent / "store")]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert len(said.splitlines()) == 1
+
+
+def test_the_model_that_a_run_file_trains_is_that_of_a_program(
+    write: Written, tmp_path: Path
+) -> None:
+    import lagbench
+
+    path = write()
+    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
+    module: Any = next(m for name, m in sys.modules.items() if name.startswith("own_"))
+    settings: Any = {"minibatch": 8, "passes": 2, "evaluations": 3, "seeds": 1}
+    settings |= {"step_seconds": "count", "store": tmp_path / "program"}
+    lagbench.train(
+        *(module.make_model, module.loss, module.data()),
+        cluster=tmp_path / "cluster.toml", algorithm="async", workers=2, rate=0.1, **settings,
+    )  # fmt: skip
+    (other,) = [r for r in Store(tmp_path / "program").runs() if MODEL in r.digests]
+    assert other.hash == run.hash
+    assert (load_file(other.path(MODEL))["model"] == load_file(run.path(MODEL))["model"]).all()
