@@ -115,11 +115,12 @@ def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]
         UserError: a mistake in the file or an option.
     """
     from harness.runs.config import TrainingConfig
-    from harness.runs.file import load_run
+    from harness.runs.file import RunFile, load_run
     from harness.runs.methods import Method
 
     asked = changes(arguments.changes)
-    base: TrainingConfig[Any] = load_run(arguments.file, TrainingConfig, changes=asked).config
+    run: RunFile[TrainingConfig[Any]] = load_run(arguments.file, TrainingConfig, changes=asked)
+    base = run.config
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
@@ -141,14 +142,14 @@ def grid_of(
         UserError: no seeds, or rates from somewhere else.
     """
     from dataclasses import replace
-    from typing import Any, cast
+    from typing import cast
 
     from harness.search.comparison import Grid
 
     def configured(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
         schedule = replace(cast(Any, base.schedule), rate=rate)
-        parts = {"algorithm": method.algorithm, "protocol": method.protocol}
-        return replace(base, **parts, workers=workers, schedule=schedule, seed=seed)
+        trained = base.trained_by(method.algorithm, method.protocol)
+        return replace(trained, workers=workers, schedule=schedule, seed=seed)
 
     if arguments.rates not in ("sweep", "file"):
         raise UserError(f"--rates: {arguments.rates!r}; allowed: sweep, file")

@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         machine, workers = knob.at(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 
-    parts = {"algorithm": method.algorithm, "protocol": method.protocol}
-    ends = [replace(turn(value), **parts) for value in search.between]
+    parts = method.algorithm, method.protocol
+    ends = [turn(value).trained_by(*parts) for value in search.between]
     knob.check_reach(*ends)
     for line in idle_lines(ends, knob.idle):
         print(line, file=sys.stderr, flush=True)

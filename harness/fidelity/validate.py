@@ -18,7 +18,7 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.fidelity.compare import Comparison, compared
 from harness.runs.config import TrainingConfig
-from harness.runs.file import load_run
+from harness.runs.file import RunFile, load_run
 
 ASYNCHRONOUS = """
 [algorithm]
@@ -127,7 +127,8 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
 
 def _one(folder: Path, name: str) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
-    config: TrainingConfig[Any] = load_run(folder / "run.toml", TrainingConfig).config
+    run: RunFile[TrainingConfig[Any]] = load_run(folder / "run.toml", TrainingConfig)
+    config = run.config
     processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
+from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, unknown
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import ModuleNetwork
 from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.tasks.contract import Tested
 from harness.tasks.order import Examples, Laid, Minibatches, Unbroken
 
@@ -107,6 +109,14 @@ class ModuleConfig(TrainingConfig[Problem]):
         found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
         found.seed = self.seed
         return found
+
+    def trained_by(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
+        """See `TrainingConfig`; what travels is what the other algorithm sends."""
+        found = super().trained_by(algorithm, protocol)
+        if algorithm.sent == self.algorithm.sent:
+            return found
+        whole = self.work.parameter_bytes / self.algorithm.sent
+        return replace(found, work=replace(self.work, parameter_bytes=whole * algorithm.sent))
 
     def workload(self, number: int = 0) -> Workload:
         """See `TaskConfig`."""

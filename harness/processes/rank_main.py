@@ -154,6 +154,8 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
     if config.cluster.faults:
         told = "among real processes only what really dies is gone"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
+    if (trouble := config.simulated_only()) is not None:
+        raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
     protocol = config.protocol
     if protocol is None or isinstance(protocol, Averaging):
         return

@@ -218,9 +218,17 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         """See `TaskConfig`."""
         return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
 
+    def trained_by(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
+        """The same with another algorithm and its protocol."""
+        return replace(self, algorithm=algorithm, protocol=protocol)
+
     def reads(self) -> Reads:
         """See `TaskConfig`."""
         return {"inner": inner_lag}
+
+    def simulated_only(self) -> tuple[str, str] | None:
+        """A setting that real processes do not have: (key, what is wrong and what is allowed)."""
+        return None
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""

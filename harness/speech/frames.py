@@ -126,6 +126,12 @@ class RunConfig(TrainingConfig[Corpus]):
         whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
         return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
+    def simulated_only(self) -> tuple[str, str] | None:
+        """See `TrainingConfig`; each process would have to make the alignment."""
+        if self.targets is None:
+            return None
+        return "targets", "simulated only; allowed on real processes: the corpus's own"
+
     @property
     def judged(self) -> str:
         """Frames wrong on the development set."""

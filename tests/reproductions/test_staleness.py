@@ -12,7 +12,7 @@ import torch
 from data_synth import load_corpus
 from harness.algorithms.contract import Algorithm
 from harness.base.seeds import identity
-from harness.modules.task import ModuleConfig, train_module
+from harness.modules.task import ModuleConfig
 from harness.search.search import FACTOR
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 from harness.simulator.timeline_file import load_timeline
@@ -65,7 +65,7 @@ def test_staleness_is_exact_from_the_first_fold_on(tau):
 
 def test_the_staleness_of_a_training_is_exact_to_its_end(tmp_path, configs):
     search = configs[cell("digits", "AdamW", 16)]
-    run = train_module(search.training, Store(tmp_path), silent)
+    run = search.training.execute(Store(tmp_path), silent)
     timeline = load_timeline(run.path(TIMELINE))
     folds = PRESETS["smoke"].folds
     assert timeline.staleness().tolist() == [min(k, 16) for k in range(folds)]

@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from harness import cli
+from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.fidelity.predict import whole
 from harness.fidelity.replay import config_of, replayed, stored_run
@@ -249,3 +250,12 @@ def test_the_model_that_a_run_file_trains_is_that_of_a_program(
     (other,) = [r for r in Store(tmp_path / "program").runs() if MODEL in r.digests]
     assert other.hash == run.hash
     assert (load_file(other.path(MODEL))["model"] == load_file(run.path(MODEL))["model"]).all()
+
+
+def test_another_algorithm_is_charged_for_what_it_sends(write: Written) -> None:
+    config: TrainingConfig[Any] = load_run(write(ROUNDS), TrainingConfig).config
+    half = Compressed(coder=Int8())
+    there = config.trained_by(half, config.protocol)
+    whole = config.workload().parameter_bytes
+    assert there.workload().parameter_bytes == whole * half.sent < whole
+    assert there.trained_by(config.algorithm, config.protocol).to_dict() == config.to_dict()

@@ -10,10 +10,9 @@ from torch import nn
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
-from harness.modules import task
 from harness.modules.network import Parameters, trained
 from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig, train_module, wrong
+from harness.modules.task import ModuleConfig, wrong
 from harness.natural_gradient import NGSGD
 from harness.runs.config import Stage
 from harness.runs.methods import method_of, optimised
@@ -22,6 +21,7 @@ from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
 from harness.training import loop
+from harness.training.folds import FrameTraining
 from tests.modules import KINDS
 from tests.silence import silent
 
@@ -77,7 +77,7 @@ def plain_loop(config: ModuleConfig, made=lambda p: torch.optim.SGD(p, RATE)) ->
 )
 def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_path):
     config = configured(problem_of(kind), algorithm, protocol, workers=1)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config)
     places = Parameters.of(model)
     for name, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -86,7 +86,7 @@ def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_p
 
 def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
     config = configured(problem_of("perceptron"), workers=4)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     timeline, problem = load_timeline(run.path("timeline.parquet")), config.problem
     rows = timeline.folded()
     versions, model = [problem.initial(0)], problem.module(0)
@@ -115,7 +115,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_pat
     made = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), model, nn.Linear(8, 3))
     problem = problem_of("perceptron", model=made)
     config = configured(problem, ModelAveraging() if protocol else None, protocol)
-    whole = train_module(config, Store(tmp_path / "whole"), silent)
+    whole = config.execute(Store(tmp_path / "whole"), silent)
     steps = 0
 
     class Killed(BaseException):
@@ -128,15 +128,15 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_pat
             raise Killed
         return step(training)
 
-    step = task.FrameTraining.step
+    step = FrameTraining.step
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
     with monkeypatch.context() as patch:
-        patch.setattr(task.FrameTraining, "step", dying)
+        patch.setattr(FrameTraining, "step", dying)
         with pytest.raises(Killed):
-            train_module(config, Store(tmp_path / "killed"), silent)
+            config.execute(Store(tmp_path / "killed"), silent)
     assert (tmp_path / "killed" / whole.hash / "checkpoint").exists()
-    again = train_module(config, Store(tmp_path / "killed"), silent)
+    again = config.execute(Store(tmp_path / "killed"), silent)
     for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
         assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
 
@@ -156,7 +156,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
     config = configured(
         problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
     )
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config, made[name])
     places = Parameters.of(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -168,7 +168,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
 def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):
     method, problem = optimised(method_of(named), "ngsgd"), problem_of(kind)
     config = configured(problem, method.algorithm, method.protocol, workers=1)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
     places = Parameters.of(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -179,7 +179,7 @@ def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp
 def test_several_workers_descend_naturally_each_with_its_own_estimates(named, tmp_path):
     method = optimised(method_of(named), "ngsgd")
     config = configured(problem_of("convolutions"), method.algorithm, method.protocol, workers=2)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     losses = run.curve("dev_loss/iterate")[1]
     assert losses[-1] < 0.95 * losses[0]
 
@@ -194,7 +194,7 @@ def test_a_loss_that_sums_is_measured_as_a_mean(tmp_path):
         problem = Problem(KINDS["perceptron"][0](), loss, train, dev, None, {})
         config = configured(problem, workers=1, schedule=Constant(rate), passes=1)
         assert ("loss" in config.to_dict()) == (reduction == "sum")
-        run = train_module(config, Store(tmp_path), silent)
+        run = config.execute(Store(tmp_path), silent)
         found[reduction] = run.summary["dev_loss/iterate"]
     assert found["sum"] == pytest.approx(found["mean"], rel=1e-5)
 
@@ -204,7 +204,7 @@ def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
     config = configured(
         problem_of("transformer"), method.algorithm, method.protocol, schedule=Constant(0.02)
     )
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     losses = run.curve("dev_loss/iterate")[1]
     assert losses[-1] < 0.9 * losses[0]
 
@@ -212,7 +212,7 @@ def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
 def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
     problem = problem_of("perceptron", model=nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.1)))
     before, state = problem.initial(0).clone(), torch.get_rng_state()
-    train_module(configured(problem), Store(tmp_path), silent)
+    configured(problem).execute(Store(tmp_path), silent)
     assert torch.equal(problem.initial(0), before)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -220,13 +220,13 @@ def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
 def test_the_rate_may_be_searched_chunk_by_chunk(tmp_path):
     schedule = Search(0.01, least_minibatches=10, clear=0.0)
     config = configured(problem_of("perceptron"), schedule=schedule, chunk=0.5)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     assert run.status == "done"
     assert len(set(run.curve("rate")[1].tolist())) > 1
 
 
 def test_a_rate_that_is_too_large_ends_as_diverged(tmp_path):
     config = configured(problem_of("perceptron"), schedule=Constant(1e38))
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     assert run.status == "diverged"
     assert "a minibatch" in run.note

@@ -23,7 +23,6 @@ from tests.silence import silent
 @pytest.fixture(autouse=True)
 def known(monkeypatch, corpus):
     monkeypatch.setattr(task, "corpus_of", lambda config: corpus)
-    monkeypatch.setattr("harness.training.run.targeted", targeted)
 
 
 def knows_the_truth(corpus):

@@ -12,9 +12,9 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.runs.executed import executed
 from harness.simulator.protocols.averaging import Averaging
+from harness.speech import task
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
-from harness.training import run as run_module
 from harness.training.run import train
 from tests.folds import ALGORITHMS
 from tests.silence import silent
@@ -30,7 +30,7 @@ def kept_bytes(run) -> dict[str, bytes]:
 @pytest.fixture
 def grid_run(corpus, monkeypatch):
     """A run as a grid executes it, on a corpus that is there."""
-    monkeypatch.setattr(run_module, "targeted", lambda *_: corpus)
+    monkeypatch.setattr(task, "targeted", lambda *_: corpus)
     return partial(executed, watch=silent)
 
 

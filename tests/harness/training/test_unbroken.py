@@ -17,7 +17,7 @@ from harness.algorithms.diloco import EagerDiLoCo
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig, train_module
+from harness.modules.task import ModuleConfig
 from harness.runs.config import Stage
 from harness.simulator import (
     Averaging,
@@ -115,7 +115,7 @@ def test_every_example_of_each_pass_is_trained_on_once(
     algorithm = EagerDiLoCo(workers) if overlap else ModelAveraging()
     protocol = Averaging(every, overlap=overlap)
     config = configured(examples, workers, minibatch, passes, algorithm, protocol)
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     each = ceil(passes * examples / (workers * minibatch))
     for worker in range(workers):
         rows = in_order(asked[worker])
@@ -138,7 +138,7 @@ def test_rounds_with_backup_workers_have_one_sequence_of_examples(
     examples, workers, passes, asked, tmp_path
 ):
     parts = GradientAveraging(), BackupWorkers(backups=0)
-    run = train_module(configured(examples, workers, 8, passes, *parts), Store(tmp_path), silent)
+    run = configured(examples, workers, 8, passes, *parts).execute(Store(tmp_path), silent)
     steps = {step: rows for own in asked.values() for step, rows in own.items()}
     assert len(steps) == workers * ceil(passes * examples / (8 * workers))
     assert_passes(in_order(steps), set(range(examples)))
@@ -147,12 +147,12 @@ def test_rounds_with_backup_workers_have_one_sequence_of_examples(
 
 def test_what_backup_workers_drop_is_not_called_trained(tmp_path):
     parts = GradientAveraging(), BackupWorkers(backups=1)
-    run = train_module(configured(128, 4, 8, 2, *parts), Store(tmp_path), silent)
+    run = configured(128, 4, 8, 2, *parts).execute(Store(tmp_path), silent)
     assert run.summary["trained_share"] == 0.75
 
 
 def test_asynchronous_runs_say_what_each_pass_leaves_out(tmp_path):
-    run = train_module(configured(100, 4, 8, 3, AsyncSgd()), Store(tmp_path), silent)
+    run = configured(100, 4, 8, 3, AsyncSgd()).execute(Store(tmp_path), silent)
     assert run.summary["epochs"] == 3 * 96 / 100
     assert run.summary["trained_share"] == 0.96
 
@@ -162,7 +162,7 @@ def test_the_cost_of_an_epoch_is_due_once_a_pass(tmp_path):
     parallel = Parallel(epoch_s=1.0, epoch_minibatches=5)
     config = configured(130, 4, 8, 3, ModelAveraging(), Averaging(3))
     config = replace(config, cluster=replace(CLUSTER, parallel=parallel))
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     assert run.summary["virtual_s"] == pytest.approx(3 * 1.0 + ceil(3 * 130 / 32) * STEP_S)
 
 
@@ -170,7 +170,7 @@ def test_rounds_that_are_lost_are_handed_out_anew_and_not_called_trained(tmp_pat
     death = Fault("death", mean_s=0.15, down_s=0.02)
     config = configured(130, 2, 8, 4, ModelAveraging(), Averaging(3))
     config = replace(config, cluster=replace(CLUSTER, faults=(death,)))
-    run = train_module(config, Store(tmp_path), silent)
+    run = config.execute(Store(tmp_path), silent)
     rows = load_timeline(run.path("timeline.parquet"))
     assert (rows.contributions.fold < 0).any()
     assert run.summary["folds"] == ceil(4 * 130 / (2 * 8 * 3))
@@ -180,7 +180,7 @@ def test_rounds_that_are_lost_are_handed_out_anew_and_not_called_trained(tmp_pat
 def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
     config = configured(97, 4, 8, 9, ModelAveraging(), Averaging(4))
     with pytest.raises(UserError, match="workers: 4 leave one of them 24 examples; allowed"):
-        train_module(config, Store(tmp_path), silent)
+        config.execute(Store(tmp_path), silent)
 
 
 def test_an_epoch_begins_when_nothing_is_under_way():
