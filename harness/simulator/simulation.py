@@ -46,18 +46,18 @@ def protocol_named(name: str) -> TimingProtocol:
 
 
 def load_protocol(name: str) -> type[TimingProtocol]:
-    """The protocol of a name, its own or that of its class; of our own no other is imported.
+    """The protocol of a name, its own or that of its class; no other of ours is imported.
 
     Raises:
         UserError: there is none of that name.
     """
     if (own := find_own("protocols", name)) is not None:
         return own.load()
-    known = load_protocols()
-    classes = {kind.__name__: kind for kind in _imported_protocols()} | known
-    if name not in classes:
-        raise unknown("protocol", name, known)
-    return classes[name]
+    discovered("protocols")
+    for kind in _imported_protocols():
+        if name in (kind.name, kind.__name__):
+            return kind
+    raise unknown("protocol", name, load_protocols())
 
 
 def load_protocols() -> dict[str, type[TimingProtocol]]:
