@@ -111,7 +111,8 @@ class Averaging(Spec, TimingProtocol):
     Attributes:
         every: minibatches between two averages.
         overlap: whether workers go on while their parameters are averaged.
-        collective: the all-reduce algorithm, or ``gather`` for what cannot be added up on its way.
+        collective: the all-reduce algorithm, e.g. ring or recursive-doubling, or ``gather`` for
+            what cannot be added up on its way.
         buckets: bytes of each bucket in which gradients travel while the others are computed, in
             the order in which they are; the last one named stands for all that follow. Without
             any, nothing travels before all is computed.

@@ -49,11 +49,11 @@ class ParameterServer(Spec, TimingProtocol):
         push_every: minibatches that are one contribution, computed from one read; what a worker
             does between them is the algorithm's (n_push of Dean et al., "Large scale distributed
             deep networks", 2012).
-        fetch_every: minibatches between two fetches (their n_fetch); a multiple of
+        fetch_every: minibatches between two fetches of a worker (their n_fetch); a multiple of
             ``push_every``.
-        bound: a worker begins no contribution while it has folded more than so many more than
-            the slowest worker: the staleness of Ho et al., "More effective distributed ML via
-            a stale synchronous parallel parameter server" (2013). None is no bound.
+        bound: contributions by which a worker may be ahead of the slowest when it begins another:
+            the staleness of Ho et al., "More effective distributed ML via a stale synchronous
+            parallel parameter server" (2013). None is no bound.
         queue: places at the server. A contribution takes one when its copy begins and gives it
             back when it is folded; without a free one it waits at its worker. None is no limit.
         depth: contributions a worker may have under way. With 1 it waits for its fold before it
