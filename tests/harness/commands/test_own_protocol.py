@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
+from harness.base.registry import Entry
 from harness.cli import main, parser_of
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
 from tests.docs.pages import blocks
@@ -150,8 +151,11 @@ def test_a_module_that_cannot_be_imported_is_one_line(capsys):
 
 
 @pytest.mark.parametrize("name", ["averaging", "Averaging"])
-def test_ours_go_by_both_names_too(name):
+def test_one_of_ours_goes_by_both_names_and_no_other_is_imported_for_it(name, monkeypatch):
+    loaded, load = [], Entry.load
+    monkeypatch.setattr(Entry, "load", lambda entry: loaded.append(entry.name) or load(entry))
     assert load_protocol(name) is Averaging
+    assert loaded == ["averaging"]
 
 
 def test_what_is_not_declared_is_refused_with_the_ability_and_those_that_declare_it():
