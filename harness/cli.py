@@ -74,11 +74,24 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, like every other mistake's.
 
     Half a word is a mistake too: an abbreviation may come to mean another option.
+
+    Attributes:
+        prepare: declares the options that depend on what other words say, before all are read.
     """
+
+    prepare: Callable[[Sequence[str]], None] | None = None
 
     def __init__(self, **settings: Any) -> None:  # whatever argparse takes
         settings.setdefault("allow_abbrev", False)
         super().__init__(**settings)
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """As argparse does it, after `prepare`."""
+        if self.prepare is not None:
+            self.prepare(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         """As argparse has it, and examples below."""

@@ -97,7 +97,7 @@ def simulate(
     Args:
         cluster: a cluster, its file, or the name of one that comes along.
         workload: one minibatch; None for the cluster's own.
-        protocol: who waits for whom: a protocol or the name of one.
+        protocol: who waits for whom: a protocol, or the name of one or of its class.
         workers: how many; None for all of the cluster.
         folds: how many are simulated.
         seed: of every random duration.

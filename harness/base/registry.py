@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 from harness.base.errors import UserError, unknown
 from harness.base.settings import load_toml
 
-__all__ = ["Entry", "Kind", "discovered", "entries", "forget", "imported", "load"]
+__all__ = ["Entry", "Kind", "discovered", "entries", "find_own", "forget", "imported", "load"]
 
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "clusters", "runs"]
 
@@ -76,6 +76,14 @@ def entries(kind: Kind) -> Mapping[str, Entry]:
     own = {name: Entry(name, str(value), True) for name, value in _own().get(kind, {}).items()}
     installed = entry_points(group=f"lagbench.{kind}")
     return {p.name: Entry(p.name, p.value, False) for p in installed} | own if installed else own
+
+
+def find_own(kind: Kind, name: str) -> Entry | None:
+    """Our own entry of a name, its own or its object's; None if that is not of ours."""
+    for entry in entries(kind).values():
+        if entry.ours and name in (entry.name, entry.value.rpartition(":")[2]):
+            return entry
+    return None
 
 
 @cache

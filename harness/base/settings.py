@@ -20,6 +20,7 @@ and what gzip has packed.
 from __future__ import annotations
 
 import gzip
+import inspect
 import io
 import math
 import re
@@ -41,11 +42,14 @@ __all__ = [
     "allowed_words",
     "build",
     "counts",
+    "find_changed",
     "format_quantity",
     "format_seconds",
     "inflated",
     "limits_of",
     "load_toml",
+    "meanings",
+    "meanings_in",
     "setting",
     "text_of",
 ]
@@ -180,7 +184,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: {key}: {_show(table)} is not allowed; allowed: a table")
     values = dict(cast(_Table, table))
-    if KIND in values and values.pop(KIND) != spec.__name__:
+    if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
     known = {entry.name: entry for entry in fields(cast(Any, spec))}
     for name in values:
@@ -282,6 +286,7 @@ def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     """Which of several types a value is for: the only one, or the class its table names."""
     possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
+    second = {name: kind for kind in classes.values() for name in _names_of(cast(type, kind))}
     if len(possible) == 1 or not classes:
         return next((each for each in possible if _suits(value, each)), possible[0])
     if type(value) in possible:
@@ -292,9 +297,19 @@ def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     if not isinstance(name, str):
         shown = "missing" if name is None else f"{_show(name)} is not allowed"
         raise UserError(f"{label}.{KIND}: {shown}; allowed: one of {', '.join(classes)}")
-    if name not in classes:
+    if name not in second | classes:
         raise unknown(f"{label}.{KIND}", name, classes)
-    return classes[name]
+    return (second | classes)[name]
+
+
+def _names_of(spec: type) -> tuple[str, ...]:
+    """What a table's ``is`` may say: the class's name, or an attribute ``name`` that is no field.
+
+    A protocol is known by that name in options, too.
+    """
+    is_field = any(entry.name == "name" for entry in fields(cast(Any, spec)))
+    second = None if is_field else getattr(spec, "name", None)
+    return (spec.__name__, *([second] if isinstance(second, str) else []))
 
 
 def _suits(value: object, kind: Any) -> bool:
@@ -338,6 +353,34 @@ def allowed_words(kind: Any, limits: Limits) -> str:
     if limits.one_of is not None:
         return "one of " + ", ".join(limits.one_of)
     return " ".join([_TYPE_NAMES.get(kind, "a table"), limits.describe()]).strip()
+
+
+ENTRY = r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)"
+"""Of a docstring: names, and what is said of them."""
+
+
+def meanings(documented: type) -> dict[str, str]:
+    """What docstrings say of a class's entries, each on one line; those of its bases count too."""
+    found: dict[str, str] = {}
+    for each in reversed(documented.__mro__):
+        found |= meanings_in(inspect.cleandoc(each.__dict__.get("__doc__") or ""))
+    return found
+
+
+def meanings_in(docstring: str) -> dict[str, str]:
+    """What the entries under ``Attributes`` or ``Args`` of a docstring say, each on one line."""
+    _, *section = re.split(r"^(?:Attributes|Args):\n", docstring, maxsplit=1, flags=re.MULTILINE)
+    return {
+        name.strip(): re.sub(r"\s+", " ", told).replace("``", "`")
+        for names, told in re.findall(ENTRY, "".join(section), flags=re.MULTILINE)
+        for name in names.split(",")
+    }
+
+
+def find_changed(spec: Spec, *names: str) -> list[str]:
+    """The fields among ``names`` that are not at their defaults."""
+    defaults = {entry.name: entry.default for entry in fields(spec)}
+    return [name for name in names if getattr(spec, name) != defaults[name]]
 
 
 def limits_of(entry: Field[Any]) -> Limits:

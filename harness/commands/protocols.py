@@ -1,22 +1,75 @@
-"""The protocol `lagbench simulate` times, with its settings from the command line."""
+"""The protocol `lagbench simulate` times, with its settings from the command line.
+
+Options are made of the settings that a protocol declares. Those of our own are read from their
+sources: importing them takes half a second, and ``--help`` is to be quick. Those of another one are
+declared when ``--protocol`` has named it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
+from harness.base.registry import Entry, entries, find_own, imported
+from harness.base.settings import meanings, meanings_in
+from harness.cli import Parser
 
 if TYPE_CHECKING:
-    from harness.base.settings import Spec
     from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["MOST_FOLDS", "SETTINGS", "configure", "folds", "protocol"]
+__all__ = ["MOST_FOLDS", "configure", "folds", "own_settings", "protocol", "read_value"]
 
 MOST_FOLDS = 10_000_000
+
+PACKAGES = Path(__file__).parents[2]
+
+
+class Setting(NamedTuple):
+    """A setting of a protocol.
+
+    Attributes:
+        owner: the protocol's name.
+        name: of the field.
+        kind: its type as Python writes it.
+        meaning: what the docstring of the class says.
+    """
+
+    owner: str
+    name: str
+    kind: str
+    meaning: str
+
+
+def own_settings(entry: Entry) -> Iterator[Setting]:
+    """The settings of one of our protocols, from its source."""
+    module, _, name = entry.value.partition(":")
+    source = PACKAGES.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    for found in ast.parse(source).body:
+        if isinstance(found, ast.ClassDef) and found.name == name:
+            told = meanings_in(ast.get_docstring(found) or "")
+            for line in found.body:
+                kind = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else "Class"
+                if isinstance(line, ast.AnnAssign) and not kind.startswith("ClassVar"):
+                    field = ast.unparse(line.target)
+                    yield Setting(entry.name, field, kind, told.get(field, ""))
+
+
+def settings_of(kind: type[TimingProtocol]) -> Iterator[Setting]:
+    """The settings of a protocol, from its class."""
+    hints, told = get_type_hints(kind), meanings(kind)
+    for entry in fields(cast(Any, kind)):
+        hint = hints[entry.name]
+        plain = isinstance(hint, type) and not get_args(hint)
+        text = hint.__name__ if plain else str(hint)
+        yield Setting(kind.name, entry.name, text, told.get(entry.name, ""))
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -24,52 +77,94 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-SETTINGS: dict[str, tuple[Callable[[str], object], str]] = {
-    "every": (int, "averaging, client_sampling: minibatches between two averages"),
-    "sampled": (int, "client_sampling: clients that are drawn for a round"),
-    "needed": (int, "client_sampling: contributions of them that make a fold"),
-    "deadline_s": (float, "client_sampling: seconds a round lasts at most"),
-    "collective": (str, "averaging: the all-reduce, e.g. ring or recursive-doubling"),
-    "overlap": (bool, "averaging: workers go on while their parameters are averaged"),
-    "buckets": (
-        numbers,
-        "averaging: buckets in which gradients travel, in bytes, e.g. 1e6,25e6",
-    ),
-    "push_every": (int, "parameter_server: minibatches in a contribution"),
-    "fetch_every": (int, "parameter_server, sequence: minibatches between two fetches"),
-    "bound": (int, "parameter_server: contributions a worker may be ahead of the slowest"),
-    "queue": (int, "parameter_server: places at the server"),
-    "depth": (int, "parameter_server: contributions a worker may have under way"),
-    "backups": (int, "backup_workers: contributions of a round that are not waited for"),
-    "slots": (int, "sequence: utterances in a minibatch"),
-    "frames": (float, "sequence: mean length of an utterance"),
-    "frames_cv": (float, "sequence: standard deviation of that over its mean"),
-    "kept": (float, "sequence: part of an utterance's frames that is trained on"),
-    "decode_cost": (float, "sequence: frames trained on in the time of decoding one"),
-    "fetch_s": (float, "sequence: seconds between two fetches of a decoder"),
-    "waiting": (int, "sequence: decoded utterances that may wait for a slot"),
-    "shards": (int, "parameter_server, sequence: parts of the model with a queue of their own"),
-    "shuffled": (bool, "sequence: a minibatch has a frame of each slot's utterance"),
+def read_value(text: str) -> object:
+    """What TOML takes the text for; a word without quotes is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError):
+        return text
+
+
+TAKES: dict[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "N"),
+    "float": (float, "X"),
+    "str": (str, "NAME"),
+    "tuple[float, ...]": (numbers, "A,B"),
 }
-"""Every setting of a protocol: its type, and what it means."""
+"""What an option takes by the type of its setting, and what stands for it; else any value of TOML,
+which is checked with the rest of the settings."""
 
 
-METAVARS: dict[object, str] = {int: "N", float: "X", str: "NAME", numbers: "A,B"}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
     """Declare ``--protocol`` and an option for each setting."""
-    parser.add_argument("--protocol", default="parameter_server", help="default: %(default)s")
+    _add_names(parser)
     parser.add_argument(
         "--epochs", type=int, metavar="N", help="whole epochs of averaging, instead of --folds"
     )
-    settings = parser.add_argument_group("settings of a protocol")
-    for name, (kind, meaning) in SETTINGS.items():
-        option = "--" + name.replace("_", "-")
-        if kind is bool:
-            settings.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
+    group = parser.add_argument_group("settings of a protocol")
+    own = [entry for entry in entries("protocols").values() if entry.ours]
+    names = _add_settings(group, [each for entry in own for each in own_settings(entry)])
+    parser.set_defaults(settings=names)
+
+    def prepare(words: Sequence[str]) -> None:
+        first = Parser(prog=parser.prog, add_help=False)
+        _add_names(first)
+        asked, _ = first.parse_known_args(words)
+        imported(asked.modules, "--import", Path.cwd())
+        if find_own("protocols", asked.protocol) is None:
+            from harness.simulator import load_protocol
+
+            kind = load_protocol(asked.protocol)
+            title = f"settings of {kind.name}, but for those named like another option"
+            # An option of a setting of ours gives way to theirs of that name, which may be of
+            # another type.
+            theirs = parser.add_argument_group(title, conflict_handler="resolve")
+            known: dict[str, object] = vars(parser)["_option_string_actions"]
+            others = known.keys() - {_option(name) for name in names}
+            new = [each for each in settings_of(kind) if _option(each.name) not in others]
+            parser.set_defaults(settings=[*names, *_add_settings(theirs, new)])
+
+    parser.prepare = prepare
+
+
+def _add_names(parser: Parser) -> None:
+    parser.add_argument(
+        "--protocol",
+        default="parameter_server",
+        metavar="NAME",
+        help="its name, or that of its class; default: %(default)s",
+    )
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that defines a protocol, e.g. of a file in this folder; may be repeated",
+    )
+
+
+def _add_settings(group: Any, settings: Iterable[Setting]) -> list[str]:
+    """Declare an option for each name, which several protocols may share; returns the names."""
+    owned: dict[str, dict[str, list[Setting]]] = {}
+    for each in settings:
+        # a docstring goes on where a line of help ends
+        short = re.split(r"[.:;](?:\s|$)", each.meaning, maxsplit=1)[0].replace("%", "%%")
+        owned.setdefault(each.name, {}).setdefault(short, []).append(each)
+    for name, said in owned.items():
+        told = (f"{', '.join(it.owner for it in alike)}: {short}" for short, alike in said.items())
+        kind, meaning = next(iter(said.values()))[0].kind, "; ".join(told)
+        if kind == "bool":
+            action = argparse.BooleanOptionalAction
+            group.add_argument(_option(name), action=action, dest=name, help=meaning)
         else:
-            settings.add_argument(option, type=kind, metavar=METAVARS[kind], help=meaning)
+            takes, shown = TAKES.get(kind.removesuffix(" | None"), (read_value, "VALUE"))
+            group.add_argument(_option(name), type=takes, metavar=shown, dest=name, help=meaning)
+    return list(owned)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
@@ -79,20 +174,19 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
         UserError: there is none of that name, or a setting is not allowed with it.
     """
     from harness.base.settings import build
-    from harness.simulator import PROTOCOLS, protocol_named
+    from harness.simulator import load_protocol, load_protocols
 
-    kind = cast("type[Spec]", type(protocol_named(arguments.protocol)))
-    given = {name: getattr(arguments, name) for name in SETTINGS}
+    kind = load_protocol(arguments.protocol)
+    given = {name: getattr(arguments, name) for name in arguments.settings}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    known = [entry.name for entry in fields(kind)]
     for name in settings:
-        if name not in known:
-            owners = [owner for owner, it in PROTOCOLS.items() if name in _names(it)]
+        if name not in _names(kind):
+            owners = [owner for owner, it in load_protocols().items() if name in _names(it)]
             raise UserError(
-                f"--{name.replace('_', '-')}: not allowed with --protocol {arguments.protocol};"
+                f"{_option(name)}: not allowed with --protocol {arguments.protocol};"
                 f" allowed: with --protocol {' or '.join(owners)}"
             )
-    return cast("TimingProtocol", build(kind, settings, f"--protocol {arguments.protocol}"))
+    return build(kind, settings, f"--protocol {arguments.protocol}")
 
 
 def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int | None:
@@ -101,16 +195,17 @@ def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int 
     Raises:
         UserError: epochs are asked for where there are none, or a senseless number of them.
     """
+    from harness.simulator import load_protocols
+
     epochs = arguments.epochs
     if epochs is None:
         return cast("int | None", arguments.folds)
-    rules = protocol(arguments)
-    folds = getattr(rules, "epoch_folds", None)
-    each: int = folds(cluster, workers) if folds else 0
+    each = protocol(arguments).epoch_folds(cluster, workers)
     if each == 0:
+        able = [name for name, kind in load_protocols().items() if "epochs" in kind.can]
         raise UserError(
-            "--epochs: there are none; allowed: with --protocol averaging and a cluster file"
-            " that has parallel.epoch_minibatches"
+            f"--epochs: there are none; allowed: with --protocol {' or '.join(able)}, which can"
+            " 'epochs', and a cluster file that has parallel.epoch_minibatches"
         )
     if not 1 <= epochs <= MOST_FOLDS // each:
         allowed = f"a whole number from 1 to {MOST_FOLDS // each}"

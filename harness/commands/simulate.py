@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, listed
 from harness.base.settings import format_quantity
+from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
@@ -41,7 +42,7 @@ DRAWN, CHECKED = 4, 25
 """Of these, how many a worker."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
     """Declare the options."""
     parser.add_argument("cluster", metavar="CLUSTER", type=cluster_file, help=listed("cluster"))
     protocols.configure(parser)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
@@ -602,16 +601,8 @@ def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
             raise UserError(f"--sweep: {shown!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
         if key.strip() in grid:
             raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
-        grid[key.strip()] = [_value(part) for part in parts]
+        grid[key.strip()] = [protocols.read_value(part) for part in parts]
         size *= len(parts)
     if size > MOST_POINTS:
         raise UserError(f"--sweep: {size} combinations; allowed: at most {MOST_POINTS}")
     return grid
-
-
-def _value(text: str) -> object:
-    """What TOML takes the text for; a word without quotes is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, ValueError):
-        return text

@@ -7,7 +7,6 @@ keys of a run file, from the classes that a file is built into.
 from __future__ import annotations
 
 import inspect
-import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -21,6 +20,7 @@ from harness.base.settings import (
     dataclasses_below,
     format_quantity,
     limits_of,
+    meanings,
 )
 from harness.simulator import Cluster
 from harness.simulator.cluster import Device
@@ -34,13 +34,9 @@ __all__ = [
     "keys_of",
     "kinds",
     "markdown",
-    "meanings",
     "run_file_keys",
     "tables_in",
 ]
-
-ENTRY = r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)"
-"""Of a docstring: names, and what is said of them."""
 
 ANY_NAME, ANY_PLACE = "NAME", "[]"
 
@@ -117,21 +113,6 @@ def _inner(kind: Any, path: tuple[str, ...]) -> tuple[type[Spec], tuple[str, ...
     if origin is dict:
         return _inner(arguments[1], (*path, ANY_NAME))
     return (kind, path) if isinstance(kind, type) and issubclass(kind, Spec) else None
-
-
-def meanings(documented: type) -> dict[str, str]:
-    """What docstrings say of a class's entries, each on one line; those of its bases count too."""
-    found: dict[str, str] = {}
-    for each in reversed(documented.__mro__):
-        text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
-        _, *section = re.split(r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE)
-        entries = re.findall(ENTRY, "".join(section), flags=re.MULTILINE)
-        found |= {
-            name.strip(): re.sub(r"\s+", " ", told).replace("``", "`")
-            for names, told in entries
-            for name in names.split(",")
-        }
-    return found
 
 
 def markdown(spec: type[Spec]) -> str:

@@ -12,8 +12,8 @@ import types
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from harness.base.settings import meanings
 from harness.judge.results import SCHEMA, Results
-from harness.reference.keys import meanings
 
 __all__ = ["results_schema"]
 

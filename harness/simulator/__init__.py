@@ -29,11 +29,9 @@
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker
 
-    simulation = Simulation(cluster, Sequence(slots=4), workload, workers=10)
-    simulation.give(lengths)                     # [N, Q] frames of each worker's utterances
-    segment = simulation.advance(folds=10**6)    # ends where what a decoding kept is to be told
-    waiting = simulation.untold()                # which utterances, decoded with which version
-    simulation.tell(waiting.worker, kept)
+    segment = simulation.advance(folds=10**6)    # of a protocol that asks: ends where the next
+    open = simulation.asked()                    # event needs an answer; in speech, how many
+    simulation.answer(open.worker, kept)         # frames are kept of the utterances in decoders
 
 `compute_seconds` gives the cost of one minibatch on a worker's device (for pricing a rate
 search or an evaluation), `bare_throughput_per_s` the minibatches a second of one device
@@ -65,10 +63,15 @@ from harness.simulator.costs import (
 from harness.simulator.faults import Fault
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.protocols.sequence import Sequence, Untold
-from harness.simulator.simulation import PROTOCOLS, Simulation, protocol_named
+from harness.simulator.simulation import (
+    Simulation,
+    load_protocol,
+    load_protocols,
+    protocol_named,
+)
 from harness.simulator.timeline import (
     IN_FLIGHT,
     LOST,
@@ -87,9 +90,9 @@ __all__ = [
     "IN_FLIGHT",
     "LOST",
     "MOST_WORKERS",
-    "PROTOCOLS",
     "SERVER",
     "Averaging",
+    "BackupWorkers",
     "ClientSampling",
     "Cluster",
     "Contributions",
@@ -106,13 +109,11 @@ __all__ = [
     "ParameterServer",
     "Pieces",
     "Restarts",
-    "Sequence",
     "Server",
     "Simulation",
     "Spans",
     "Stragglers",
     "Timeline",
-    "Untold",
     "WorkerGroup",
     "Workload",
     "bare_throughput_per_s",
@@ -121,5 +122,7 @@ __all__ = [
     "copy_seconds",
     "fold_seconds",
     "load_cluster",
+    "load_protocol",
+    "load_protocols",
     "protocol_named",
 ]

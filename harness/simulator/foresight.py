@@ -2,32 +2,27 @@
 
 What a cluster file says and nothing comes of it, for a protocol and so many workers. Each key that
 stands at another value than its default and cannot move a timeline is named, with what it would
-need. Where nothing of a table counts, the table is named and not its keys. A test moves every key
+need. What a protocol's settings decide it says itself (`TimingProtocol.without_effect`). Where
+nothing of a table counts, the table is named and not its keys. A test moves every key
 of a full file under every protocol and asks that those named here, and no others, leave the
 timeline as it was.
 
-What a simulation will take, roughly and before it runs. Every figure below was measured on one
-core of 2023, in processor time.
+What a simulation will take, roughly and before it runs, of what a protocol says of its parts
+(`TimingProtocol.effort`). Every figure was measured on one core of 2023, in processor time.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from harness.base.settings import Spec
+from harness.base.settings import find_changed
 from harness.simulator.cluster import Cluster, Jitter, Workload
-from harness.simulator.collectives import ROUND
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
-from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.protocols.rounds import network_of, wired
 from harness.simulator.protocols.state import is_networked
 
 __all__ = ["Effort", "effort_of", "without_effect"]
@@ -57,6 +52,7 @@ def without_effect(
     yield from _server(cluster, protocol, workload)
     yield from _variation(cluster)
     yield from _parallel(cluster, protocol)
+    yield from protocol.without_effect(cluster, workers)
     for place, fault in enumerate(cluster.faults):
         yield from _fault(fault, f"faults[{place}]", workers)
     if cluster.checkpoints and cluster.checkpoints.restart_s > 0.0 and not cluster.faults:
@@ -73,12 +69,6 @@ def _start(cluster: Cluster) -> Found:
         yield "parallel.first_average_s", "the long run is without its start"
 
 
-def _told(spec: Spec, *names: str) -> list[str]:
-    """Of these fields, those that are not at their defaults."""
-    defaults = {entry.name: entry.default for entry in fields(spec)}
-    return [name for name in names if getattr(spec, name) != defaults[name]]
-
-
 def _workers(cluster: Cluster, workers: int) -> Found:
     first, used = 0, set[str]()
     for place, group in enumerate(cluster.workers):
@@ -93,41 +83,37 @@ def _workers(cluster: Cluster, workers: int) -> Found:
             yield f"devices.{name}", "no worker has it"
 
 
-def sends(protocol: TimingProtocol) -> bool:
-    """Whether a protocol's messages go over ``[network]`` whatever else there is."""
-    return isinstance(protocol, Averaging | ClientSampling)
-
-
 def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int) -> Found:
     """``[link]`` and ``[network]``: one of them is used."""
     network = cluster.network
-    on_network = network is not None and (sends(protocol) or is_networked(cluster))
+    by_link = protocol.way == "link"
+    on_network = network is not None and (not by_link or is_networked(cluster))
     own = [
         f"workers[{place}].{name}"
         for place, group in enumerate(cluster.workers)
-        for name in _told(group, "up_bytes_per_s", "down_bytes_per_s")
+        for name in find_changed(group, "up_bytes_per_s", "down_bytes_per_s")
     ]
     if on_network:
         assert network is not None
         if cluster.link != type(cluster.link)():
             yield "link", "[network] is in its place"
         yield from _network(cluster, network, protocol, workers)
-        if network.levels and network.levels[0].inside and not isinstance(protocol, Averaging):
+        if network.levels and network.levels[0].inside and protocol.way != "workers":
             for key in own:
                 yield key, "it is of a link of network.levels[0], which is inside"
         return
     for key in own:
         yield key, "it is of a link of [network], which is not used"
     if network is not None:
-        needs = "without a table [network.server]" if isinstance(protocol, ParameterServer) else ""
+        needs = "without a table [network.server]" if "network" in protocol.can else ""
         yield "network", f"{protocol.name} {needs or 'always'} uses [link]"
     idle = cluster.link.bandwidth_bytes_per_s is None or workload.parameter_bytes == 0.0
-    for name in _told(cluster.link, "sharing", "duplex"):
+    for name in find_changed(cluster.link, "sharing", "duplex"):
         if idle:
             yield f"link.{name}", "copies take no time without bandwidth_bytes_per_s and bytes"
-        elif name == "duplex" and cluster.link.sharing == "none" and not sends(protocol):
+        elif name == "duplex" and cluster.link.sharing == "none" and by_link:
             yield "link.duplex", "a worker does not fetch and push at once on a link of its own"
-        elif name == "duplex" and cluster.link.sharing != "none" and sends(protocol):
+        elif name == "duplex" and cluster.link.sharing != "none" and not by_link:
             yield "link.duplex", "the one link carries all messages, whatever their direction"
 
 
@@ -140,18 +126,18 @@ def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, worke
     for place, level in enumerate(network.levels):
         if level.bandwidth_bytes_per_s is None and level.duplex == "half":
             yield f"network.levels[{place}].duplex", "its links are infinitely fast"
-    if isinstance(protocol, Averaging):
+    if protocol.way == "workers":
         yield from _find_idle_between_workers(cluster, network, protocol, workers)
     else:
         yield from _find_idle_to_a_server(network, protocol)
 
 
 def _find_idle_between_workers(
-    cluster: Cluster, network: Network, protocol: Averaging, workers: int
+    cluster: Cluster, network: Network, protocol: TimingProtocol, workers: int
 ) -> Found:
     """On a network on which workers send to each other."""
     if network.server is not None:
-        yield "network.server", "averaging has no server"
+        yield "network.server", f"{protocol.name} has no server"
     if cluster.jobs and network.sending != "rendezvous":
         yield "network.sending", "beside [[jobs]] all messages of a ring move at once"
     joined = max([workers, *(job.first + job.workers for job in cluster.jobs)])
@@ -163,31 +149,17 @@ def _find_idle_between_workers(
         elif network.levels[place].inside and beyond[place + 1]:
             yield f"network.levels[{place}].inside", "no message goes past the next level"
     if any(beyond):
-        for name in _told(network, "core_bandwidth_bytes_per_s", "rails"):
+        for name in find_changed(network, "core_bandwidth_bytes_per_s", "rails"):
             yield f"network.{name}", f"no message of the {joined:,} workers passes the core"
     elif network.rails and network.levels[-1].links == 1:
         why = "with one of the highest links for each group all workers are on one rail"
         yield "network.core_bandwidth_bytes_per_s", why
-    if protocol.collective in ROUND and not cluster.jobs:
-        yield from _find_idle_in_a_ring(network, any(beyond))
-
-
-def _find_idle_in_a_ring(network: Network, is_below_core: bool) -> Found:
-    """Round a ring, where at a time one message leaves a group and one enters it."""
-    full = [level.duplex == "full" for level in network.levels]
-    alone = is_below_core or network.core_bandwidth_bytes_per_s is None
-    if all(full) and alone and network.sharing != "fair":
-        yield "network.sharing", "round a ring no two messages share a full-duplex link"
-    for place, level in enumerate(network.levels):
-        if full[place] and level.links > 1 and (is_below_core or not network.rails):
-            why = "round a ring one message leaves a group at a time, and one enters it"
-            yield f"network.levels[{place}].links", why
 
 
 def _find_idle_to_a_server(network: Network, protocol: TimingProtocol) -> Found:
     """On a network on which workers send to a server only."""
     if network.server is not None:
-        for name in _told(network.server, "workers_per_link", "links", "inside"):
+        for name in find_changed(network.server, "workers_per_link", "links", "inside"):
             yield f"network.server.{name}", "every shard has one link of its own"
     if network.sending != "rendezvous":
         yield "network.sending", f"in {protocol.name} no sender waits for a receiver"
@@ -197,15 +169,8 @@ def _find_idle_to_a_server(network: Network, protocol: TimingProtocol) -> Found:
     for place, level in enumerate(network.levels):
         if level.inside:
             of_level = [entry.name for entry in fields(level) if entry.name != "inside"]
-            for name in _told(level, *of_level):
+            for name in find_changed(level, *of_level):
                 yield f"network.levels[{place}].{name}", f"it is inside, and {among}"
-        elif isinstance(protocol, ParameterServer) and (
-            protocol.depth,
-            level.workers_per_link,
-            level.duplex,
-        ) == (1, level.links, "half"):
-            why = "a worker does not fetch and push at once on a link of its own"
-            yield f"network.levels[{place}].duplex", why
 
 
 def _host(cluster: Cluster, workload: Workload) -> Found:
@@ -215,18 +180,17 @@ def _host(cluster: Cluster, workload: Workload) -> Found:
     moved = cluster.server.fold_traffic * workload.parameter_bytes
     if host.memory_bytes_per_s is not None and moved == 0.0:
         yield "host.memory_bytes_per_s", "a fold moves nothing through memory"
-    if host.memory_bytes_per_s is None and _told(cluster.server, "fold_traffic"):
+    if host.memory_bytes_per_s is None and find_changed(cluster.server, "fold_traffic"):
         yield "server.fold_traffic", "host.memory_bytes_per_s is infinite"
 
 
 def _server(cluster: Cluster, protocol: TimingProtocol, workload: Workload) -> Found:
     server, host = cluster.server, cluster.host
-    averaged = isinstance(protocol, Averaging)
-    if averaged and server.fold_s > 0.0:
-        yield "server.fold_s", "averaging has no server"
-    if sends(protocol) and server.jitter != Jitter():
-        why = "averaging has no server" if averaged else f"folds of {protocol.name} do not vary"
-        yield "server.jitter", why
+    none = f"{protocol.name} has no server" if protocol.way == "workers" else ""
+    if none and server.fold_s > 0.0:
+        yield "server.fold_s", none
+    if protocol.way != "link" and server.jitter != Jitter():
+        yield "server.jitter", none or f"folds of {protocol.name} do not vary"
         return
     yield from _jitter(server.jitter, "server.jitter")
     free = host.memory_bytes_per_s is None or server.fold_traffic * workload.parameter_bytes == 0.0
@@ -251,18 +215,10 @@ def _jitter(jitter: Jitter, key: str) -> Found:
 
 
 def _parallel(cluster: Cluster, protocol: TimingProtocol) -> Found:
-    parallel = cluster.parallel
-    everything = [entry.name for entry in fields(parallel)]
-    if isinstance(protocol, Averaging):
-        idle = () if protocol.buckets else ("backward_share", "overlap_slowdown")
-        why = "there are no --buckets"
-    elif isinstance(protocol, ClientSampling):
-        idle = tuple(name for name in everything if name != "average_s")
-        why = "workers of client_sampling do not send to each other"
-    else:
-        idle, why = tuple(everything), f"workers of {protocol.name} do not send to each other"
-    for name in _told(parallel, *idle):
-        yield f"parallel.{name}", why
+    if protocol.way == "link":
+        names = [entry.name for entry in fields(cluster.parallel)]
+        for name in find_changed(cluster.parallel, *names):
+            yield f"parallel.{name}", f"workers of {protocol.name} do not send to each other"
 
 
 def _fault(fault: Fault, key: str, workers: int) -> Found:
@@ -274,7 +230,7 @@ def _fault(fault: Fault, key: str, workers: int) -> Found:
     }
     taken = of_kind.get(fault.kind, ("workers", "mean_s", "at_s", "notice_s", *away))
     names: list[Any] = [entry.name for entry in fields(fault) if entry.name != "kind"]
-    for name in _told(fault, *(name for name in names if name not in taken)):
+    for name in find_changed(fault, *(name for name in names if name not in taken)):
         yield f"{key}.{name}", f"{key}.kind is {fault.kind!r}"
     if "down_law" in taken:
         yield from _down(fault, key)
@@ -288,53 +244,14 @@ def _down(fault: Fault, key: str) -> Found:
     """How the time away varies, where there is one and it does."""
     if not fault.down_s:
         why = "workers go for good" if fault.down_s is None else "nobody is away"
-        for name in _told(fault, "down_law", "down_cv"):
+        for name in find_changed(fault, "down_law", "down_cv"):
             yield f"{key}.{name}", why
     elif fault.down_law == "constant":
-        for name in _told(fault, "down_cv"):
+        for name in find_changed(fault, "down_cv"):
             yield f"{key}.{name}", f"{key}.down_law is 'constant'"
     elif fault.down_cv == 0.0:
         yield f"{key}.down_law", f"{key}.down_cv is 0"
 
-
-class Rate(NamedTuple):
-    """Processor seconds and bytes of a protocol.
-
-    Attributes:
-        worker_s, worker_bytes: of a worker, until it has read for the first time.
-        contribution_s: of a contribution.
-        rounds: whether workers fold together.
-        present_s: of a worker in a fold, whether it contributes or not.
-    """
-
-    worker_s: float
-    worker_bytes: float
-    contribution_s: float
-    rounds: bool = False
-    present_s: float = 0.0
-
-
-RATES = {
-    "averaging": Rate(1e-6, 600.0, 1e-6, rounds=True),
-    "backup_workers": Rate(1e-6, 400.0, 0.9e-6, rounds=True),
-    "client_sampling": Rate(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6),
-    "parameter_server": Rate(2e-6, 450.0, 1e-6),
-    "sequence": Rate(50e-6, 3700.0, 10e-6),
-}
-
-USUAL = RATES["parameter_server"]
-"""Of a protocol from elsewhere."""
-
-MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
-"""Of a message that is simulated singly, where only its own links matter (0.11 to 0.25
-microseconds), and of one that meets no other and is passed in a recurrence."""
-
-CROWDED_S = 10e-9
-"""Of a message on fair links besides, for each that may be under way: whoever comes or goes changes
-the rates of others. 6 to 19 nanoseconds with 64 to 1,024 workers."""
-
-MESSAGE_BYTES = 64.0
-"""Memory of a message in a table: measured, about 50."""
 
 KEPT_BYTES = 500.0
 """Memory of a contribution in a timeline that is kept: measured, 200 to 590."""
@@ -362,34 +279,11 @@ def effort_of(
         workers: how many.
         folds: that are asked for; None for the long run, of which the least is told.
     """
-    rate, handing = RATES.get(protocol.name, USUAL), protocol.handing(workers)
+    costs, handing = protocol.effort(cluster, workers), protocol.handing(workers)
     each = workers if handing is not None and handing.rounds else 1
-    least = LEAST_FOLDS if rate.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
+    least = LEAST_FOLDS if costs.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
     rounds = least if folds is None else folds
-    first_s, size = workers * rate.worker_s, workers * rate.worker_bytes
-    round_s, table = _messages(cluster, protocol, workers)
-    fold_s = each * rate.contribution_s + workers * rate.present_s + round_s
-    kept = 0 if folds is None else folds * each
-    return Effort(first_s + rounds * fold_s, first_s, size + table + kept * KEPT_BYTES)
-
-
-def _messages(cluster: Cluster, protocol: TimingProtocol, workers: int) -> tuple[float, float]:
-    """Seconds that the messages of a round take, and bytes of their table; a ring has none."""
-    if not isinstance(protocol, Averaging) or workers == 1:
-        return 0.0, 0.0
-    near = math.gcd(workers, network_of(cluster).nearby)
-    count, wiring = _count(protocol.collective, workers, near), wired(cluster, workers)
-    if protocol.collective == "ring" and wiring.full_duplex:
-        return count * PASSED_S, 0.0
-    each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
-    size = 0.0 if protocol.collective in ROUND else count * MESSAGE_BYTES
-    return count * each_s, size
-
-
-def _count(collective: str, workers: int, near: int) -> int:
-    """Messages of an all-reduce, at most; ``near`` workers are a group of two levels."""
-    if collective in ("ring", "gather"):
-        return (2 if collective == "ring" else 1) * (workers - 1) * workers
-    if collective == "two-level":
-        return 2 * (near + workers // near - 2) * workers
-    return 2 * math.ceil(math.log2(workers)) * workers
+    first_s, size = workers * costs.worker_s, workers * costs.worker_bytes
+    fold_s = each * costs.contribution_s + workers * costs.present_s + costs.messages_s
+    kept = (0 if folds is None else folds * each) * KEPT_BYTES
+    return Effort(first_s + rounds * fold_s, first_s, size + costs.messages_bytes + kept)

@@ -12,27 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.base.errors import UserError, unknown
+from harness.base.registry import discovered, entries, find_own
+from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import costs_of
-from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.protocols.client_sampling import ClientSampling
-from harness.simulator.protocols.contract import FULL, GONE, STUCK, Limits, TimingProtocol
-from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.protocols.sequence import Sequence, Untold
+from harness.simulator.protocols.contract import (
+    FULL,
+    GONE,
+    STUCK,
+    Ability,
+    Limits,
+    TimingProtocol,
+)
 from harness.simulator.protocols.state import is_networked
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
 
-__all__ = ["PROTOCOLS", "Simulation", "protocol_named"]
-
-PROTOCOLS: dict[str, type[TimingProtocol]] = {
-    "averaging": Averaging,
-    "backup_workers": BackupWorkers,
-    "client_sampling": ClientSampling,
-    "parameter_server": ParameterServer,
-    "sequence": Sequence,
-}
-"""Every protocol by its name."""
+__all__ = ["Simulation", "load_protocol", "load_protocols", "protocol_named"]
 
 Array = NDArray[Any]
 _NEVER = 2**62
@@ -45,29 +40,61 @@ def protocol_named(name: str) -> TimingProtocol:
     """A protocol with its default settings.
 
     Raises:
+        UserError: there is none of that name, or it has a setting without a default.
+    """
+    return build(load_protocol(name), {}, f"protocol {name}")
+
+
+def load_protocol(name: str) -> type[TimingProtocol]:
+    """The protocol of a name, its own or that of its class; no other of ours is imported.
+
+    Raises:
         UserError: there is none of that name.
     """
-    if name not in PROTOCOLS:
-        raise unknown("protocol", name, PROTOCOLS)
-    return PROTOCOLS[name]()
+    if (own := find_own("protocols", name)) is not None:
+        return own.load()
+    discovered("protocols")
+    for kind in _imported_protocols():
+        if name in (kind.name, kind.__name__):
+            return kind
+    raise unknown("protocol", name, load_protocols())
+
+
+def load_protocols() -> dict[str, type[TimingProtocol]]:
+    """Every protocol by its name: our own, those of installed packages, and what was imported.
+
+    Of equal names ours counts.
+    """
+    known = entries("protocols")
+    found: dict[str, type[TimingProtocol]] = {
+        name: entry.load() for name, entry in known.items() if entry.ours
+    }
+    discovered("protocols")
+    for kind in _imported_protocols():
+        found.setdefault(kind.name, kind)
+    return found
+
+
+def _imported_protocols() -> tuple[type[TimingProtocol], ...]:
+    return dataclasses_below(TimingProtocol)
 
 
 def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
-    """Refuse a cluster with what the protocol is not simulated with, naming those that are."""
-    asked = {
-        "faults": ("endures_faults", bool(cluster.faults)),
-        "network.server": ("meets_on_network", is_networked(cluster)),
-        "compression": ("compresses", cluster.compression is not None),
-        "notice_s": ("heeds_notice", any(fault.notice_s for fault in cluster.faults)),
-        "checkpoints": ("saves", cluster.checkpoints is not None),
-        "jobs": ("has_neighbours", bool(cluster.jobs)),
+    """Refuse a cluster with what the protocol does not declare, naming those that do."""
+    asked: dict[str, tuple[Ability, bool]] = {
+        "faults": ("faults", bool(cluster.faults)),
+        "network.server": ("network", is_networked(cluster)),
+        "compression": ("compression", cluster.compression is not None),
+        "notice_s": ("notice", any(fault.notice_s for fault in cluster.faults)),
+        "checkpoints": ("checkpoints", cluster.checkpoints is not None),
+        "jobs": ("jobs", bool(cluster.jobs)),
     }
     for key, (ability, wanted) in asked.items():
-        if wanted and not getattr(protocol, ability, False):
-            able = [name for name, kind in PROTOCOLS.items() if getattr(kind, ability, False)]
+        if wanted and ability not in protocol.can:
+            able = [name for name, kind in load_protocols().items() if ability in kind.can]
             raise UserError(
-                f"{key}: not simulated in protocol {protocol.name!r}; allowed: a cluster file"
-                f" without it, or protocol {' or '.join(able)}"
+                f"{key}: not simulated in protocol {protocol.name!r}, which does not declare"
+                f" {ability!r}; allowed: a cluster file without it, or protocol {' or '.join(able)}"
             )
 
 
@@ -79,7 +106,7 @@ class Simulation:
 
     Args:
         cluster: the machine.
-        protocol: who waits for whom: a protocol or the name of one.
+        protocol: who waits for whom: a protocol, or the name of one or of its class.
         workload: the job.
         workers: how many workers take part; by default all of the cluster.
         seed: of every random duration.
@@ -143,8 +170,7 @@ class Simulation:
     @property
     def _promised(self) -> int:
         """Folds there will have been when what is under way is folded."""
-        counted = "under_way" in self._clock.dtype.names
-        return self.version + int(self._clock["under_way"]) if counted else self.dispatched
+        return self.protocol.promised(self._state)
 
     @property
     def drained(self) -> bool:
@@ -234,37 +260,27 @@ class Simulation:
         )
         return Timeline(spans=span, kinds=kinds)
 
-    def give(self, lengths: Array) -> None:
-        """In sequence training: decoders take utterances of these lengths, not of drawn ones.
+    def asked(self) -> Any:
+        """The open questions of a protocol with ``questions``, as it says what they are.
 
-        Given before the first segment, and again to a simulation that was restored.
+        A segment ends before the first event that needs an answer; see `answer`.
+
+        Raises:
+            ValueError: the protocol asks nothing.
+        """
+        return self.protocol.asked(self._state)
+
+    def answer(self, who: Array, values: Array) -> None:
+        """Answer the open questions of these workers.
 
         Args:
-            lengths: [N, Q] frames of each worker's utterances in its order, then zeros.
+            who: [U] workers, as `asked` names them.
+            values: [U] an answer for each.
+
+        Raises:
+            ValueError: the protocol does not ask this.
         """
-        self._state = self._sequence.given(self._state, lengths)
-
-    def untold(self) -> Untold:
-        """The utterances of given length that are being decoded, and have not been told of.
-
-        A segment ends before the first of their decodings does; see `tell`.
-        """
-        return self._sequence.untold(self._state)
-
-    def tell(self, worker: Array, kept: Array) -> None:
-        """Say how many frames are kept of the utterances in the decoders of these workers.
-
-        Args:
-            worker: [U] as `untold` names them.
-            kept: [U] at least 0.
-        """
-        self._sequence.tell(self._state, worker, kept)
-
-    @property
-    def _sequence(self) -> Sequence:
-        if not isinstance(self.protocol, Sequence):
-            raise ValueError(f"protocol {self.protocol.name!r} decodes nothing")
-        return self.protocol
+        self.protocol.answer(self._state, who, values)
 
     @property
     def restorable(self) -> int | None:
@@ -272,9 +288,8 @@ class Simulation:
 
         None where no server can fail.
         """
-        clock = self._state.clock[0]
         fails = any(fault.kind == "server" for fault in self.cluster.faults)
-        return int(clock["restored"]) if fails else None
+        return self.protocol.restorable(self._state) if fails else None
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything needed to go on later, as named arrays (copies)."""

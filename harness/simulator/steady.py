@@ -513,7 +513,6 @@ def horizon_of(
     cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int
 ) -> Horizon:
     """The limits for so many workers of a cluster."""
-    epoch_folds = getattr(protocol, "epoch_folds", None)
     minibatch_s = compute_seconds(cluster, workload)
     needed_s = [_needed_s(fault, workers, minibatch_s) for fault in cluster.faults]
     chance, times = cluster.stragglers.probability, cluster.stragglers.slowdown - 1.0
@@ -521,7 +520,7 @@ def horizon_of(
         needed_s.append(ENOUGH / chance * minibatch_s / workers)
     return Horizon(
         most=max(COST, EACH * workers),
-        period=max(1, epoch_folds(cluster, workers)) if epoch_folds else 1,
+        period=max(1, protocol.epoch_folds(cluster, workers)),
         least_s=max(needed_s, default=0.0),
     )
 

@@ -26,11 +26,12 @@ from harness.base.settings import counts, setting
 from harness.networks.feedforward import Dnn
 from harness.replay.stale import Arrays
 from harness.runs.config import plain
-from harness.simulator import Cluster, ParameterServer, Sequence, Simulation, Timeline, Workload
+from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, Halves, Seen, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import RunConfig, frames_of
+from harness.speech.protocol import Sequence
 from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples
 from harness.training.loop import Executor
@@ -241,11 +242,10 @@ class SequenceConfig(TaskConfig):
             train: the training utterances.
             cluster: in place of the run's own.
         """
-        machine = cluster or self.cluster
-        made = Simulation(machine, self.timed, self.workload(), self.replicas, self.seed)
-        if self.shuffling != "full":
-            made.give(self.lengths(train))
-        return made
+        machine, protocol = cluster or self.cluster, self.timed
+        if isinstance(protocol, Sequence):
+            protocol = protocol.give(self.lengths(train))
+        return Simulation(machine, protocol, self.workload(), self.replicas, self.seed)
 
     def lengths(self, train: Utterances) -> np.ndarray:
         """Frames of the utterances in ``orders``, 0 where there is none."""

@@ -12,10 +12,11 @@ import numpy as np
 from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import UserError
 from harness.base.settings import build
-from harness.simulator import Sequence, Timeline, concat
+from harness.simulator import Timeline, concat
 from harness.simulator.whole import Whole, steady_rate
 from harness.speech import replicas, sequence
 from harness.speech.frames import corpus_of
+from harness.speech.protocol import Sequence
 from harness.speech.recorded import replay
 from harness.speech.replicas import load_decode_log
 from harness.speech.sequence import SequenceConfig
@@ -185,8 +186,8 @@ def time_decoded(
     segments: list[Timeline] = []
     while True:
         segments.append(simulation.advance(folds=WITHOUT_LIMIT))
-        begun = simulation.untold()
+        begun = simulation.asked()
         if not len(begun.worker) or simulation.version >= most:
             return concat(segments)
         utterances = order[begun.worker, begun.number].tolist()
-        simulation.tell(begun.worker, np.array([kept_of(u) for u in utterances]))
+        simulation.answer(begun.worker, np.array([kept_of(u) for u in utterances]))

@@ -43,11 +43,11 @@ from harness.simulator import (
     Contributions,
     Decodes,
     Timeline,
-    Untold,
     compute_seconds,
     copy_seconds,
 )
 from harness.speech.decoding import Seen, parts
+from harness.speech.protocol import Asked
 from harness.speech.sequence import SequenceConfig, Setup, Step
 from harness.tasks.order import Key
 from harness.training.executors import OnSimulation
@@ -70,7 +70,7 @@ class SequenceReplay(StaleReplay):
         self.decoders = torch.zeros_like(self.replicas)
         self.decoder_versions = [-1] * self.slots
 
-    def follow(self, segment: Timeline, rate: float, begun: Untold) -> None:
+    def follow(self, segment: Timeline, rate: float, begun: Asked) -> None:
         """Execute a segment at whose end the utterances ``begun`` are being decoded."""
         for worker, version in zip(
             begun.worker.tolist(), begun.decode_version.tolist(), strict=True
@@ -130,20 +130,20 @@ class Streams(OnSimulation[SequenceReplay]):
             return Step([], seen, ended=False)
         self._decoded += len(seen)
         segment = self.simulation.advance(folds=WITHOUT_LIMIT)
-        begun = self.simulation.untold()
+        begun = self.simulation.asked()
         self.batcher.follow(segment)
         self.replay.follow(segment, rate, begun)
         return Step([segment], seen, ended=not len(begun.worker))
 
     def _decode(self) -> list[Seen]:
         """Decode what is in decoders, and tell how much is kept."""
-        begun = self.simulation.untold()
+        begun = self.simulation.asked()
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
         utterances = self._orders[begun.worker, begun.number].tolist()
         decoded = self._setup.decoder.decode(models, utterances)
         for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
             self.batcher.add(KeptFrames(utterance, each.x, each.outer))
-        self.simulation.tell(begun.worker, np.array([len(each.x) for each in decoded], np.int64))
+        self.simulation.answer(begun.worker, np.array([len(each.x) for each in decoded], np.int64))
         return [each.seen for each in decoded]
 
     def capture(self) -> tuple[stale_Arrays, stale_Facts]:
@@ -163,7 +163,6 @@ class Streams(OnSimulation[SequenceReplay]):
     def reinstate(self, arrays: stale_Arrays, facts: stale_Facts) -> None:
         """See `Executor`."""
         self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
-        self.simulation.give(self._config.lengths(self._setup.train))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         batcher = resume.part(arrays, "batcher/")
         self.batcher.reinstate(batcher, facts["batcher"], self._config.device)

@@ -10,8 +10,8 @@ from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.runs.executed import Configuration, TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
-from harness.simulator.protocols.sequence import Sequence
 from harness.speech.frames import ForcedAlignment
+from harness.speech.protocol import Sequence
 from harness.speech.sequence import SequenceConfig
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.line_scan import LineConfig

@@ -10,8 +10,8 @@ import pytest
 
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer
 from harness.algorithms.schedules import Schedule
-from harness.base.settings import KIND, dataclasses_below, load_toml
-from harness.reference.keys import classes, entries_of, kinds, meanings
+from harness.base.settings import KIND, dataclasses_below, load_toml, meanings
+from harness.reference.keys import classes, entries_of, kinds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "run-files.md").read_text(encoding="utf-8")

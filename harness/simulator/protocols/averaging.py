@@ -30,17 +30,19 @@ Of events at one instant, folds come before faults, faults before returns, retur
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, setting
+from harness.base.settings import Spec, find_changed, setting
 from harness.simulator.cluster import Cluster
-from harness.simulator.collectives import EXCHANGES, AllReduce
+from harness.simulator.collectives import EXCHANGES, ROUND, AllReduce
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.events import kernel
+from harness.simulator.network import Network
 from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,
@@ -65,6 +67,7 @@ from harness.simulator.protocols.contract import (
     Handing,
     Limits,
     TimingProtocol,
+    UnitCosts,
 )
 from harness.simulator.protocols.rounds import (
     AFTER,
@@ -108,19 +111,16 @@ class Averaging(Spec, TimingProtocol):
     Attributes:
         every: minibatches between two averages.
         overlap: whether workers go on while their parameters are averaged.
-        collective: the all-reduce algorithm, or ``gather`` for what cannot be added up on its way.
+        collective: the all-reduce algorithm, e.g. ring or recursive-doubling, or ``gather`` for
+            what cannot be added up on its way.
         buckets: bytes of each bucket in which gradients travel while the others are computed, in
             the order in which they are; the last one named stands for all that follow. Without
             any, nothing travels before all is computed.
     """
 
     name = "averaging"
-    endures_faults = True
-    meets_on_network = True
-    compresses = True
-    heeds_notice = True
-    saves = True
-    has_neighbours = True
+    can = frozenset({"faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs"})
+    way = "workers"
 
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
@@ -147,6 +147,27 @@ class Averaging(Spec, TimingProtocol):
         """Rounds in one epoch of a cluster's data; 0 if there are no epochs."""
         each = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return math.ceil(each / self.every)
+
+    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
+        """What needs buckets, and what cannot matter round a ring."""
+        if not self.buckets:
+            for name in find_changed(cluster.parallel, "backward_share", "overlap_slowdown"):
+                yield f"parallel.{name}", "there are no --buckets"
+        if cluster.network is not None and self.collective in ROUND and not cluster.jobs:
+            yield from _find_idle_in_a_ring(cluster.network, workers)
+
+    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
+        """Its messages besides; round a ring of full-duplex links none is simulated singly."""
+        costs = UnitCosts(worker_s=1e-6, worker_bytes=600.0, rounds=True)
+        if workers == 1:
+            return costs
+        near = math.gcd(workers, network_of(cluster).nearby)
+        count, wiring = count_messages(self.collective, workers, near), wired(cluster, workers)
+        if self.collective == "ring" and wiring.full_duplex:
+            return costs._replace(messages_s=count * PASSED_S)
+        each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
+        size = 0.0 if self.collective in ROUND else count * MESSAGE_BYTES
+        return costs._replace(messages_s=count * each_s, messages_bytes=size)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0.
@@ -284,6 +305,40 @@ class Averaging(Spec, TimingProtocol):
         due &= later["is_read"] == 0
         later["read_at_s"][due] = join_s[due]
         _read(state, costs, later, due)
+
+
+MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
+"""Of a message that is simulated singly, where only its own links matter (0.11 to 0.25
+microseconds), and of one that meets no other and is passed in a recurrence."""
+
+CROWDED_S = 10e-9
+"""Of a message on fair links besides, for each that may be under way, as one that comes or goes
+changes the rates of others. 6 to 19 nanoseconds with 64 to 1,024 workers."""
+
+MESSAGE_BYTES = 64.0
+"""Memory of a message in a table: measured, about 50."""
+
+
+def count_messages(collective: str, workers: int, near: int) -> int:
+    """Messages of an all-reduce, at most; ``near`` workers are a group of two levels."""
+    if collective in ("ring", "gather"):
+        return (2 if collective == "ring" else 1) * (workers - 1) * workers
+    if collective == "two-level":
+        return 2 * (near + workers // near - 2) * workers
+    return 2 * math.ceil(math.log2(workers)) * workers
+
+
+def _find_idle_in_a_ring(network: Network, workers: int) -> Iterator[tuple[str, str]]:
+    """Round a ring, where at a time one message leaves a group and one enters it."""
+    full = [level.duplex == "full" for level in network.levels]
+    is_below_core = any(level.workers_per_link >= workers for level in network.levels)
+    alone = is_below_core or network.core_bandwidth_bytes_per_s is None
+    if all(full) and alone and network.sharing != "fair":
+        yield "network.sharing", "round a ring no two messages share a full-duplex link"
+    for place, level in enumerate(network.levels):
+        if full[place] and level.links > 1 and (is_below_core or not network.rails):
+            why = "round a ring one message leaves a group at a time, and one enters it"
+            yield f"network.levels[{place}].links", why
 
 
 def _check(cluster: Cluster, rules: Averaging) -> None:

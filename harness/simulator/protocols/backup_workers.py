@@ -45,6 +45,7 @@ from harness.simulator.protocols.contract import (
     Handing,
     Limits,
     TimingProtocol,
+    UnitCosts,
 )
 from harness.simulator.timeline import (
     IN_FLIGHT,
@@ -120,13 +121,22 @@ class BackupWorkers(Spec, TimingProtocol):
     """
 
     name = "backup_workers"
-    endures_faults = True
+    can = frozenset({"faults"})
 
     backups: int = setting(0, at_least=0, at_most=10_000_000)
 
     def handing(self, workers: int) -> Handing:
         """A minibatch for every worker and fold, also for those whose contribution is dropped."""
         return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
+
+    def promised(self, state: State) -> int:
+        """A fold takes the contributions of a round, and one at most is under way."""
+        clock = state.clock[0]
+        return int(clock["version"] + clock["under_way"])
+
+    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
+        """See `TimingProtocol`."""
+        return UnitCosts(1e-6, 400.0, 0.9e-6, rounds=True)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0.

@@ -19,13 +19,14 @@ drawn from the next round on. Of events at one instant, folds come before faults
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, setting
+from harness.base.settings import Spec, find_changed, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
@@ -47,6 +48,7 @@ from harness.simulator.protocols.contract import (
     STUCK,
     Limits,
     TimingProtocol,
+    UnitCosts,
 )
 from harness.simulator.protocols.rounds import (
     LOST_TASK,
@@ -107,10 +109,8 @@ class ClientSampling(Spec, TimingProtocol):
     """
 
     name = "client_sampling"
-    endures_faults = True
-    meets_on_network = True
-    compresses = True
-    heeds_notice = True
+    can = frozenset({"faults", "network", "compression", "notice"})
+    way = "network"
 
     sampled: int = setting(100, at_least=1, at_most=10_000_000)
     needed: int = setting(0, at_least=0, at_most=10_000_000)
@@ -123,6 +123,16 @@ class ClientSampling(Spec, TimingProtocol):
             allowed = f"at most sampled, which is {self.sampled}"
             return "needed", f"{self.needed} is not allowed; allowed: {allowed}"
         return None
+
+    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
+        """Costs of workers that send to each other, but for what an average takes."""
+        names = (entry.name for entry in fields(cluster.parallel) if entry.name != "average_s")
+        for name in find_changed(cluster.parallel, *names):
+            yield f"parallel.{name}", f"workers of {self.name} do not send to each other"
+
+    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
+        """See `TimingProtocol`; clients that are not drawn are looked at, too."""
+        return UnitCosts(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All clients idle at time 0, version 0.

@@ -1,18 +1,22 @@
 """What a protocol is: who waits for whom, as state and one function that moves it.
 
-A protocol is a frozen settings class (one file in this folder, one line in `PROTOCOLS` of
-`harness.simulator.simulation`). Its state is a named tuple of numpy arrays and nested ones,
-so it can be handed to a compiled kernel, saved, and restored. Every state has a ``clock``: an
-array of one record with at least `CLOCK_FIELDS`.
+A protocol is a frozen settings class in a file of its own, and a line under ``[protocols]`` of
+``harness/registry.toml``, or an entry point ``lagbench.protocols`` of another package. The
+``Attributes`` of its docstring say what each setting means: options of `lagbench simulate` and the
+page of keys are made of them. Its state is a named tuple of numpy arrays and nested ones, so it
+can be handed to a compiled kernel, saved, and restored. Every state has a ``clock``: an array of
+one record with at least `CLOCK_FIELDS`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from harness.base.errors import unknown
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
@@ -24,9 +28,12 @@ __all__ = [
     "FULL",
     "GONE",
     "STUCK",
+    "Ability",
     "Handing",
     "Limits",
     "TimingProtocol",
+    "UnitCosts",
+    "Way",
 ]
 
 CLOCK_FIELDS = (
@@ -78,11 +85,64 @@ class Handing(NamedTuple):
     missed: bool = False
 
 
+class UnitCosts(NamedTuple):
+    """Processor seconds and bytes that simulating a protocol takes, as measured on one core.
+
+    Attributes:
+        worker_s, worker_bytes: of a worker, until it has read for the first time.
+        contribution_s: of a contribution.
+        rounds: whether workers fold together.
+        present_s: of a worker in a fold, whether it contributes or not.
+        messages_s, messages_bytes: of all messages of a fold, and of their table.
+    """
+
+    worker_s: float = 2e-6
+    worker_bytes: float = 450.0
+    contribution_s: float = 1e-6
+    rounds: bool = False
+    present_s: float = 0.0
+    messages_s: float = 0.0
+    messages_bytes: float = 0.0
+
+
+Ability = Literal[
+    "faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs", "questions"
+]
+"""What only some protocols can do. The first six are simulated with that part of a cluster file:
+``[[faults]]``, ``[network.server]``, ``[compression]``, a fault's ``notice_s``, ``[checkpoints]``,
+``[[jobs]]``. With ``epochs`` each worker counts its own minibatches (`epoch_folds`,
+`begin_epoch`), with ``questions`` the protocol asks while it is simulated (`asked`, `answer`)."""
+
+Way = Literal["link", "network", "workers"]
+"""Where messages go: to the server over ``[link]``, or over ``[network]`` if that has a table
+``server``; to the server over any ``[network]``; to other workers over any ``[network]``."""
+
+
 class TimingProtocol(ABC):
-    """The interface `Simulation` drives; whatever derives from it can be named in a run file."""
+    """The interface `Simulation` drives; whatever derives from it can be named in a run file.
+
+    A class that can do more than the least declares it in ``can``, and has the methods that belong
+    to it. What a user asks for beyond that is refused, with the name of the missing ability.
+    """
 
     name: ClassVar[str]
-    """On the command line and in messages."""
+    """In options, run files and messages; the class's own name goes, too, and is the default."""
+    can: ClassVar[frozenset[Ability]] = frozenset()
+    """What it is simulated with; see `Ability`."""
+    way: ClassVar[Way] = "link"
+    """Where its messages go; see `Way`."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse an ability that does not exist, as the one that was meant would be missing.
+
+        Raises:
+            UserError: ``can`` has one.
+        """
+        super().__init_subclass__()
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
+        for ability in cls.can - set(get_args(Ability)):
+            raise unknown(f"{cls.__name__}.can", ability, get_args(Ability))
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -115,12 +175,53 @@ class TimingProtocol(ABC):
             spans: whether busy times are recorded.
 
         Returns:
-            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE` or `ASKS`), and what happened.
+            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, or `ASKS` with ``questions``), and what
+            happened.
         """
 
     @abstractmethod
     def in_flight(self, state: Any) -> Contributions:
         """What has been read and not yet folded."""
+
+    def promised(self, state: Any) -> int:
+        """The number of folds once everything that is under way has been folded.
+
+        By default every minibatch that was handed out is a fold.
+        """
+        return int(state.clock[0]["dispatched"])
+
+    def restorable(self, state: Any) -> int:
+        """The version that a server which failed now would go back to, or a later one."""
+        return int(state.clock[0]["version"])
+
+    def asked(self, state: Any) -> Any:
+        """Open questions of a protocol with ``questions``: a segment ends before it needs them.
+
+        Returns:
+            Arrays in a class of the protocol's own, empty where nothing is asked.
+
+        Raises:
+            ValueError: the protocol asks nothing.
+        """
+        raise ValueError(f"protocol {self.name!r} does not declare 'questions'")
+
+    def answer(self, state: Any, who: Any, values: Any) -> None:
+        """Answer open questions, so that the simulation can go on.
+
+        Args:
+            state: moved in place.
+            who: [U] the workers that ask.
+            values: [U] an answer for each.
+
+        Raises:
+            ValueError: the protocol asks nothing, or not this.
+        """
+        raise ValueError(f"protocol {self.name!r} does not declare 'questions'")
+
+    def epoch_folds(self, cluster: Cluster, workers: int) -> int:
+        """Folds in one epoch of a cluster's data with ``epochs``; 0 where there are none."""
+        del cluster, workers
+        return 0
 
     def begin_epoch(self, state: Any, minibatches: int) -> None:
         """Begin an epoch of so many minibatches a worker, where workers count their own.
@@ -135,6 +236,19 @@ class TimingProtocol(ABC):
         """How it hands out data; None if frames cannot be trained on in its order."""
         del workers
         return None
+
+    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
+        """Dotted keys of the cluster file that cannot move its timelines, and why.
+
+        Only what its own settings decide: what follows from ``way`` is known.
+        """
+        del cluster, workers
+        return iter(())
+
+    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
+        """What its simulation takes; by default that of a parameter server."""
+        del cluster, workers
+        return UnitCosts()
 
     def untrained(self) -> tuple[str, str] | None:
         """A setting that can be timed but not trained with: (key, what is wrong, what allowed)."""

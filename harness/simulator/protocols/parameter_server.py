@@ -20,6 +20,7 @@ settled when it is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +49,11 @@ class ParameterServer(Spec, TimingProtocol):
         push_every: minibatches that are one contribution, computed from one read; what a worker
             does between them is the algorithm's (n_push of Dean et al., "Large scale distributed
             deep networks", 2012).
-        fetch_every: minibatches between two fetches (their n_fetch); a multiple of
+        fetch_every: minibatches between two fetches of a worker (their n_fetch); a multiple of
             ``push_every``.
-        bound: a worker begins no contribution while it has folded more than so many more than
-            the slowest worker: the staleness of Ho et al., "More effective distributed ML via
-            a stale synchronous parallel parameter server" (2013). None is no bound.
+        bound: contributions by which a worker may be ahead of the slowest when it begins another:
+            the staleness of Ho et al., "More effective distributed ML via a stale synchronous
+            parallel parameter server" (2013). None is no bound.
         queue: places at the server. A contribution takes one when its copy begins and gives it
             back when it is folded; without a free one it waits at its worker. None is no limit.
         depth: contributions a worker may have under way. With 1 it waits for its fold before it
@@ -61,8 +62,7 @@ class ParameterServer(Spec, TimingProtocol):
     """
 
     name = "parameter_server"
-    endures_faults = True
-    meets_on_network = True
+    can = frozenset({"faults", "network"})
 
     push_every: int = setting(1, at_least=1, at_most=1_000_000)
     fetch_every: int = setting(1, at_least=1, at_most=1_000_000)
@@ -168,6 +168,27 @@ class ParameterServer(Spec, TimingProtocol):
         if isinstance(state, PlainState):
             return plain_server.in_flight(state)
         return rows_under_way(state.slots, slots.UNDER_WAY, self.depth, self.push_every)
+
+    def promised(self, state: _State) -> int:
+        """The plain server makes a fold of every minibatch; others count what is under way."""
+        if isinstance(state, PlainState):
+            return super().promised(state)
+        clock = state.clock[0]
+        return int(clock["version"] + clock["under_way"])
+
+    def restorable(self, state: _State) -> int:
+        """What the last checkpoint of a server that fails has; a plain server fails never."""
+        return int(state.clock[0]["version" if isinstance(state, PlainState) else "restored"])
+
+    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
+        """Two directions of a link that one worker uses one after the other."""
+        if cluster.network is None or not is_networked(cluster) or self.depth > 1:
+            return
+        for place, level in enumerate(cluster.network.levels):
+            alone = level.workers_per_link == level.links and not level.inside
+            if alone and level.duplex == "half":
+                why = "a worker does not fetch and push at once on a link of its own"
+                yield f"network.levels[{place}].duplex", why
 
 
 PLAIN = ParameterServer().rules

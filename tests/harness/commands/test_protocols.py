@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 
 import pytest
 
+from harness.base.registry import entries
 from harness.cli import main
-from harness.commands.protocols import SETTINGS
-from harness.simulator import PROTOCOLS
+from harness.commands.protocols import own_settings, settings_of
+from harness.simulator import load_protocols
 
 K20M = "reproductions/clusters/k20m-server.toml"
 
 
-def test_every_setting_of_every_protocol_has_an_option():
-    names = {entry.name for kind in PROTOCOLS.values() for entry in fields(kind)}
-    assert set(SETTINGS) == names
+OWN = [entry for entry in entries("protocols").values() if entry.ours]
+
+
+@pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
+def test_the_settings_that_a_source_declares_are_those_of_its_class_and_all_have_a_meaning(entry):
+    read = list(own_settings(entry))
+    assert read == list(settings_of(load_protocols()[entry.name]))
+    assert all(each.meaning for each in read)
 
 
 def test_averaging_is_simulated_with_its_settings(tmp_path, capsys):

@@ -20,7 +20,7 @@ from harness.simulator.foresight import without_effect
 from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
-from harness.simulator.protocols.sequence import Sequence
+from harness.speech.protocol import Sequence
 
 EVERYTHING = """
 name = "everything"

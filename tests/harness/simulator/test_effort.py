@@ -9,7 +9,8 @@ from harness.cli import main
 from harness.commands import simulate
 from harness.simulator import Averaging, Level, Link, Network, ParameterServer
 from harness.simulator.collectives import EXCHANGES, schedule
-from harness.simulator.foresight import _count, effort_of
+from harness.simulator.foresight import effort_of
+from harness.simulator.protocols.averaging import count_messages
 
 
 def test_a_ring_has_no_table_of_messages_and_what_meets_on_links_takes_longer(cluster):
@@ -30,7 +31,9 @@ def test_a_ring_has_no_table_of_messages_and_what_meets_on_links_takes_longer(cl
 @pytest.mark.parametrize("workers", [2, 8, 12, 13])
 def test_messages_are_not_underrated(collective, workers):
     near = math.gcd(workers, 4)
-    assert _count(collective, workers, near) >= len(schedule(collective, workers, 4).messages)
+    assert count_messages(collective, workers, near) >= len(
+        schedule(collective, workers, 4).messages
+    )
 
 
 def test_ten_million_workers_are_foretold_with_what_precedes_their_first_fold(cluster):

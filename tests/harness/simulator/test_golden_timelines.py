@@ -25,7 +25,7 @@ from harness.simulator import (
 )
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.protocols.sequence import Sequence
+from harness.speech.protocol import Sequence
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_timelines.json").read_text())
 FOLDS = 5000

@@ -13,6 +13,7 @@ from harness.simulator import (
     Cluster,
     Device,
     Jitter,
+    ParameterServer,
     Simulation,
     Timeline,
     WorkerGroup,
@@ -107,8 +108,9 @@ def test_after_draining_all_workers_read_at_once(simulate):
     assert sorted(rows.worker.tolist()) == [0, 1, 2, 3]
 
 
-def test_too_many_under_way_to_drain_in_so_few_folds_is_an_error(simulate):
-    simulation = simulate(4, **BUSY)
+@pytest.mark.parametrize("protocol", [ParameterServer(), ParameterServer(bound=9)], ids=str)
+def test_too_many_under_way_to_drain_in_so_few_folds_is_an_error(cluster, unit_job, protocol):
+    simulation = Simulation(cluster(4, **BUSY), protocol, unit_job)
     simulation.advance(folds=1)
     with pytest.raises(ValueError, match="under way"):
         simulation.advance(folds=1, drain=True)

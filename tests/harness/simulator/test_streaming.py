@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from harness.simulator import Fault, Jitter, ParameterServer, Simulation, concat
-from harness.simulator.protocols.sequence import Sequence
 from harness.simulator.timeline_file import load_timeline, save_segments
+from harness.speech.protocol import Sequence
 
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.05, "jitter": Jitter("lognormal", 0.3)}
 FAULTS = (

@@ -45,11 +45,11 @@ def simulated(
     def run(
         config: SequenceConfig, start: torch.Tensor
     ) -> tuple[SequenceTraining, Timeline, DecodeLog]:
-        told, tell = DecodeLog(), Simulation.tell
+        told, answer = DecodeLog(), Simulation.answer
         order = orders(config.seed, len(corpus.split("train")), config.replicas, config.passes)
 
         def noted(self, worker, kept):
-            begun = self.untold()
+            begun = self.asked()
             for at, entering in enumerate(kept.tolist()):
                 who = int(begun.worker[at])
                 told.rows.append(
@@ -58,9 +58,9 @@ def simulated(
                         int(begun.decode_version[at]), entering, self.version,
                     )
                 )  # fmt: skip
-            tell(self, worker, kept)
+            answer(self, worker, kept)
 
-        monkeypatch.setattr(Simulation, "tell", noted)
+        monkeypatch.setattr(Simulation, "answer", noted)
         with Store(tmp_path).begin(config.to_dict()) as writer:
             training = SequenceTraining(writer, config, corpus, start, silent)
             assert training.run() == "done"
