@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.judge.claims import at_least, at_most, between
-from harness.judge.losses import loss_difference_ci
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
@@ -23,6 +22,7 @@ from reproductions.paper2_ng_averaging.compared import (
 )
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.experiments import gpus
+from reproductions.paper2_ng_averaging.losses import loss_difference_ci
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 from reproductions.paper2_ng_averaging.speedups import SPEEDUPS
 from reproductions.readings import hashes, of_summary

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.judge.losses import loss_difference_ci
 from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.parts import Quantity
 from harness.judge.statistics import Interval
 from harness.judge.utterances import Counts, rate_ci, rate_difference_ci, rate_ratio_ci
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import errors
+from reproductions.paper2_ng_averaging.losses import loss_difference_ci
 
 Statistic = Callable[..., Interval]
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.simulator.predict import Epoch, Fit, fit, simulated_epoch
 from harness.store.files import write_bytes
+from reproductions.paper2_ng_averaging.epochs import Epoch, Fit, fit, simulated_epoch
 from reproductions.paper2_ng_averaging.prediction import (
     FITTED,
     FITTED_UP_TO,

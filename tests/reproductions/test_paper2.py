@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from harness.simulator import load_cluster
-from harness.simulator.predict import simulated_epoch
+from reproductions.paper2_ng_averaging.epochs import simulated_epoch
 from reproductions.paper2_ng_averaging.fit import READINGS, fit_to, measured_epochs
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,

@@ -6,8 +6,9 @@ import pytest
 
 from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Parallel
-from harness.simulator.predict import Epoch, fit, simulated_epoch
 from harness.simulator.protocols.averaging import Averaging
+from reproductions.paper2_ng_averaging.epochs import Epoch, fit, simulated_epoch
+from tests.harness.simulator.conftest import make_cluster
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 TRUE = {"copy_s": 0.05, "epoch_s": 30.0, "slowdown": 1.25}
@@ -16,9 +17,9 @@ PROTOCOL = Averaging(every=5)
 
 
 @pytest.fixture
-def simulate(cluster):
+def simulate():
     def epoch(free, workers):
-        machine = cluster(4, copy_s=free["copy_s"], jitter=Jitter("lognormal", 0.1))
+        machine = make_cluster(4, copy_s=free["copy_s"], jitter=Jitter("lognormal", 0.1))
         parallel = Parallel(free["slowdown"], 0.0, 4000, free["epoch_s"])
         return simulated_epoch(replace(machine, parallel=parallel), PROTOCOL, JOB, workers)
 
@@ -43,7 +44,7 @@ def test_a_fit_refuses_more_parameters_than_figures(simulate):
         fit([simulate(TRUE, 1)], GUESS, simulate, most_workers=4)
 
 
-def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds(cluster):
+def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds():
     parallel = Parallel(1.2, 0.5, 4000, 20.0)
     machine = replace(cluster(4, copy_s=0.1, latency_s=0.01), parallel=parallel)
     quick = simulated_epoch(machine, PROTOCOL, JOB, 4)
@@ -54,6 +55,6 @@ def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds(cluster):
     assert simulated_epoch(machine, PROTOCOL, JOB, 1) == Epoch(1, pytest.approx(4020.0), 0.0)
 
 
-def test_an_epoch_without_a_length_cannot_be_timed(cluster):
+def test_an_epoch_without_a_length_cannot_be_timed():
     with pytest.raises(ValueError, match="epoch_minibatches is 0"):
         simulated_epoch(cluster(2), PROTOCOL, JOB, 2)
