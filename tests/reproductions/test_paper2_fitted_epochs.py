@@ -46,7 +46,7 @@ def test_a_fit_refuses_more_parameters_than_figures(simulate):
 
 def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds():
     parallel = Parallel(1.2, 0.5, 4000, 20.0)
-    machine = replace(cluster(4, copy_s=0.1, latency_s=0.01), parallel=parallel)
+    machine = replace(make_cluster(4, copy_s=0.1, latency_s=0.01), parallel=parallel)
     quick = simulated_epoch(machine, PROTOCOL, JOB, 4)
     whole = Simulation(machine, PROTOCOL, JOB, 4)
     whole.advance(folds=200)
@@ -57,4 +57,4 @@ def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds():
 
 def test_an_epoch_without_a_length_cannot_be_timed():
     with pytest.raises(ValueError, match="epoch_minibatches is 0"):
-        simulated_epoch(cluster(2), PROTOCOL, JOB, 2)
+        simulated_epoch(make_cluster(2), PROTOCOL, JOB, 2)
