@@ -117,6 +117,7 @@ class InRounds(Schedule):
     def __init__(self, seed: int, disturb: Callable[[Schedule], None] | None = None) -> None:
         super().__init__(seed, disturb=disturb)
         self.config = SimpleNamespace(
+            zeros=lambda data: torch.zeros(SIZE),
             algorithm=ModelAveraging(), workers=self.workers, device="cpu",
             protocol=Averaging(EVERY), seconds=lambda: self._seconds(),
         )  # fmt: skip

@@ -183,10 +183,9 @@ class Schedule:
         self.workers = self._draw.randint(1, 3)
         self.kept, self.outcome = Kept(), Outcome()
         self.finished: Server | None = None
-        network = SimpleNamespace(layout=SimpleNamespace(parameters=SIZE))
         self.config: Any = SimpleNamespace(
             algorithm=StandIn(), workers=self.workers, shards=shards, device="cpu",
-            handing=SimpleNamespace(a_fold=1), network=lambda corpus: network,
+            handing=SimpleNamespace(a_fold=1), zeros=lambda data: torch.zeros(SIZE),
         )  # fmt: skip
 
     def play(self) -> Outcome:
