@@ -21,19 +21,23 @@ import time
 import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
+from types import ModuleType
 
 from harness.base.errors import ProcessDied
 
 __all__ = [
     "Stopped",
+    "begin_server",
     "context",
     "die_with_parent",
     "end",
     "ended_by_signals",
+    "guard_server",
     "guard_start",
     "held",
     "ignore",
@@ -42,6 +46,7 @@ __all__ = [
     "kill_stopped",
     "killed_with_starter",
     "listen",
+    "main_hidden",
     "orphaned",
 ]
 
@@ -107,13 +112,45 @@ def guard_start() -> Generator[None]:
     """Guard the start of processes: they never see Ctrl-C (`interrupts_held`).
 
     Raises:
-        ProcessDied: the fork server was killed meanwhile, or the process itself.
+        ProcessDied: see `guard_server`.
+    """
+    with guard_server(), interrupts_held():
+        yield
+
+
+@contextmanager
+def guard_server() -> Generator[None]:
+    """Take an error of a start for the death of the fork server.
+
+    Raises:
+        ProcessDied: it was killed meanwhile, or the process itself.
     """
     try:
-        with interrupts_held():
-            yield
+        yield
     except (EOFError, ConnectionError) as error:
         raise ProcessDied(KILLED) from error
+
+
+def begin_server(context: ForkServerContext | SpawnContext) -> None:
+    """Have the fork server begin its imports, if there is one; the first process waits for them."""
+    if context.get_start_method() == "forkserver":
+        with interrupts_held():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def main_hidden() -> Generator[None]:
+    """Processes that are packed within do not run the script of this one again.
+
+    `multiprocessing` would have each of them do so, to find there what is sent by name: a script
+    without the line ``if __name__ == "__main__":`` would begin everything anew in each of them.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def end(processes: Collection[BaseProcess]) -> None:

@@ -1,6 +1,11 @@
-"""Carriers of a grid's runs: batch systems and executors of futures.
+"""Carriers of a grid's runs: processes of this machine, batch systems, executors of futures.
 
-Who carries the runs of a grid: batch systems through submitit, and any executor of futures.
+Without ``--submit`` a run is carried by one of so many processes of this machine (`Processes`).
+Each has a pipe of its own, by which tasks come and news and results go. So one that is
+killed breaks its own pipe alone; and there is no lock or semaphore that has a name, of which the
+resource tracker of `multiprocessing` would keep a list, and lose it where it is killed.
+
+Others are named by ``--submit``: batch systems through submitit, and any executor of futures.
 ``slurm`` submits job arrays with sbatch, whose own variables (``SBATCH_PARTITION``,
 ``SBATCH_ACCOUNT``, …) say what the jobs need; ``local`` starts the same jobs as processes of this
 machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own;
@@ -17,21 +22,29 @@ again: it ends the grid in a line.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import Empty, Queue
 from subprocess import SubprocessError
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from harness.base import forks
 from harness.base.errors import ProcessDied, UserError, unknown
 
 if TYPE_CHECKING:
@@ -54,6 +67,10 @@ EVERYTHING = 10**9
 
 NOT_REQUEUED = "Job not requeued because"
 """What submitit has a job raise when its time is up or somebody else wants its place."""
+
+
+Hear = Callable[[Any], object]
+"""Takes news of work under way, as it comes."""
 
 
 class Job(Protocol):
@@ -82,13 +99,41 @@ class Carrier:
         lost: what the result of a job that was lost raises.
         close: at the end, whatever the end.
         failed: of what `lost` would count, what means that the job itself raised something.
+        wait: waits so many seconds for a job to end, and hands on what is heard meanwhile.
     """
 
-    start: Callable[[Callable[[Any], str | None], Sequence[Any]], Sequence[Job]]
+    start: Callable[[Callable[..., Any], Sequence[Any]], Sequence[Job]]
     at_once: int
     lost: tuple[type[BaseException], ...]
     close: Callable[[], object] = lambda: None
     failed: Callable[[Exception], bool] = lambda error: False
+    wait: Callable[[float, Hear], object] = lambda within_s, hear: time.sleep(within_s)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Something that is packed where it leaves this process, and nowhere else.
+
+    Functions and classes that another process cannot import (those of a script, a notebook, a
+    call) travel by value, and with them the folders from which this process imports.
+
+    Args:
+        content: any object.
+    """
+
+    content: Any
+
+    def __reduce__(self) -> tuple[Callable[..., Parcel], tuple[list[str], bytes]]:
+        # At the first thing that is sent: a command may send none.
+        import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+        data: bytes = cloudpickle.dumps(self.content)  # pyright: ignore[reportUnknownMemberType]
+        return _unpack, (sys.path, data)
+
+
+def _unpack(folders: Sequence[str], data: bytes) -> Parcel:
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return Parcel(pickle.loads(data))
 
 
 def check(where: str) -> None:
@@ -265,12 +310,13 @@ class Submission:
 
 def submit(
     tasks: Mapping[str, Task],
-    work: Callable[[Task], object],
+    work: Callable[..., object],
     carried: Carrier,
     finish: Callable[[str], None],
     end_s: float,
     runs_a_job: int = 1,
     reached: Callable[[str], float] = lambda name: 0.0,
+    hear: Hear = lambda news: None,
 ) -> None:
     """Have every task done by some job.
 
@@ -279,12 +325,13 @@ def submit(
 
     Args:
         tasks: by name, in the order in which they are begun.
-        work: what is done with each.
-        carried: who does it.
+        work: what is done with each: ``work(task)``, or `Errand` in a process of this machine.
+        carried: who does it; its owner closes it.
         finish: told of each task that is done.
         end_s: `time.monotonic` at which to stop.
         runs_a_job: tasks of one job.
         reached: how far a task is, more for further.
+        hear: takes news of tasks under way, of carriers that have any.
 
     Raises:
         UserError: a job met bad input, or raised something else.
@@ -310,12 +357,12 @@ def submit(
                     continue
                 for name in names:
                     finish(name)
-            time.sleep(POLL_S)
+            if running:
+                carried.wait(POLL_S, hear)
     finally:
         for job in running.values():
             with suppress(OSError, SubprocessError):  # scancel knows it no more
                 job.cancel()
-        carried.close()
     if losses.given_up:
         told = (
             f"{len(losses.given_up)} of {len(tasks)} runs lost {ATTEMPTS} jobs each, none further"
@@ -360,8 +407,26 @@ def dealt(names: Sequence[str], each: int) -> list[Names]:
     return [tuple(names[at::jobs]) for at in range(jobs)]
 
 
-def answered(work: Callable[[Task], object], tasks: Sequence[Task]) -> str | None:
-    """What a job sends back: nothing, or the line for the user; None if it had to end early."""
+def answered(
+    work: Callable[..., object],
+    tasks: Sequence[Task],
+    tell: Hear | None = None,
+    waits: bool = True,
+) -> str | Later | None:
+    """Do the tasks of a job.
+
+    Args:
+        work: what is done with each.
+        tasks: one or several; of a process of this machine, one.
+        tell: takes the news of a process of this machine; None in any other job.
+        waits: see `Errand`.
+
+    Returns:
+        What a job sends back: nothing, or the line for the user; None if it had to end early; in a
+        process of this machine `Later`, if the work gives that.
+    """
+    if tell is not None:
+        return found if isinstance(found := work(tasks[0], tell, waits), Later) else ""
     try:
         with _leaving_in_time():
             for task in tasks:
@@ -403,6 +468,8 @@ def _check_answer(job: Job, carried: Carrier) -> None:
     """
     try:
         line = job.result()
+    except ProcessDied:
+        raise
     except Exception as error:
         if isinstance(error, carried.lost) and not carried.failed(error):
             raise _Lost from error
@@ -417,3 +484,288 @@ def _last_line(error: Exception) -> str:
     """Of what a job raised: its kind and what it says, also where an error brings a whole trace."""
     said = [line for line in str(error).splitlines() if _ERROR.match(line)]
     return said[-1] if said else f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+# -- processes of this machine ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Later:
+    """What work returns that is to be done after all that waits: another process does it now."""
+
+
+@dataclass
+class Errand:
+    """A task of a process of this machine.
+
+    Args:
+        job: how far it is.
+        work: is called with the task, what takes news, and ``waits``.
+        task: of the work.
+        waits: whether it waits for another process that does the same; else it returns `Later`.
+    """
+
+    job: Future[Any]
+    work: Callable[..., Any]
+    task: Any
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of an errand: what the work returned, or the error that it raised."""
+
+    result: Any
+    error: Exception | None = None
+
+
+class _Stop(BaseException):
+    """What is done in this process has to end, as the work of another process has failed.
+
+    Args:
+        error: of that.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Processes:
+    """Carries out work in so many processes of this machine, forks of one that has imported all.
+
+    They begin as there is work for them. A thread each starts a process, hands it one errand after
+    the other and hears what it says, so that none waits for what this process does meanwhile.
+
+    With ``here`` this process is one of them: it carries out an errand whenever it waits. So work
+    begins at once, where the first other process takes seconds to import what it needs, and what a
+    single process does is never sent anywhere.
+
+    Args:
+        jobs: how many processes.
+        begin: called in each with what takes its news, before its first errand.
+        modules: what the processes need; see `forks.context`.
+        here: whether this process is one of them.
+    """
+
+    def __init__(self, jobs: int, begin: Callable[[Hear], object], *modules: str, here: bool):
+        self._others, self._here, self._begin = jobs - here, here, begin
+        self._context = forks.context(*modules)
+        self._waiting, self._news = Queue[Errand | None](), Queue[Any]()
+        self._jobs, self._members = list[Future[Any]](), list[_Member]()
+
+    @property
+    def carrier(self) -> Carrier:
+        """The same as a carrier: a process that dies ends the grid, so no job is lost."""
+        return Carrier(self.start, EVERYTHING, (), self.close, wait=self.wait)
+
+    def start(self, work: Callable[..., Any], tasks: Sequence[Any]) -> Sequence[Future[Any]]:
+        """See `Carrier`; each process takes the next task as soon as it has none."""
+        errands = [Errand(Future(), work, task) for task in tasks]
+        for errand in errands:
+            self._waiting.put(errand)
+        self._jobs = [job for job in self._jobs if not job.done()] + [e.job for e in errands]
+        wanted = min(self._others, len(self._jobs) - self._here)
+        self._members += [self._begin_member() for _ in range(wanted - len(self._members))]
+        return [errand.job for errand in errands]
+
+    def _begin_member(self) -> _Member:
+        forks.begin_server(self._context)
+        member = _Member(self._context, self._begin, self._waiting, self._news)
+        with forks.main_hidden():
+            member.start()
+            member.packed.wait()
+        return member
+
+    def wait(self, within_s: float, hear: Hear) -> None:
+        """Carry out an errand here, or hear for so long whether another process has done one.
+
+        Raises:
+            ProcessDied: a process was killed from outside.
+            Exception: of an errand, whichever process has raised it.
+        """
+        if self._here and not self._waiting.empty():
+            with suppress(Empty):  # another process was faster
+                self._carry_out(self._waiting.get_nowait(), hear)
+                within_s = 0.0
+        with suppress(Empty):
+            self._hear(self._news.get(within_s > 0.0, within_s), hear)
+            while True:
+                self._hear(self._news.get_nowait(), hear)
+
+    def _hear(self, news: Any, hear: Hear) -> None:
+        if isinstance(news, Exception):
+            raise news
+        if news is not None:
+            hear(news)
+
+    def _carry_out(self, errand: Errand | None, hear: Hear) -> None:
+        """Do an errand in this process, and hear the others whenever it has news."""
+
+        def tell(news: Any) -> None:
+            hear(news)
+            try:
+                while not self._news.empty():
+                    self._hear(self._news.get(), hear)
+            except Exception as error:  # of another process, and nothing that the errand has done
+                raise _Stop(error) from None
+
+        assert errand is not None  # which is put there for the others, at the end
+        if not _is_wanted(errand.job):
+            return
+        try:
+            ended = Ended(errand.work(errand.task, tell, errand.waits))
+        except _Stop as stop:
+            raise stop.error from None
+        _settle(errand, ended, self._waiting)
+
+    def close(self) -> None:
+        """End the processes: an idle one by itself, a busy one at once: its checkpoint is on disk.
+
+        One that has not begun yet ends as soon as it has, and is not waited for.
+        """
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+        for _ in self._members:
+            self._waiting.put(None)
+        for member in self._members:
+            member.end()
+
+
+class _Member(Thread):
+    """The thread that has a process carry out errands.
+
+    Args:
+        context: makes processes.
+        begin: see `Processes`.
+        waiting: errands; None for the end.
+        news: gets what the process says, None at the end of an errand, and errors.
+    """
+
+    def __init__(
+        self, context: Any, begin: Any, waiting: Queue[Errand | None], news: Queue[Any]
+    ) -> None:
+        super().__init__(daemon=True, name="a process of a grid")
+        self._waiting, self._news = waiting, news
+        self.packed, self._begun, self._busy = Event(), Event(), False
+        self._ours, self._theirs = context.Pipe()
+        sent = self._theirs, begin, _Packed(self.packed)
+        self.process: BaseProcess = context.Process(target=_serve, args=sent)
+
+    def run(self) -> None:
+        """Start the process, hand it one errand after the other, and end it."""
+        # The process inherits it: Ctrl-C is for this one, which ends the others.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with self._ours:  # a process takes its end for its own
+                self._start()
+                while (errand := self._waiting.get()) is not None:
+                    if _is_wanted(errand.job):
+                        self._busy = True
+                        self._carry_out(errand)
+                        self._busy = False
+        except Exception as error:
+            self._news.put(error)
+        if self._begun.is_set():
+            forks.join([self.process], 0.0 if self._busy else forks.ENDING_S)
+            forks.end([self.process])
+
+    def _start(self) -> None:
+        try:
+            with self._theirs, forks.guard_server():
+                self.process.start()
+            self._begun.set()
+        finally:
+            self.packed.set()
+
+    def _carry_out(self, errand: Errand) -> None:
+        try:
+            data = pickle.dumps((errand.work, errand.task, errand.waits))
+        except Exception as error:
+            ended = Ended(None, UserError(f"a run cannot be sent to another process: {error}"))
+        else:
+            with _guard_pipe():
+                self._ours.send_bytes(data)
+            while not isinstance(ended := self._said(), Ended):
+                self._news.put(ended)
+        _settle(errand, ended, self._waiting)
+        self._news.put(ended.error)
+
+    def _said(self) -> Any:
+        with _guard_pipe():
+            data = self._ours.recv_bytes()
+        return pickle.loads(data)
+
+    def end(self) -> None:
+        """End the process if it is busy, and wait for its end if it has begun."""
+        if self._begun.is_set():
+            if self._busy:
+                self.process.terminate()
+            self.join()
+
+
+class _Packed:
+    """Goes to a process with its arguments, and says that they are on their way."""
+
+    def __init__(self, packed: Event) -> None:
+        self._packed = packed
+
+    def __reduce__(self) -> tuple[type[object], tuple[()]]:
+        self._packed.set()
+        return object, ()
+
+
+def _is_wanted(job: Future[Any]) -> bool:
+    """Whether a job goes on, or begins now: it has not been cancelled."""
+    return job.running() or job.set_running_or_notify_cancel()
+
+
+def _settle(errand: Errand, ended: Ended, waiting: Queue[Errand | None]) -> None:
+    """Take note of an end: of the job, or of a first look at what another process does now."""
+    if isinstance(ended.result, Later):
+        waiting.put(replace(errand, waits=True))
+    elif ended.error is not None:
+        errand.job.set_exception(ended.error)
+    else:
+        errand.job.set_result(ended.result)
+
+
+@contextmanager
+def _guard_pipe() -> Generator[None]:
+    """Take an error of a pipe for the death of the process at its other end.
+
+    Raises:
+        ProcessDied: so.
+    """
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise ProcessDied(forks.KILLED) from error
+
+
+def _serve(connection: Connection, begin: Callable[[Hear], object], _: object) -> None:
+    """In a process: carry out errands until there are no more."""
+    forks.die_with_parent()
+    begin(connection.send)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            connection.send_bytes(_carry_out(connection.recv_bytes(), connection.send))
+
+
+def _carry_out(data: bytes, tell: Hear) -> bytes:
+    """An errand's end, packed; of what cannot be packed, a line."""
+    try:
+        work, task, waits = pickle.loads(data)
+        ended = Ended(work(task, tell, waits))
+    except Exception as error:
+        if not isinstance(error, UserError | ProcessDied):
+            error.add_note(f"In a process of a grid:\n{traceback.format_exc()}")
+        ended = Ended(None, error)
+    try:
+        packed = pickle.dumps(ended)
+        pickle.loads(packed)  # an error whose class takes other arguments is packed all the same
+    except Exception as why:
+        raised = ended.error and f"a run raised {_last_line(ended.error)}"
+        told = raised or f"what a run gave cannot be sent to another process: {why}"
+        return pickle.dumps(Ended(None, UserError(told)))
+    return packed

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
-from harness.grid.grid import ENOUGH, Estimate, Report, execute
+from harness.grid.grid import ENOUGH, Estimate, Report, Runner
 from harness.runs.executed import Configuration, Progress
 from harness.store import Run, Store
 
@@ -150,13 +150,23 @@ def execute_named(
     Raises:
         UserError, ProcessDied, KeyboardInterrupt: as `harness.grid.grid.execute`.
     """
+    there = store if isinstance(store, Store) else Store(store)
+    with Runner(there, jobs, submit) as runner:
+        return run_named(runner, configs, called, budget_s)
+
+
+def run_named(
+    runner: Runner,
+    configs: Mapping[Key, Configuration],
+    called: Callable[[Key], str],
+    budget_s: float | None = None,
+) -> dict[Key, Run]:
+    """The same by a runner that goes on: a search's next runs follow from these."""
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
     names: dict[str, dict[str, None]] = {}
     for key, hash_ in hashes.items():
         names.setdefault(hash_, {})[called(key)] = None
     titles = {hash_: " = ".join(labels) for hash_, labels in names.items()}
     with Display(titles) as display:
-        runs = execute(
-            list(configs.values()), store, jobs, display.show, budget_s=budget_s, submit=submit
-        )
+        runs = runner.run(list(configs.values()), display.show, budget_s)
     return {key: runs[hash_] for key, hash_ in hashes.items()}
