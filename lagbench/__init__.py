@@ -19,7 +19,6 @@ from typing import Any, Unpack
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.base.errors import UserError
-from harness.judge.break_point import Search, tolerance
 from harness.judge.comparison import tabulated
 from harness.modules.experiment import (
     Experiment,
@@ -37,6 +36,7 @@ from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
 from harness.search.comparison import Rates
 from harness.search.knobs import knob_of
+from harness.search.search import Search, tolerance
 from harness.simulator import (
     Averaging,
     Cluster,

@@ -21,23 +21,21 @@ from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import UserError, unknown
 from harness.base.files import cluster_file
-from harness.base.seeds import identity
-from harness.grid.display import Display
-from harness.grid.grid import Report
+from harness.grid.grid import Runner
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
-from harness.runs.config import Stage, TrainingConfig
+from harness.runs.config import Stage
 from harness.runs.device import resolve
-from harness.runs.executed import Progress, executed
+from harness.runs.executed import Progress
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of, optimised
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.store import Cell, Run, Store
+from harness.store import Cell, Store
 from harness.store.files import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -145,7 +143,6 @@ class Experiment:
     cluster: Cluster | str | Path
     given: Settings
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
-    _trained: int = field(default=0, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
 
@@ -184,7 +181,12 @@ class Experiment:
             self.say(line)
         if not self._turned:
             self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
-        return grid.run(self.obtained)
+        with self.runner() as runner:
+            return grid.run(runner)
+
+    def runner(self) -> Runner:
+        """What trains: this process, and with several jobs others beside it."""
+        return Runner(Store(self._folder), 1, here=True)
 
     def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
         """Name the keys of the cluster without effect on any of the runs, a line each.
@@ -265,20 +267,6 @@ class Experiment:
             metrics = metrics_of(self.settings.metric, train)
             self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
         return self._problems[key]
-
-    def obtained(self, config: TrainingConfig[Any], called: str) -> Run:
-        """The finished run of a configuration, trained in this process if it is not stored."""
-        store, name = Store(self._folder), identity(config.to_dict())
-        if store.has(name):
-            return store.load(name)
-        with Display({name: called}) as display:
-
-            def watch(progress: Progress) -> None:
-                display.show(Report(self._trained, None, {name: replace(progress, run=name)}))
-
-            found = executed(config, store, watch)
-        self._trained += 1
-        return found
 
     def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
