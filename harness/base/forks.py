@@ -21,12 +21,12 @@ import time
 import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, spawn
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
-from types import ModuleType
+from typing import Any
 
 from harness.base.errors import ProcessDied
 
@@ -138,19 +138,32 @@ def begin_server(context: ForkServerContext | SpawnContext) -> None:
             forkserver.ensure_running()
 
 
+_of_thread = threading.local()
+_preparation_data = spawn.get_preparation_data
+
+
 @contextmanager
 def main_hidden() -> Generator[None]:
-    """Processes that are packed within do not run the script of this one again.
+    """Processes that this thread starts within do not run the script of this one again.
 
     `multiprocessing` would have each of them do so, to find there what is sent by name: a script
     without the line ``if __name__ == "__main__":`` would begin everything anew in each of them.
     """
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    _of_thread.hides_main = True
     try:
         yield
     finally:
-        sys.modules["__main__"] = script
+        _of_thread.hides_main = False
+
+
+def _prepare(name: str) -> dict[str, Any]:
+    """What `multiprocessing` tells a process as it begins; of a script only if it is not hidden."""
+    found = _preparation_data(name)
+    hidden = getattr(_of_thread, "hides_main", False)
+    return {k: v for k, v in found.items() if not (hidden and k.startswith("init_main_from"))}
+
+
+spawn.get_preparation_data = _prepare
 
 
 def end(processes: Collection[BaseProcess]) -> None:

@@ -21,6 +21,7 @@ again: it ends the grid in a line.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
@@ -519,6 +520,10 @@ class Ended:
     error: Exception | None = None
 
 
+BEGINS_S, LATEST_S, LOOK_EVERY_S = 3.0, 10.0, 0.05
+"""A process needs so many seconds for its imports; beside this one it begins so late at most."""
+
+
 class _Stop(BaseException):
     """What is done in this process has to end, as the work of another process has failed.
 
@@ -537,8 +542,8 @@ class Processes:
     the other and hears what it says, so that none waits for what this process does meanwhile.
 
     With ``here`` this process is one of them: it carries out an errand whenever it waits. So work
-    begins at once, where the first other process takes seconds to import what it needs, and what a
-    single process does is never sent anywhere.
+    begins at once, and what a single process does is never sent anywhere. The others begin once
+    the rest takes this process longer than the seconds that another needs for its imports.
 
     Args:
         jobs: how many processes.
@@ -552,6 +557,7 @@ class Processes:
         self._context = forks.context(*modules)
         self._waiting, self._news = Queue[Errand | None](), Queue[Any]()
         self._jobs, self._members = list[Future[Any]](), list[_Member]()
+        self._began_s = math.nan
 
     @property
     def carrier(self) -> Carrier:
@@ -563,18 +569,23 @@ class Processes:
         errands = [Errand(Future(), work, task) for task in tasks]
         for errand in errands:
             self._waiting.put(errand)
-        self._jobs = [job for job in self._jobs if not job.done()] + [e.job for e in errands]
-        wanted = min(self._others, len(self._jobs) - self._here)
-        self._members += [self._begin_member() for _ in range(wanted - len(self._members))]
+        if not self._jobs:
+            self._began_s = time.monotonic()
+        self._jobs += [errand.job for errand in errands]
+        left = sum(not job.done() for job in self._jobs)
+        for _ in range(min(self._others, left - self._here) - len(self._members)):
+            if not self._here:
+                forks.begin_server(self._context)
+            begin = self._context, self._begin, self._is_worth_another
+            self._members.append(_Member(*begin, self._waiting, self._news))
+            self._members[-1].start()
         return [errand.job for errand in errands]
 
-    def _begin_member(self) -> _Member:
-        forks.begin_server(self._context)
-        member = _Member(self._context, self._begin, self._waiting, self._news)
-        with forks.main_hidden():
-            member.start()
-            member.packed.wait()
-        return member
+    def _is_worth_another(self) -> bool:
+        """Whether the rest takes this process longer than another takes to begin."""
+        spent_s, done = time.monotonic() - self._began_s, sum(job.done() for job in self._jobs)
+        rest_s = spent_s / done * (len(self._jobs) - done) if done else math.inf
+        return not self._here or spent_s > LATEST_S or min(spent_s, rest_s) > BEGINS_S
 
     def wait(self, within_s: float, hear: Hear) -> None:
         """Carry out an errand here, or hear for so long whether another process has done one.
@@ -638,19 +649,24 @@ class _Member(Thread):
     Args:
         context: makes processes.
         begin: see `Processes`.
+        is_wanted: whether the process begins; asked until it says so.
         waiting: errands; None for the end.
         news: gets what the process says, None at the end of an errand, and errors.
     """
 
     def __init__(
-        self, context: Any, begin: Any, waiting: Queue[Errand | None], news: Queue[Any]
+        self,
+        context: Any,
+        begin: Callable[[Hear], object],
+        is_wanted: Callable[[], bool],
+        waiting: Queue[Errand | None],
+        news: Queue[Any],
     ) -> None:
         super().__init__(daemon=True, name="a process of a grid")
-        self._waiting, self._news = waiting, news
-        self.packed, self._begun, self._busy = Event(), Event(), False
+        self._is_wanted, self._waiting, self._news = is_wanted, waiting, news
+        self._begun, self._closed, self._busy = Event(), Event(), False
         self._ours, self._theirs = context.Pipe()
-        sent = self._theirs, begin, _Packed(self.packed)
-        self.process: BaseProcess = context.Process(target=_serve, args=sent)
+        self.process: BaseProcess = context.Process(target=_serve, args=(self._theirs, begin))
 
     def run(self) -> None:
         """Start the process, hand it one errand after the other, and end it."""
@@ -658,8 +674,13 @@ class _Member(Thread):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._ours:  # a process takes its end for its own
-                self._start()
-                while (errand := self._waiting.get()) is not None:
+                while not (is_wanted := self._is_wanted()) and not self._closed.wait(LOOK_EVERY_S):
+                    pass
+                with self._theirs, forks.guard_server(), forks.main_hidden():
+                    if is_wanted:
+                        self.process.start()
+                        self._begun.set()
+                while is_wanted and (errand := self._waiting.get()) is not None:
                     if _is_wanted(errand.job):
                         self._busy = True
                         self._carry_out(errand)
@@ -669,14 +690,6 @@ class _Member(Thread):
         if self._begun.is_set():
             forks.join([self.process], 0.0 if self._busy else forks.ENDING_S)
             forks.end([self.process])
-
-    def _start(self) -> None:
-        try:
-            with self._theirs, forks.guard_server():
-                self.process.start()
-            self._begun.set()
-        finally:
-            self.packed.set()
 
     def _carry_out(self, errand: Errand) -> None:
         try:
@@ -698,21 +711,11 @@ class _Member(Thread):
 
     def end(self) -> None:
         """End the process if it is busy, and wait for its end if it has begun."""
+        self._closed.set()
         if self._begun.is_set():
             if self._busy:
                 self.process.terminate()
             self.join()
-
-
-class _Packed:
-    """Goes to a process with its arguments, and says that they are on their way."""
-
-    def __init__(self, packed: Event) -> None:
-        self._packed = packed
-
-    def __reduce__(self) -> tuple[type[object], tuple[()]]:
-        self._packed.set()
-        return object, ()
 
 
 def _is_wanted(job: Future[Any]) -> bool:
@@ -743,7 +746,7 @@ def _guard_pipe() -> Generator[None]:
         raise ProcessDied(forks.KILLED) from error
 
 
-def _serve(connection: Connection, begin: Callable[[Hear], object], _: object) -> None:
+def _serve(connection: Connection, begin: Callable[[Hear], object]) -> None:
     """In a process: carry out errands until there are no more."""
     forks.die_with_parent()
     begin(connection.send)

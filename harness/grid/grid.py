@@ -79,14 +79,16 @@ class Runner:
         store: where runs are kept.
         jobs: processes, or jobs of a batch system at a time.
         submit: who carries the runs; None for processes of this machine.
-        here: whether this process is one of them (see `Processes`), and raises what a run does.
-            Else a run that a fault of ours ends is stored as such, and the others go on.
+        here: whether this process is one of them, if no other carries the runs; see `Processes`.
+        keeps_faults: whether a run that a fault ends is stored as such, and the others go on. Else
+            the fault is raised.
     """
 
     store: Store
     jobs: int
     submit: carriers.Submission | None = None
     here: bool = False
+    keeps_faults: bool = True
     _carrier: Carrier | None = field(default=None, init=False)
 
     def __enter__(self) -> Runner:
@@ -124,7 +126,7 @@ class Runner:
             with nullcontext() if self.here else forks.kill_stopped():
                 carriers.submit(
                     missing,
-                    partial(_execute, store=self.store.resolved(), keeps_faults=not self.here),
+                    partial(_execute, store=self.store.resolved(), keeps_faults=self.keeps_faults),
                     self._carried(),
                     board.finish,
                     end_s,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Literal, TypedDict, cast, get_args
 
@@ -21,9 +22,12 @@ from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import UserError, unknown
 from harness.base.files import cluster_file
+from harness.grid.carriers import Submission
+from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
+from harness.modules.sending import check_sendable, share
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
@@ -35,7 +39,7 @@ from harness.runs.methods import Asked, Method, method_of, optimised
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.store import Cell, Store
+from harness.store import Bucket, Cell, Gathered, Store
 from harness.store.files import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -79,6 +83,11 @@ class Settings(TypedDict, total=False):
         target: the error whose time is reported.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``: what trains here.
         store: the folder that keeps runs.
+        jobs: runs at a time: this process and others beside it, or jobs of ``submit``.
+        submit: who carries the runs in place of processes here: ``"slurm"``, ``"local"``,
+            ``"dask"``, ``"ray"`` or ``"MODULE:FUNCTION"``, which gives an executor.
+        runs_per_job: of those, one after the other.
+        gather: ``s3://BUCKET/PREFIX``, …, that machines on these runs share.
     """
 
     test: Any
@@ -98,6 +107,10 @@ class Settings(TypedDict, total=False):
     target: float | None
     device: str
     store: str | Path
+    jobs: int
+    submit: str | None
+    runs_per_job: int
+    gather: str | None
 
 
 USUAL: Settings = {
@@ -118,6 +131,10 @@ USUAL: Settings = {
     "target": None,
     "device": "cpu",
     "store": "lagbench-runs",
+    "jobs": 1,
+    "submit": None,
+    "runs_per_job": 1,
+    "gather": None,
 }
 """What holds of each setting where nothing is said."""
 
@@ -143,6 +160,7 @@ class Experiment:
     cluster: Cluster | str | Path
     given: Settings
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
+    _data: TemporaryDirectory[str] | None = field(default=None, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
 
@@ -156,7 +174,24 @@ class Experiment:
         self.machine = cluster_of(self.cluster)
         check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
-        self._folder = writable_folder(Path(self.settings.store), "store")
+        folder = writable_folder(Path(self.settings.store), "store")
+        gather = self.settings.gather
+        self._store = Store(folder) if gather is None else Gathered(folder, Bucket(gather))
+        self._runner = self._make_runner()
+
+    def __enter__(self) -> Experiment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.__exit__()
+        if self._data is not None:
+            self._data.cleanup()
+
+    def _make_runner(self) -> Runner:
+        """Runs here, and with several jobs beside it; what a run raises is the user's to see."""
+        asked = self.settings
+        submit = asked.submit and Submission(asked.submit, asked.runs_per_job)
+        return Runner(self._store, asked.jobs, submit, here=True, keeps_faults=False)
 
     @property
     def seeds(self) -> list[int]:
@@ -175,18 +210,28 @@ class Experiment:
             for count in grid.workers:
                 config = self.configured(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
+        self._check_sendable(grid.methods)
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         for line in remarks(network, grid.methods):
             self.say(line)
         if not self._turned:
             self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
-        with self.runner() as runner:
-            return grid.run(runner)
+        return grid.run(self._runner)
 
-    def runner(self) -> Runner:
-        """What trains: this process, and with several jobs others beside it."""
-        return Runner(Store(self._folder), 1, here=True)
+    @property
+    def _sends(self) -> bool:
+        """Whether other processes are given runs."""
+        return self.settings.jobs > 1 or self.settings.submit is not None
+
+    def _check_sendable(self, methods: Sequence[Method]) -> None:
+        if not self._sends:
+            return
+        parts = {"model": self.model, "loss": self.loss, "metric": self.settings.metric}
+        made = [self.settings.schedule(self.settings.guess)]
+        parts |= {"algorithms": methods, "schedule": made}
+        for name, part in parts.items():
+            check_sendable(name, part)
 
     def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
         """Name the keys of the cluster without effect on any of the runs, a line each.
@@ -265,8 +310,18 @@ class Experiment:
             asked = self.settings.test
             test = None if asked is None else arrays_of(asked, "test")
             metrics = metrics_of(self.settings.metric, train)
+            train, dev = self._shared(train), self._shared(dev)
+            test = test and self._shared(test)
             self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
         return self._problems[key]
+
+    def _shared(self, arrays: Arrays) -> Arrays:
+        """The same where other processes map it, if any are given runs on this file system."""
+        if not self._sends or self.settings.gather is not None:
+            return arrays
+        if self._data is None:
+            self._data = TemporaryDirectory(prefix=".data-", dir=self._store.path)
+        return share(arrays, Path(self._data.name))
 
     def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
@@ -295,7 +350,7 @@ class Experiment:
 
         def measure(problem: Problem) -> float:
             config = StepConfig(problem, size, self.device)
-            return float(config.execute(Store(self._folder), _unseen).summary["worth_flops"])
+            return float(config.execute(self._store, _unseen).summary["worth_flops"])
 
         problem = self.problem(self.seeds[0])
         return charge.of(problem, size, self.machine, self._work, measure, self.say)
@@ -357,11 +412,17 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     for name, value in {"loss": loss, "schedule": asked.schedule}.items():
         if not callable(value):
             raise UserError(f"{name}: {value!r}; allowed: a function")
-    for name in ("minibatch", "passes", "evaluations"):
+    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
         check_whole(name, getattr(asked, name))
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
     check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
     check_kind("store", asked.store, (str, Path), "a folder")
+    if asked.submit is not None:
+        check_kind(
+            "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
+        )
+        check_carrier(asked.submit)
+    check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:
         check_number("target", asked.target)

@@ -20,8 +20,16 @@ import pytest
 
 from harness.base import forks
 from harness.base.errors import ProcessDied, UserError
+from harness.grid import carriers
 from harness.grid.carriers import Later, Parcel, Processes
 from tests.processes import Started
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes begin beside this one as soon as there is work for them."""
+    monkeypatch.setattr(carriers, "LATEST_S", 0.0)
+
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
 
@@ -84,6 +92,17 @@ def test_what_waits_for_another_process_comes_after_the_rest() -> None:
     with processes(1, here=True) as pool:
         hear(pool, pool.start(work, ["made elsewhere", "ours"]))
     assert done == ["ours", "made elsewhere"]
+
+
+def test_no_other_process_begins_for_what_this_one_has_done_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(carriers, "LATEST_S", 600.0)
+    monkeypatch.setattr(carriers, "BEGINS_S", 300.0)
+    with processes(2, here=True) as pool:
+        jobs = pool.start(do, [os.getpid] * 3)
+        assert hear(pool, jobs) == []
+    assert {job.result() for job in jobs} == {os.getpid()}
 
 
 class OddError(Exception):
