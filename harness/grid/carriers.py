@@ -749,10 +749,18 @@ def _guard_pipe() -> Generator[None]:
 def _serve(connection: Connection, begin: Callable[[Hear], object]) -> None:
     """In a process: carry out errands until there are no more."""
     forks.die_with_parent()
-    begin(connection.send)
+    alone = threading.Lock()  # threads of a run have lines for the user, too
+
+    def tell(news: Any) -> None:
+        with alone:
+            connection.send(news)
+
+    begin(tell)
     with suppress(EOFError, ConnectionError):
         while True:
-            connection.send_bytes(_carry_out(connection.recv_bytes(), connection.send))
+            ended = _carry_out(connection.recv_bytes(), tell)
+            with alone:
+                connection.send_bytes(ended)
 
 
 def _carry_out(data: bytes, tell: Hear) -> bytes:

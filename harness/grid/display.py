@@ -7,7 +7,6 @@ runs that have names: executed, and shown to people while it goes on.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.grid import ENOUGH, Estimate, Report, Runner
@@ -68,7 +68,7 @@ class Display:
         if kind is not None or report is None or elapsed_s < WORTH_TELLING_S:
             return
         if report.total is not None:
-            print(_summary(report, self._already or 0, elapsed_s), file=sys.stderr)
+            LOG.info(_summary(report, self._already or 0, elapsed_s))
 
     def show(self, report: Report) -> None:
         """Bring the display up to date."""
@@ -82,7 +82,7 @@ class Display:
         elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
             self._last = now
             running = "; ".join(self._line(p) for p in report.running.values())
-            print(f"{_head(report, left)} {running}".rstrip(), file=sys.stderr, flush=True)
+            LOG.info(f"{_head(report, left)} {running}".rstrip())
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)

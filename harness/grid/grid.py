@@ -12,6 +12,7 @@ In which order the runs of a grid begin: the longest first, so that none is left
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import os
 import time
@@ -29,6 +30,7 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import UserError, lacks_memory, refused_by_machine
+from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid import carriers
 from harness.grid.carriers import Carrier, Hear, Later, Parcel, Processes, carrier
@@ -49,8 +51,8 @@ __all__ = [
     "longest_first",
 ]
 
-News = Progress | str
-"""Where a run is, or which kernel is compiled now: none has no name."""
+News = Progress | str | logging.LogRecord
+"""Where a run is, which kernel is compiled now (none has no name), or a line for the user."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,9 @@ class _Board:
         """Of a run, or of the kernel that is compiled: none any more if it has no name."""
         if isinstance(news, Progress):
             self.tell(news)
+        elif isinstance(news, logging.LogRecord):
+            if LOG.isEnabledFor(news.levelno):
+                LOG.handle(news)
         else:
             self.compiling = news
             self._show()
@@ -213,9 +218,23 @@ class _Board:
         self.show(Report(finished, len(self.wanted), running, self.compiling, left))
 
 
+class _Telling(logging.Handler):
+    """Hands lines for the user to the process that asked, whose logger says where they go."""
+
+    def __init__(self, tell: Hear) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand on what any process can unpack."""
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        self._tell(record)
+
+
 def _begin(tell: Hear) -> None:
     """Set up a worker process."""
     torch.set_num_threads(1)
+    LOG.handlers = [_Telling(tell)]
 
     def say(kernel: str, seconds: float | None) -> None:
         tell(kernel if seconds is None else "")

@@ -7,14 +7,13 @@ What `import lagbench` is asked for, as runs: a user's module on a cluster, meth
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
 from torch import nn
 
@@ -22,6 +21,7 @@ from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import UserError, unknown
 from harness.base.files import cluster_file
+from harness.base.log import LOG
 from harness.grid.carriers import Submission
 from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
@@ -53,7 +53,7 @@ Charged = nn.Module | Workload | Literal["cluster"] | None
 
 
 class Settings(TypedDict, total=False):
-    """What may be set of a comparison, by keyword; `USUAL` has what holds otherwise.
+    """What may be set of a comparison, by keyword; behind each type is what holds otherwise.
 
     Attributes:
         test: data like the training data, reported on and used for nothing else.
@@ -90,53 +90,33 @@ class Settings(TypedDict, total=False):
         gather: ``s3://BUCKET/PREFIX``, …, that machines on these runs share.
     """
 
-    test: Any
-    dev: Any
-    metric: Any
-    minibatch: int
-    passes: int
-    evaluations: int
-    seeds: int | Sequence[int]
-    guess: float
-    optimizer: str | Descent | None
-    schedule: Callable[[float], Schedule]
-    charge_for: Charged
-    parameter_bytes: float | None
-    flops_per_example: float | None
-    step_seconds: float | Literal["measure", "count"]
-    target: float | None
-    device: str
-    store: str | Path
-    jobs: int
-    submit: str | None
-    runs_per_job: int
-    gather: str | None
+    test: Annotated[Any, None]
+    dev: Annotated[Any, 0.1]
+    metric: Annotated[Any, None]
+    minibatch: Annotated[int, 32]
+    passes: Annotated[int, 5]
+    evaluations: Annotated[int, 10]
+    seeds: Annotated[int | Sequence[int], 3]
+    guess: Annotated[float, 0.1]
+    optimizer: Annotated[str | Descent | None, None]
+    schedule: Annotated[Callable[[float], Schedule], Constant]
+    charge_for: Annotated[Charged, None]
+    parameter_bytes: Annotated[float | None, None]
+    flops_per_example: Annotated[float | None, None]
+    step_seconds: Annotated[float | Literal["measure", "count"], "measure"]
+    target: Annotated[float | None, None]
+    device: Annotated[str, "cpu"]
+    store: Annotated[str | Path, "lagbench-runs"]
+    jobs: Annotated[int, 1]
+    submit: Annotated[str | None, None]
+    runs_per_job: Annotated[int, 1]
+    gather: Annotated[str | None, None]
 
 
-USUAL: Settings = {
-    "test": None,
-    "dev": 0.1,
-    "metric": None,
-    "minibatch": 32,
-    "passes": 5,
-    "evaluations": 10,
-    "seeds": 3,
-    "guess": 0.1,
-    "optimizer": None,
-    "schedule": Constant,
-    "charge_for": None,
-    "parameter_bytes": None,
-    "flops_per_example": None,
-    "step_seconds": "measure",
-    "target": None,
-    "device": "cpu",
-    "store": "lagbench-runs",
-    "jobs": 1,
-    "submit": None,
-    "runs_per_job": 1,
-    "gather": None,
+USUAL: dict[str, Any] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, None, None, True).items()
 }
-"""What holds of each setting where nothing is said."""
+"""What holds of each setting where nothing is said, as `Settings` declares it."""
 
 
 @dataclass
@@ -253,7 +233,7 @@ class Experiment:
         """A line on standard error, once for the experiment."""
         if line not in self._said:
             self._said.add(line)
-            print(line, file=sys.stderr, flush=True)
+            LOG.info(line)
 
     def on(self, cluster: Cluster) -> Experiment:
         """The same on another cluster; module, data and what was found of them are shared.

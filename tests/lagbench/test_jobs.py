@@ -240,3 +240,16 @@ def test_mistakes_are_one_line(given, told, usual, tmp_path) -> None:
     asked = {**usual, "rate": 0.1, "store": tmp_path / "store", **given}
     with pytest.raises(lagbench.UserError, match=told):
         lagbench.train(mlp, functional.cross_entropy, points(80), **asked)
+
+
+def test_a_setting_is_declared_once_with_what_holds_otherwise_and_the_page_has_it() -> None:
+    from harness.modules.experiment import USUAL
+
+    assert USUAL.keys() == lagbench.Settings.__annotations__.keys()
+    assert (USUAL["minibatch"], USUAL["schedule"], USUAL["store"]) == (
+        32,
+        lagbench.Constant,
+        "lagbench-runs",
+    )
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in USUAL if f"{name}=" not in page and f"**{name}**" not in page] == []
