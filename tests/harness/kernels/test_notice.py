@@ -12,6 +12,7 @@ import numba
 import pytest
 
 from harness import cli, train
+from harness.base.log import LOG
 from harness.grid import grid
 from harness.grid.display import Display
 from harness.grid.grid import Left
@@ -73,8 +74,9 @@ def compiled():
 def test_a_display_says_what_the_processes_of_its_grid_compile(
     monkeypatch, capsys, compiled, tmp_path
 ):
-    heard, display = list[grid.News](), Display({})
+    heard, display, ours = list[grid.News](), Display({}), LOG.handlers
     grid._begin(heard.append)
+    LOG.handlers = ours  # it is no process of a grid
     compiled[0]()
     left = Left(dict.fromkeys("ab", ("", "")), processes=2)
     board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
