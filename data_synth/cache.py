@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from data_synth.corpus import Corpus
 from data_synth.storage import load, new_folder, remove_folder
 from harness.base.errors import UserError
+from harness.base.log import LOG
 
 PACKAGE = Path(__file__).parent
 
@@ -56,7 +56,7 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
     try:
         return load(folder)
     except UserError as error:
-        print(f"{error}; it is made again", file=sys.stderr)
+        LOG.warning(f"{error}; it is made again")
         remove_folder(folder)
         new_folder(folder, make)
         return load(folder)

@@ -19,7 +19,6 @@ from typing import Any, Unpack
 from harness.algorithms.contract import Algorithm, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.base.errors import UserError
-from harness.judge.break_point import Search, tolerance
 from harness.judge.comparison import tabulated
 from harness.modules.experiment import (
     Experiment,
@@ -37,6 +36,7 @@ from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
 from harness.search.comparison import Rates
 from harness.search.knobs import knob_of
+from harness.search.search import Search, tolerance
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -150,8 +150,8 @@ def train(
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
-    experiment = Experiment(model, loss, data, cluster, settings)
-    found = experiment.run([algorithm], [workers], rate)
+    with Experiment(model, loss, data, cluster, settings) as experiment:
+        found = experiment.run([algorithm], [workers], rate)
     return Result(tabulated(found, experiment.settings.target))
 
 
@@ -188,8 +188,8 @@ def compare(
         if rates != "sweep":
             raise UserError(f"rates: {rates!r}; allowed: 'sweep', a number, or one by algorithm")
         rates = None
-    experiment = Experiment(model, loss, data, cluster, settings)
-    found = experiment.run(algorithms, workers, rates)
+    with Experiment(model, loss, data, cluster, settings) as experiment:
+        found = experiment.run(algorithms, workers, rates)
     return Result(tabulated(found, experiment.settings.target))
 
 
@@ -240,18 +240,18 @@ def tolerate(
     ends = pair_of("between", between or knob.usual)
     search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
-    experiment = Experiment(model, loss, data, cluster, settings)
-    ends = [knob.at(experiment.machine, workers, value) for value in search.between]
-    least, most = (experiment.on(machine).first(method, count) for machine, count in ends)
-    knob.check_reach(least, most)
-    for line in idle_lines([least, most], knob.idle):
-        experiment.say(line)
+    with Experiment(model, loss, data, cluster, settings) as experiment:
+        ends = [knob.at(experiment.machine, workers, value) for value in search.between]
+        least, most = (experiment.on(machine).first(method, count) for machine, count in ends)
+        knob.check_reach(least, most)
+        for line in idle_lines([least, most], knob.idle):
+            experiment.say(line)
 
-    def cell(value: float) -> Cell:
-        machine, count = knob.at(experiment.machine, workers, value)
-        return experiment.on(machine).run([method], [count], rate)[0]
+        def cell(value: float) -> Cell:
+            machine, count = knob.at(experiment.machine, workers, value)
+            return experiment.on(machine).run([method], [count], rate)[0]
 
-    return Tolerated(tolerance(search, cell))
+        return Tolerated(tolerance(search, cell))
 
 
 def load(run: str | Path) -> Run:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.base.printable import printable
 from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
@@ -41,7 +41,7 @@ def assemble(out: Path, results: Results | None = None) -> None:
         more = {"bench": bench.page(out), "sources": made_from(out)}
         write_bytes(out / "report.pdf", pdf.compiled({**told, **more}, out))
     else:
-        print(f"{out / 'report.pdf'}: not made, typst is not installed", file=sys.stderr)
+        LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")
 
 
 def _stored(path: Path) -> Results:

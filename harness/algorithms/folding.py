@@ -18,7 +18,6 @@ Shape letters: W contributions of a fold, P parameters.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
@@ -32,6 +31,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.algorithms.contract import Turn, Turns
+from harness.base.log import LOG
 from harness.kernels.compiling import kernel, part
 
 BLOCK = 256
@@ -274,7 +274,7 @@ if triton is not None:
             _in_one_kernel(*some)
         except Exception as error:  # whatever it is, folds can do without
             why = (str(error).splitlines() or [type(error).__name__])[0]
-            print(f"no kernel of Triton's, but two operations a fold: {why}", file=sys.stderr)
+            LOG.warning(f"no kernel of Triton's, but two operations a fold: {why}")
             return False
         return True
 

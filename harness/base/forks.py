@@ -21,19 +21,23 @@ import time
 import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, spawn
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from harness.base.errors import ProcessDied
 
 __all__ = [
     "Stopped",
+    "begin_server",
     "context",
     "die_with_parent",
     "end",
     "ended_by_signals",
+    "guard_server",
     "guard_start",
     "held",
     "ignore",
@@ -42,6 +46,7 @@ __all__ = [
     "kill_stopped",
     "killed_with_starter",
     "listen",
+    "main_hidden",
     "orphaned",
 ]
 
@@ -107,13 +112,58 @@ def guard_start() -> Generator[None]:
     """Guard the start of processes: they never see Ctrl-C (`interrupts_held`).
 
     Raises:
-        ProcessDied: the fork server was killed meanwhile, or the process itself.
+        ProcessDied: see `guard_server`.
+    """
+    with guard_server(), interrupts_held():
+        yield
+
+
+@contextmanager
+def guard_server() -> Generator[None]:
+    """Take an error of a start for the death of the fork server.
+
+    Raises:
+        ProcessDied: it was killed meanwhile, or the process itself.
     """
     try:
-        with interrupts_held():
-            yield
+        yield
     except (EOFError, ConnectionError) as error:
         raise ProcessDied(KILLED) from error
+
+
+def begin_server(context: ForkServerContext | SpawnContext) -> None:
+    """Have the fork server begin its imports, if there is one; the first process waits for them."""
+    if context.get_start_method() == "forkserver":
+        with interrupts_held():
+            forkserver.ensure_running()
+
+
+_of_thread = threading.local()
+_preparation_data = spawn.get_preparation_data
+
+
+@contextmanager
+def main_hidden() -> Generator[None]:
+    """Processes that this thread starts within do not run the script of this one again.
+
+    `multiprocessing` would have each of them do so, to find there what is sent by name: a script
+    without the line ``if __name__ == "__main__":`` would begin everything anew in each of them.
+    """
+    _of_thread.hides_main = True
+    try:
+        yield
+    finally:
+        _of_thread.hides_main = False
+
+
+def _prepare(name: str) -> dict[str, Any]:
+    """What `multiprocessing` tells a process as it begins; of a script only if it is not hidden."""
+    found = _preparation_data(name)
+    hidden = getattr(_of_thread, "hides_main", False)
+    return {k: v for k, v in found.items() if not (hidden and k.startswith("init_main_from"))}
+
+
+spawn.get_preparation_data = _prepare
 
 
 def end(processes: Collection[BaseProcess]) -> None:

@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what the store does not have, print the table, and write it with its picture."""
     from harness.base.errors import EXIT_DONE
+    from harness.grid.grid import Runner
     from harness.judge import comparison as provenance
     from harness.judge.comparison import tabulated
     from harness.runs.idle import idle_lines
@@ -50,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
-    cells = overrides.cells_of(grid, store, arguments.jobs)
+    with Runner(store, max(1, arguments.jobs)) as runner:
+        cells = grid.run(runner)
     table = tabulated(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
     told = {**provenance.of_program("lagbench"), "runs": runs}

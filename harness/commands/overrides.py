@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from harness.runs.config import TrainingConfig
     from harness.runs.methods import Method
     from harness.search.comparison import Grid
-    from harness.store import Cell, Run, Store
 
 __all__ = [
     "add_changes",
     "add_rates",
     "add_workers",
     "base_of",
-    "cells_of",
     "changes",
     "grid_of",
     "numbers",
@@ -156,25 +154,3 @@ def grid_of(
     seeds = seeds_from(base.seed, arguments.seeds)
     rates = None if arguments.rates == "sweep" else base.schedule.rate
     return Grid(configured, methods, workers or [base.workers], seeds, base.schedule.rate, rates)
-
-
-def cells_of(grid: Grid, store: Store, jobs: int = 1) -> list[Cell]:
-    """The finished runs of a grid as they are judged; what is stored is not trained again.
-
-    Args:
-        grid: what is run.
-        store: where runs are kept.
-        jobs: processes, where no rate is to be found.
-    """
-    from harness.base.seeds import identity
-    from harness.grid.display import execute_named
-
-    def obtain(config: TrainingConfig[object], called: str) -> Run:
-        name = identity(config.to_dict())
-        if store.has(name):
-            return store.load(name)
-        return execute_named({called: config}, str, store, jobs=1)[called]
-
-    if known := grid.known():  # they may run beside each other
-        execute_named(known, str, store, jobs=max(1, jobs))
-    return grid.run(obtain)

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, where rates are the file's")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
@@ -54,11 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from harness.base.errors import EXIT_DONE
+    from harness.grid.grid import Runner
     from harness.judge import comparison
-    from harness.judge.break_point import Search, tolerance
     from harness.runs.idle import idle_lines
     from harness.runs.methods import method_of
     from harness.search.knobs import knob_of
+    from harness.search.search import Search, tolerance
     from harness.store import Cell
     from harness.store.files import writable_folder
     from reports import tolerance as pages
@@ -85,13 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     for line in idle_lines(ends, knob.idle):
         print(line, file=sys.stderr, flush=True)
 
-    def cell(value: float) -> Cell:
-        there = turn(value)
-        return overrides.cells_of(
-            overrides.grid_of(arguments, there, [method]), store, arguments.jobs
-        )[0]
+    with Runner(store, max(1, arguments.jobs)) as runner:
 
-    found = tolerance(search, cell, lambda point: _say(knob.name, point))
+        def cell(value: float) -> Cell:
+            return overrides.grid_of(arguments, turn(value), [method]).run(runner)[0]
+
+        found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
     pages.write(found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes})
     for line in pages.lines(found):

@@ -7,7 +7,6 @@ runs that have names: executed, and shown to people while it goes on.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +18,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
-from harness.grid.grid import ENOUGH, Estimate, Report, execute
+from harness.grid.grid import ENOUGH, Estimate, Report, Runner
 from harness.runs.executed import Configuration, Progress
 from harness.store import Run, Store
 
@@ -68,7 +68,7 @@ class Display:
         if kind is not None or report is None or elapsed_s < WORTH_TELLING_S:
             return
         if report.total is not None:
-            print(_summary(report, self._already or 0, elapsed_s), file=sys.stderr)
+            LOG.info(_summary(report, self._already or 0, elapsed_s))
 
     def show(self, report: Report) -> None:
         """Bring the display up to date."""
@@ -82,7 +82,7 @@ class Display:
         elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
             self._last = now
             running = "; ".join(self._line(p) for p in report.running.values())
-            print(f"{_head(report, left)} {running}".rstrip(), file=sys.stderr, flush=True)
+            LOG.info(f"{_head(report, left)} {running}".rstrip())
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)
@@ -150,13 +150,23 @@ def execute_named(
     Raises:
         UserError, ProcessDied, KeyboardInterrupt: as `harness.grid.grid.execute`.
     """
+    there = store if isinstance(store, Store) else Store(store)
+    with Runner(there, jobs, submit) as runner:
+        return run_named(runner, configs, called, budget_s)
+
+
+def run_named(
+    runner: Runner,
+    configs: Mapping[Key, Configuration],
+    called: Callable[[Key], str],
+    budget_s: float | None = None,
+) -> dict[Key, Run]:
+    """The same by a runner that goes on: a search's next runs follow from these."""
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
     names: dict[str, dict[str, None]] = {}
     for key, hash_ in hashes.items():
         names.setdefault(hash_, {})[called(key)] = None
     titles = {hash_: " = ".join(labels) for hash_, labels in names.items()}
     with Display(titles) as display:
-        runs = execute(
-            list(configs.values()), store, jobs, display.show, budget_s=budget_s, submit=submit
-        )
+        runs = runner.run(list(configs.values()), display.show, budget_s)
     return {key: runs[hash_] for key, hash_ in hashes.items()}

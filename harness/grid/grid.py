@@ -12,16 +12,16 @@ In which order the runs of a grid begin: the longest first, so that none is left
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -30,40 +30,29 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import UserError, lacks_memory, refused_by_machine
+from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid import carriers
-from harness.grid.carriers import carrier
-from harness.grid.pool import Ended, Pool
+from harness.grid.carriers import Carrier, Hear, Later, Parcel, Processes, carrier
 from harness.kernels import notice
-from harness.runs.executed import Configuration, Progress, Watch, executed
+from harness.runs.executed import Configuration, Progress, executed
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT
 from harness.training import loop
 
 __all__ = [
-    "Elsewhere",
     "Estimate",
     "Left",
     "Report",
+    "Runner",
     "effort",
     "execute",
     "kind_of",
     "longest_first",
 ]
 
-POLL_S = 0.2
-
-News = Progress | str
-"""Where a run is, or which kernel is compiled now: none has no name."""
-
-_channel: Any = None  # the pipe by which news go, once a worker process has been given it
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """A run that somebody else makes now."""
-
-    name: str
+News = Progress | str | logging.LogRecord
+"""Where a run is, which kernel is compiled now (none has no name), or a line for the user."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +70,83 @@ class Report:
     left: Estimate | None = None
 
 
+@dataclass
+class Runner:
+    """Executes runs side by side; use it in a ``with`` block, which ends its processes.
+
+    Each process uses one thread: results depend on the number of threads in their last bits, and
+    two such processes beat one of two threads at the sizes that fit a CPU.
+
+    Args:
+        store: where runs are kept.
+        jobs: processes, or jobs of a batch system at a time.
+        submit: who carries the runs; None for processes of this machine.
+        here: whether this process is one of them, if no other carries the runs; see `Processes`.
+        keeps_faults: whether a run that a fault ends is stored as such, and the others go on. Else
+            the fault is raised.
+    """
+
+    store: Store
+    jobs: int
+    submit: carriers.Submission | None = None
+    here: bool = False
+    keeps_faults: bool = True
+    _carrier: Carrier | None = field(default=None, init=False)
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._carrier is not None:
+            self._carrier.close()
+
+    def run(
+        self,
+        configs: Sequence[Configuration],
+        show: Callable[[Report], None],
+        budget_s: float | None = None,
+    ) -> dict[str, Run]:
+        """Run every configuration the store does not have yet; returns the runs by hash.
+
+        Equal configurations run once. The longest run begins first. One that another process makes
+        now, which shares the store, is left to the end.
+
+        Raises:
+            UserError: a run met bad input.
+            ProcessDied: a process was killed, or every job of a run; the same call goes on.
+            KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
+        """
+        end_s = math.inf if budget_s is None else time.monotonic() + budget_s
+        wanted = longest_first({identity(config.to_dict()): config for config in configs})
+        unfinished = self.store.missing(wanted)
+        missing = {name: Parcel((name, c)) for name, c in wanted.items() if name in unfinished}
+        kinds = {name: kind_of(config) for name, config in wanted.items()}
+        left = Left(kinds, min(self.jobs, max(1, len(missing))))
+        board = _Board(tuple(wanted), set(missing), self.store, left, show)
+        if missing:
+            # The processes below a user's own program are the user's, also those that are stopped.
+            with nullcontext() if self.here else forks.kill_stopped():
+                carriers.submit(
+                    missing,
+                    partial(_execute, store=self.store.resolved(), keeps_faults=self.keeps_faults),
+                    self._carried(),
+                    board.finish,
+                    end_s,
+                    self.submit.runs_a_job if self.submit else 1,
+                    partial(_reached, self.store),
+                    board.hear,
+                )
+        return {name: self.store.load(name) for name in wanted}
+
+    def _carried(self) -> Carrier:
+        if self._carrier is None and self.submit:
+            folder = self.store.path.parent / "jobs"
+            self._carrier = carrier(self.submit.where, folder, self.jobs)
+        elif self._carrier is None:
+            self._carrier = Processes(self.jobs, _begin, __name__, here=self.here).carrier
+        return self._carrier
+
+
 def execute(
     configs: Sequence[Configuration],
     store: Store | Path,
@@ -89,52 +155,9 @@ def execute(
     budget_s: float | None = None,
     submit: carriers.Submission | None = None,
 ) -> dict[str, Run]:
-    """Run every configuration the store does not have yet; returns the runs by hash.
-
-    Equal configurations run once. Each process uses one thread: results depend on the number
-    of threads in their last bits, and two such processes beat one of two threads at the sizes
-    that fit a CPU. With ``submit``, somebody else
-    carries them (see `carriers`). The longest run begins first. One that somebody else makes now,
-    who shares the store, is left to the end.
-
-    Raises:
-        UserError: a run met bad input.
-        ProcessDied: a process was killed, or every job of a run; the same call goes on.
-        KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
-    """
-    end_s = math.inf if budget_s is None else time.monotonic() + budget_s
-    wanted = longest_first({identity(config.to_dict()): config for config in configs})
-    there = store if isinstance(store, Store) else Store(store)
-    unfinished = there.missing(wanted)
-    missing = {name: config for name, config in wanted.items() if name in unfinished}
-    kinds = {name: kind_of(config) for name, config in wanted.items()}
-    left = Left(kinds, min(jobs, max(1, len(missing))))
-    board = _Board(tuple(wanted), set(missing), there, left, show)
-    if missing and submit:
-        work = partial(_execute_alone, store=there.resolved())
-        carried = carrier(submit.where, there.path.parent / "jobs", jobs)
-        carriers.submit(
-            missing,
-            work,
-            carried,
-            board.finish,
-            end_s,
-            submit.runs_a_job,
-            partial(_reached, there),
-        )
-    elif missing:
-        with (
-            forks.kill_stopped(),
-            Pool(min(jobs, len(missing)), _enter, __name__) as pool,
-        ):
-            for config in missing.values():
-                pool.submit(partial(_execute_free, config, there))
-
-            def again(name: str) -> None:
-                pool.submit(partial(_execute_one, missing[name], there))
-
-            _watch(pool, again, board, end_s)
-    return {name: there.load(name) for name in wanted}
+    """Run every configuration the store does not have yet; see `Runner`."""
+    with Runner(store if isinstance(store, Store) else Store(store), jobs, submit) as runner:
+        return runner.run(configs, show, budget_s)
 
 
 @dataclass
@@ -160,6 +183,9 @@ class _Board:
         """Of a run, or of the kernel that is compiled: none any more if it has no name."""
         if isinstance(news, Progress):
             self.tell(news)
+        elif isinstance(news, logging.LogRecord):
+            if LOG.isEnabledFor(news.levelno):
+                LOG.handle(news)
         else:
             self.compiling = news
             self._show()
@@ -192,46 +218,28 @@ class _Board:
         self.show(Report(finished, len(self.wanted), running, self.compiling, left))
 
 
-def _watch(pool: Pool, again: Callable[[str], None], board: _Board, end_s: float) -> None:
-    """Pass progress on until every run is finished; the first error stops the grid.
+class _Telling(logging.Handler):
+    """Hands lines for the user to the process that asked, whose logger says where they go."""
 
-    Args:
-        pool: each of its tasks ends with the name of a run, finished or made by another process.
-        again: has the latter waited for, and made if it comes to that.
-        board: where news go.
-        end_s: `time.monotonic` at which to stop.
-    """
-    while pool.is_busy:
-        if time.monotonic() > end_s:
-            raise KeyboardInterrupt("the budget is spent")
-        for news in pool.hear(POLL_S):
-            if not isinstance(news, Ended):
-                board.hear(news)
-            elif news.error is not None:
-                raise news.error
-            elif isinstance(news.result, Elsewhere):
-                again(news.result.name)
-            else:
-                board.finish(news.result)
+    def __init__(self, tell: Hear) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand on what any process can unpack."""
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        self._tell(record)
 
 
-def _enter(channel: Connection) -> None:
+def _begin(tell: Hear) -> None:
     """Set up a worker process."""
-    global _channel  # what a worker process is given once, at its start
-    _channel = channel
     torch.set_num_threads(1)
-    notice.announce(_compiles)
+    LOG.handlers = [_Telling(tell)]
 
+    def say(kernel: str, seconds: float | None) -> None:
+        tell(kernel if seconds is None else "")
 
-def _compiles(kernel: str, seconds: float | None) -> None:
-    _channel.send(kernel if seconds is None else "")
-
-
-def _tell(progress: Progress) -> None:
-    if forks.orphaned():
-        # Nobody waits for this run any more; its last checkpoint is on disk.
-        os._exit(1)
-    _channel.send(progress)
+    notice.announce(say)
 
 
 def _reached(store: Store, name: str) -> float:
@@ -239,34 +247,59 @@ def _reached(store: Store, name: str) -> float:
     return math.inf if store.has(name) else loop.folds(store.path / name / CHECKPOINT)
 
 
-def _execute_free(config: Configuration, store: Store) -> str | Elsewhere:
-    """One run in a worker process, unless somebody makes it now."""
-    name = identity(config.to_dict())
-    return Elsewhere(name) if store.elsewhere(name) else _execute_one(config, store)
+def _execute(
+    run: Parcel,
+    tell: Hear = lambda news: None,
+    waits: bool = True,
+    *,
+    store: Store,
+    keeps_faults: bool,
+) -> Later | None:
+    """Execute one run, in whatever process this is.
 
+    Args:
+        run: its name and configuration.
+        tell: takes progress.
+        waits: whether to wait for another process that makes the run now.
+        store: where it is kept.
+        keeps_faults: whether a fault of ours is recorded with the run, and not raised.
 
-def _execute_alone(config: Configuration, store: Store) -> str:
-    """One run in a job that nobody listens to."""
+    Returns:
+        `Later`, if another process makes the run now.
+
+    Raises:
+        UserError: bad input, or another process cannot know the run by what it was sent.
+    """
+    name, config = run.content
+    if not waits and store.elsewhere(name):
+        return Later()
+    if name != identity(config.to_dict()):
+        told = "code that reads otherwise in another process; allowed: in a module file, or jobs=1"
+        raise UserError(f"run {name[:12]}: {told}")
+
+    def watch(progress: Progress) -> None:
+        if forks.orphaned():
+            os._exit(1)  # no process waits for this run any more; its last checkpoint is on disk
+        tell(progress)
+
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return _execute_one(config, store, lambda progress: None)
-
-
-def _execute_one(config: Configuration, store: Store, watch: Watch = _tell) -> str:
-    """One run in a worker process; a fault of ours is recorded with the run, not raised."""
     try:
-        return executed(config, store, watch).hash
-    except UserError:
-        raise
-    except OSError as error:  # a full disk is no result
-        raise refused_by_machine(error) from error
+        executed(config, store, watch)
     except Exception as error:
+        if isinstance(error, UserError) or not keeps_faults:
+            raise
+        if isinstance(error, OSError):  # a full disk is no result
+            raise refused_by_machine(error) from error
         if told := lacks_memory(error):  # nor is a machine that is too small
             raise told from error
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
         with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
             writer.finish("failed", {}, note)  # a light run, made again in vain, stays as it is
-        return identity(config.to_dict())
+    finally:
+        torch.set_num_threads(threads)
+    return None
 
 
 Kind = tuple[str, str]

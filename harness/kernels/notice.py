@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from harness.base.log import LOG
 
 __all__ = ["announce", "complain", "listen"]
 
@@ -56,7 +57,7 @@ def listen() -> None:
 
 def complain(line: str) -> None:
     """Say on stderr what is wrong with the kernels that are kept, to anybody."""
-    print(f"kernel cache: {line}", file=sys.stderr)
+    LOG.warning(f"kernel cache: {line}")
 
 
 def _name(event: Any) -> str:
@@ -72,4 +73,4 @@ def _tell(kernel: str, seconds: float | None) -> None:
 def _on_stderr(kernel: str, seconds: float | None) -> None:
     begins = seconds is None
     text = f"compiling, once on this machine: {kernel} ..." if begins else f"{seconds:.1f} s"
-    print(text, end=" " if begins else "\n", file=sys.stderr, flush=True)
+    LOG.info(text, extra={"end": " " if begins else "\n"})

@@ -7,13 +7,13 @@ What `import lagbench` is asked for, as runs: a user's module on a cluster, meth
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
 from torch import nn
 
@@ -21,23 +21,25 @@ from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import UserError, unknown
 from harness.base.files import cluster_file
-from harness.base.seeds import identity
-from harness.grid.display import Display
-from harness.grid.grid import Report
+from harness.base.log import LOG
+from harness.grid.carriers import Submission
+from harness.grid.carriers import check as check_carrier
+from harness.grid.grid import Runner
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
+from harness.modules.sending import check_sendable, share
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
-from harness.runs.config import Stage, TrainingConfig
+from harness.runs.config import Stage
 from harness.runs.device import resolve
-from harness.runs.executed import Progress, executed
+from harness.runs.executed import Progress
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of, optimised
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.store import Cell, Run, Store
+from harness.store import Bucket, Cell, Gathered, Store
 from harness.store.files import writable_folder
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -51,7 +53,7 @@ Charged = nn.Module | Workload | Literal["cluster"] | None
 
 
 class Settings(TypedDict, total=False):
-    """What may be set of a comparison, by keyword; `USUAL` has what holds otherwise.
+    """What may be set of a comparison, by keyword; behind each type is what holds otherwise.
 
     Attributes:
         test: data like the training data, reported on and used for nothing else.
@@ -81,47 +83,40 @@ class Settings(TypedDict, total=False):
         target: the error whose time is reported.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``: what trains here.
         store: the folder that keeps runs.
+        jobs: runs at a time: this process and others beside it, or jobs of ``submit``.
+        submit: who carries the runs in place of processes here: ``"slurm"``, ``"local"``,
+            ``"dask"``, ``"ray"`` or ``"MODULE:FUNCTION"``, which gives an executor.
+        runs_per_job: of those, one after the other.
+        gather: ``s3://BUCKET/PREFIX``, …, that machines on these runs share.
     """
 
-    test: Any
-    dev: Any
-    metric: Any
-    minibatch: int
-    passes: int
-    evaluations: int
-    seeds: int | Sequence[int]
-    guess: float
-    optimizer: str | Descent | None
-    schedule: Callable[[float], Schedule]
-    charge_for: Charged
-    parameter_bytes: float | None
-    flops_per_example: float | None
-    step_seconds: float | Literal["measure", "count"]
-    target: float | None
-    device: str
-    store: str | Path
+    test: Annotated[Any, None]
+    dev: Annotated[Any, 0.1]
+    metric: Annotated[Any, None]
+    minibatch: Annotated[int, 32]
+    passes: Annotated[int, 5]
+    evaluations: Annotated[int, 10]
+    seeds: Annotated[int | Sequence[int], 3]
+    guess: Annotated[float, 0.1]
+    optimizer: Annotated[str | Descent | None, None]
+    schedule: Annotated[Callable[[float], Schedule], Constant]
+    charge_for: Annotated[Charged, None]
+    parameter_bytes: Annotated[float | None, None]
+    flops_per_example: Annotated[float | None, None]
+    step_seconds: Annotated[float | Literal["measure", "count"], "measure"]
+    target: Annotated[float | None, None]
+    device: Annotated[str, "cpu"]
+    store: Annotated[str | Path, "lagbench-runs"]
+    jobs: Annotated[int, 1]
+    submit: Annotated[str | None, None]
+    runs_per_job: Annotated[int, 1]
+    gather: Annotated[str | None, None]
 
 
-USUAL: Settings = {
-    "test": None,
-    "dev": 0.1,
-    "metric": None,
-    "minibatch": 32,
-    "passes": 5,
-    "evaluations": 10,
-    "seeds": 3,
-    "guess": 0.1,
-    "optimizer": None,
-    "schedule": Constant,
-    "charge_for": None,
-    "parameter_bytes": None,
-    "flops_per_example": None,
-    "step_seconds": "measure",
-    "target": None,
-    "device": "cpu",
-    "store": "lagbench-runs",
+USUAL: dict[str, Any] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, None, None, True).items()
 }
-"""What holds of each setting where nothing is said."""
+"""What holds of each setting where nothing is said, as `Settings` declares it."""
 
 
 @dataclass
@@ -145,7 +140,7 @@ class Experiment:
     cluster: Cluster | str | Path
     given: Settings
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
-    _trained: int = field(default=0, init=False)
+    _data: TemporaryDirectory[str] | None = field(default=None, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
 
@@ -159,7 +154,24 @@ class Experiment:
         self.machine = cluster_of(self.cluster)
         check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
-        self._folder = writable_folder(Path(self.settings.store), "store")
+        folder = writable_folder(Path(self.settings.store), "store")
+        gather = self.settings.gather
+        self._store = Store(folder) if gather is None else Gathered(folder, Bucket(gather))
+        self._runner = self._make_runner()
+
+    def __enter__(self) -> Experiment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.__exit__()
+        if self._data is not None:
+            self._data.cleanup()
+
+    def _make_runner(self) -> Runner:
+        """Runs here, and with several jobs beside it; what a run raises is the user's to see."""
+        asked = self.settings
+        submit = asked.submit and Submission(asked.submit, asked.runs_per_job)
+        return Runner(self._store, asked.jobs, submit, here=True, keeps_faults=False)
 
     @property
     def seeds(self) -> list[int]:
@@ -178,13 +190,28 @@ class Experiment:
             for count in grid.workers:
                 config = self.configured(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
+        self._check_sendable(grid.methods)
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         for line in remarks(network, grid.methods):
             self.say(line)
         if not self._turned:
             self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
-        return grid.run(self.obtained)
+        return grid.run(self._runner)
+
+    @property
+    def _sends(self) -> bool:
+        """Whether other processes are given runs."""
+        return self.settings.jobs > 1 or self.settings.submit is not None
+
+    def _check_sendable(self, methods: Sequence[Method]) -> None:
+        if not self._sends:
+            return
+        parts = {"model": self.model, "loss": self.loss, "metric": self.settings.metric}
+        made = [self.settings.schedule(self.settings.guess)]
+        parts |= {"algorithms": methods, "schedule": made}
+        for name, part in parts.items():
+            check_sendable(name, part)
 
     def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
         """Name the keys of the cluster without effect on any of the runs, a line each.
@@ -206,7 +233,7 @@ class Experiment:
         """A line on standard error, once for the experiment."""
         if line not in self._said:
             self._said.add(line)
-            print(line, file=sys.stderr, flush=True)
+            LOG.info(line)
 
     def on(self, cluster: Cluster) -> Experiment:
         """The same on another cluster; module, data and what was found of them are shared.
@@ -263,22 +290,18 @@ class Experiment:
             asked = self.settings.test
             test = None if asked is None else arrays_of(asked, "test")
             metrics = metrics_of(self.settings.metric, train)
+            train, dev = self._shared(train), self._shared(dev)
+            test = test and self._shared(test)
             self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
         return self._problems[key]
 
-    def obtained(self, config: TrainingConfig[Any], called: str) -> Run:
-        """The finished run of a configuration, trained in this process if it is not stored."""
-        store, name = Store(self._folder), identity(config.to_dict())
-        if store.has(name):
-            return store.load(name)
-        with Display({name: called}) as display:
-
-            def watch(progress: Progress) -> None:
-                display.show(Report(self._trained, None, {name: replace(progress, run=name)}))
-
-            found = executed(config, store, watch)
-        self._trained += 1
-        return found
+    def _shared(self, arrays: Arrays) -> Arrays:
+        """The same where other processes map it, if any are given runs on this file system."""
+        if not self._sends or self.settings.gather is not None:
+            return arrays
+        if self._data is None:
+            self._data = TemporaryDirectory(prefix=".data-", dir=self._store.path)
+        return share(arrays, Path(self._data.name))
 
     def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
@@ -307,7 +330,7 @@ class Experiment:
 
         def measure(problem: Problem) -> float:
             config = StepConfig(problem, size, self.device)
-            return float(config.execute(Store(self._folder), _unseen).summary["worth_flops"])
+            return float(config.execute(self._store, _unseen).summary["worth_flops"])
 
         problem = self.problem(self.seeds[0])
         return charge.of(problem, size, self.machine, self._work, measure, self.say)
@@ -369,11 +392,17 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     for name, value in {"loss": loss, "schedule": asked.schedule}.items():
         if not callable(value):
             raise UserError(f"{name}: {value!r}; allowed: a function")
-    for name in ("minibatch", "passes", "evaluations"):
+    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
         check_whole(name, getattr(asked, name))
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
     check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
     check_kind("store", asked.store, (str, Path), "a folder")
+    if asked.submit is not None:
+        check_kind(
+            "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
+        )
+        check_carrier(asked.submit)
+    check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:
         check_number("target", asked.target)

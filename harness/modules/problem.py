@@ -73,6 +73,7 @@ class Problem(Identified):
         self.source = source
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
+        self._inspected: dict[tuple[int, str], Inspected] = {}  # goes along to other processes
 
     def __hash__(self) -> int:
         return id(self)
@@ -102,9 +103,13 @@ class Problem(Identified):
         """Where they lie."""
         return Parameters.of(self.module(seed))
 
-    @lru_cache(maxsize=16)  # noqa: B019
     def inspected(self, minibatch: int, device: str) -> Inspected:
         """What the module is like; see `harness.modules.network`."""
+        if (minibatch, device) not in self._inspected:
+            self._inspected[minibatch, device] = self._inspect(minibatch, device)
+        return self._inspected[minibatch, device]
+
+    def _inspect(self, minibatch: int, device: str) -> Inspected:
         module = self.module(0)
         floats = next(iter(trained(module).values())).dtype
         some = Arrays(self.train.x[:minibatch], self.train.y[:minibatch]).to(device, floats)

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -69,13 +70,17 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def to_dict(self) -> dict[str, Any]:
         """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
-        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
         summed = self.problem.inspected(self._size, self.device).reduction == "sum"
-        outside = {name: part for name, part in parts.items() if from_outside(part)}
-        code = {name: digest_of_code(part, name) for name, part in outside.items()}
-        further = {"code": code} if code else {}
+        further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
         return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
+
+    @cached_property
+    def _code(self) -> dict[str, str]:
+        """Digests of what is from outside, which go along to another process."""
+        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
+        outside = {name: part for name, part in parts.items() if from_outside(part)}
+        return {name: digest_of_code(part, name) for name, part in outside.items()}
 
     def network(self, data: Problem) -> ModuleNetwork:
         """What is trained."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
+from harness.base.log import LOG
 
 if TYPE_CHECKING:
     from harness.runs.executed import Watch
@@ -22,7 +22,7 @@ GOES_ON = "the same command goes on from the last checkpoint"
 
 def say(line: str) -> None:
     """A line on the standard error: figures are on the standard output."""
-    print(line, file=sys.stderr, flush=True)
+    LOG.info(line)
 
 
 @contextmanager

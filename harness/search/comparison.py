@@ -7,16 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.base.errors import UserError
+from harness.grid.display import run_named
+from harness.grid.grid import Runner
 from harness.runs.config import TrainingConfig
 from harness.runs.methods import Method
-from harness.search.search import TUNING_SEED, Swept, final_error, linearly_scaled, swept
+from harness.search.search import (
+    TUNING_SEED,
+    Steps,
+    Swept,
+    final_error,
+    follow,
+    linearly_scaled,
+    sweep,
+    translate,
+)
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
 """The configuration of a method with so many workers, at a rate, with a seed."""
 
-Obtain = Callable[[TrainingConfig[Any], str], Run]
-"""The finished run of a configuration, which people call something."""
+Try = tuple[str, TrainingConfig[Any]]
+"""A run that is wanted: what people call it, and its configuration."""
 
 Rates = float | Mapping[str, float] | None
 """One for all, one for each algorithm by what was asked for, or None: to be found."""
@@ -51,46 +62,58 @@ class Grid:
                 told = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
                 raise UserError(f"algorithms: {label!r} more than once; {told}")
 
-    def run(self, obtain: Obtain) -> list[Cell]:
-        """Every cell, methods in their order and workers from the fewest up."""
-        return [
-            self.cell(method, workers, obtain)
-            for method in self.methods
-            for workers in sorted(set(self.workers))
-        ]
+    def run(self, runner: Runner) -> list[Cell]:
+        """Every cell, methods in their order and workers from the fewest up.
 
-    def known(self) -> dict[str, TrainingConfig[Any]]:
-        """Every configuration, by what people call it, where no rate is to be found."""
-        found: dict[str, TrainingConfig[Any]] = {}
+        What the searches for rates want next, and the runs of rates that are known, go side by
+        side; with more workers a search begins where that with the next fewer has ended.
+
+        Args:
+            runner: executes what its store lacks.
+        """
+        searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
-            for workers in self.workers:
-                rate = self._given(method)
-                for seed in self.seeds if rate is not None else ():
-                    called = f"{method.label}, {_workers(workers)}, seed {seed}"
-                    found[called] = self.configure(method, workers, rate or 0.0, seed)
-        return found
+            searches[method.label] = self._find_rates(method, searches)
 
-    def cell(self, method: Method, workers: int, obtain: Obtain) -> Cell:
-        """One method with one number of workers: its rate, then a run for each seed."""
-        rate, edge = self._rate(method, workers, obtain)
+        def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
+            runs = run_named(runner, dict(each for _, each in wanted), str)
+            return [runs[called] for _, (called, _) in wanted]
+
+        cells = follow(searches, run_all)
+        counts = sorted(set(self.workers))
+        return [cells[method.label, count] for method in self.methods for count in counts]
+
+    def _find_rates(
+        self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]
+    ) -> Steps[Try, Run, None]:
+        """The rates of a method, from the fewest workers up; each cell begins with its rate."""
+        for workers in sorted(set(self.workers)):
+            rate, at_edge = self._given(method), False
+            if rate is None:
+                found = yield from self._sweep(method, workers)
+                self._found[method.label, workers] = found
+                rate, at_edge = found.rate, not found.inside
+            searches[method.label, workers] = self._fill(method, workers, rate, at_edge)
+
+    def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, Swept]:
+        """The search for the rate of a cell, as runs."""
+        called = f"{method.label}, {_workers(workers)}, trying rate"
+        guess = self._guess(method, workers)
+        judged = self.configure(method, workers, guess, TUNING_SEED).judged
+
+        def ask(rate: float) -> Try:
+            return f"{called} {rate:.3g}", self.configure(method, workers, rate, TUNING_SEED)
+
+        return translate(sweep(guess), ask, lambda run: final_error(run, judged))
+
+    def _fill(
+        self, method: Method, workers: int, rate: float, at_edge: bool
+    ) -> Steps[Try, Run, Cell]:
+        """One cell: a run for each seed."""
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
-        called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}"
-        runs = [obtain(config, f"{called}, seed {config.seed}") for config in configs]
-        return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, edge)
-
-    def _rate(self, method: Method, workers: int, obtain: Obtain) -> tuple[float, bool]:
-        """The rate, and whether it is at the edge of what was tried."""
-        if (given := self._given(method)) is not None:
-            return given, False
-
-        def error_at(rate: float) -> float:
-            config = self.configure(method, workers, rate, TUNING_SEED)
-            called = f"{method.label}, {_workers(workers)}, trying rate {rate:.3g}"
-            return final_error(obtain(config, called), config.judged)
-
-        found = swept(self._guess(method, workers), error_at)
-        self._found[method.label, workers] = found
-        return found.rate, not found.inside
+        called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}, seed"
+        runs = yield [(f"{called} {config.seed}", config) for config in configs]
+        return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, at_edge)
 
     def _given(self, method: Method) -> float | None:
         """The rate that was given for a method; None if it is to be found."""

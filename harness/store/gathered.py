@@ -22,7 +22,6 @@ import json
 import os
 import re
 import secrets
-import sys
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
@@ -37,6 +36,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.store import files as atomic
 from harness.store import files as integrity
@@ -134,7 +134,7 @@ class Gathered(Store):
         return bool(run.digests)
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        LOG.warning(line)
 
 
 RUNS = "runs/"

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -30,6 +29,8 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Protocol
+
+from harness.base.log import LOG
 
 
 def process_id() -> str:
@@ -185,7 +186,7 @@ class Lease:
             return self._number > 0 and self._highest()[0] == self._number
         except OSError as error:
             if self._away_until_s == -math.inf:
-                print(f"{error}; what is held there goes on", file=sys.stderr, flush=True)
+                LOG.warning(f"{error}; what is held there goes on")
             self._away_until_s = self.host.now_s() + PATIENCE_S
             return True
 
@@ -291,7 +292,7 @@ SILENT_S = 15.0
 
 
 def _on_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    LOG.info(line)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
 from harness.store.lease import Lease, Leases, Place, Waiting
@@ -90,10 +90,10 @@ class Store:
                 raise AlreadyFinished(run)
             if absent := self._absent(run):
                 told = f"without its {' and '.join(absent)}, which is needed"
-                print(f"{folder}: {told}; the run is made again", file=sys.stderr)
+                LOG.warning(f"{folder}: {told}; the run is made again")
             else:
                 if run.status == "damaged":
-                    print(f"{folder}: {run.note}; the run is made again", file=sys.stderr)
+                    LOG.warning(f"{folder}: {run.note}; the run is made again")
                 (folder / schema.RUN).unlink()
         files.sweep(folder)
         return RunWriter(folder, config, lease, partial(self._finished, folder))

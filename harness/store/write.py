@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
 from harness.store.files import MetricRow, columns_of, save_arrays, write_columns
@@ -206,7 +206,7 @@ class RunWriter:
             return
         if before != record:
             told = "made again with other results than it had, as another kind of processor may"
-            print(f"run {self.hash[:SHORT]}: {told}", file=sys.stderr)
+            LOG.warning(f"run {self.hash[:SHORT]}: {told}")
 
     def _digest(self, name: str) -> str:
         return self._digests.get(name) or files.of(self.dir / name)

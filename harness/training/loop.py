@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from harness.algorithms.contract import Server
+from harness.base.log import LOG
 from harness.replay import stale as resume
 from harness.replay.stale import Arrays, Facts
 from harness.simulator import Timeline, concat
@@ -250,7 +250,7 @@ class Training(ABC, Generic[Executing]):
         if facts.get("layout") != LAYOUT or facts.get("run", run) != run:
             whose = "version" if facts.get("layout") != LAYOUT else "run"
             told = f"another {whose}'s checkpoint; the run begins again"
-            print(f"{self.writer.checkpoint}: {told}", file=sys.stderr)
+            LOG.warning(f"{self.writer.checkpoint}: {told}")
             return
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
@@ -290,7 +290,7 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
             raise ValueError("it does not match its digest")
         return arrays, json.loads(metadata["facts"])
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        print(f"{path}: damaged ({error}); the run begins again", file=sys.stderr)
+        LOG.warning(f"{path}: damaged ({error}); the run begins again")
         return None
 
 

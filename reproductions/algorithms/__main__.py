@@ -8,6 +8,7 @@ Rates are searched on development data first. Runs are kept; the same command go
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from harness.base.forks import ended_by_signals
 from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
 from harness.kernels import notice
+from harness.search.search import FACTOR, climb, follow, lowest
 from harness.store import Run
 from harness.store.files import writable_folder
 from reproductions.algorithms.experiments import (
@@ -29,9 +31,11 @@ from reproductions.algorithms.experiments import (
     configured,
     workers_of,
 )
-from reproductions.algorithms.sweep import FACTOR, climbed
 from reproductions.algorithms.table import Cell, Measured, error_of, markdown, write
 from reproductions.paper import DEVELOPMENT
+
+REACH = 6
+"""Rungs of a ladder: the search for a rate goes no further from its first guess."""
 
 Asked = tuple[str, float, int]
 """A cell, a rate and a seed."""
@@ -52,8 +56,11 @@ def _main(asked: argparse.Namespace) -> int:
     cells = {
         f"{method} on {cluster}": (method, cluster) for method in METHODS for cluster in CLUSTERS
     }
-    rungs = climbed(lambda rungs: _errors(cells, rungs, asked), list(cells))
-    rates = {name: _rate(cells[name], rung) for name, rung in rungs.items()}
+    searches = {
+        name: climb((-1, 0, 1), together=True, reach=REACH, tries=math.inf) for name in cells
+    }
+    errors = follow(searches, lambda wanted: _errors(cells, wanted, asked))
+    rates = {name: _rate(cells[name], lowest(found)) for name, found in errors.items()}
     runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)
     found = {
         cell: [runs[name, rates[name], seed] for seed in SEEDS] for name, cell in cells.items()
@@ -69,16 +76,12 @@ def _main(asked: argparse.Namespace) -> int:
 
 
 def _errors(
-    cells: Mapping[str, Cell], rungs: Mapping[str, list[int]], asked: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Errors on development data of the rungs that are asked for."""
-    rates = {name: [_rate(cells[name], rung) for rung in some] for name, some in rungs.items()}
-    wanted = [(name, rate, DEVELOPMENT) for name, some in rates.items() for rate in some]
-    runs = _runs(cells, wanted, asked)
-    return {
-        name: [error_of(runs[name, rate, DEVELOPMENT]) for rate in some]
-        for name, some in rates.items()
-    }
+    cells: Mapping[str, Cell], wanted: Sequence[tuple[str, int]], asked: argparse.Namespace
+) -> list[float]:
+    """Errors on development data of the rungs that are wanted, each of a cell."""
+    tried = [(name, _rate(cells[name], rung), DEVELOPMENT) for name, rung in wanted]
+    runs = _runs(cells, tried, asked)
+    return [error_of(runs[one]) for one in tried]
 
 
 def _rate(cell: Cell, rung: int) -> float:

@@ -61,9 +61,8 @@ def to_be_dissolved() -> set[tuple[str, str]]:
     """Imports of files that the layers in ``pyproject.toml`` still let go up."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
-    lines = [
-        line for each in contracts if each["type"] == "layers" for line in each["ignore_imports"]
-    ]
+    layers = [each for each in contracts if each["type"] == "layers"]
+    lines = [line for each in layers for line in each.get("ignore_imports", [])]
     return {(before, after) for before, _, after in (line.partition(" -> ") for line in lines)}
 
 

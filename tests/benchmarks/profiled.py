@@ -22,7 +22,9 @@ from pathlib import Path
 import torch
 
 from data_synth import load_corpus
+from harness.base.seeds import identity
 from harness.grid import grid
+from harness.grid.carriers import Parcel
 from harness.networks.feedforward import Dnn
 from harness.store import Store
 from reproductions.command import PAPERS
@@ -111,7 +113,8 @@ def main() -> None:
     config = paper.experiments(subject, asked.seed)[asked.setting]
     products, profile = Products(), cProfile.Profile(time.process_time)
     with tempfile.TemporaryDirectory() as folder:
-        profile.runcall(grid._execute_alone, config, Store(Path(folder)))
+        run = Parcel((identity(config.to_dict()), config))
+        profile.runcall(grid._execute, run, store=Store(Path(folder)), keeps_faults=True)
     floor_s = products.flops / flops_per_s
     print(f"gradients: {products.flops / 1e9:.1f} GFLOP, floor {floor_s:.2f} s")
     stats = pstats.Stats(profile)

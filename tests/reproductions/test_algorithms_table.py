@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from harness.algorithms.catalogue import Algorithm
 from harness.base.settings import dataclasses_below
 from reproductions.algorithms.experiments import CLUSTERS, METHODS, SEEDS, workers_of
-from reproductions.algorithms.sweep import climbed
 from reproductions.algorithms.table import markdown
 from reproductions.paper import DEVELOPMENT
 
@@ -40,27 +38,3 @@ def test_quorums_buffers_and_backups_are_of_the_clusters_size(cluster):
     workers = workers_of(cluster)
     assert 1 <= METHODS["elastic DiLoCo, AdamW"].algorithm(workers).quorum < workers
     assert METHODS["backup workers"].protocol(workers).backups >= 1
-
-
-@pytest.mark.parametrize("best", [-4, 0, 3])
-def test_a_search_climbs_to_the_bottom_of_the_valley(best):
-    tried = {"a": [], "b": []}
-
-    def errors(asked):
-        for name, rungs in asked.items():
-            tried[name] += rungs
-        return {name: [abs(rung - best) for rung in rungs] for name, rungs in asked.items()}
-
-    assert climbed(errors, ["a", "b"]) == {"a": best, "b": best}
-    assert sorted(tried["a"]) == list(range(min(best, 0) - 1, max(best, 0) + 2))
-
-
-def test_a_rate_that_diverges_is_not_gone_beyond():
-    asked_for = []
-
-    def errors(asked):
-        asked_for.extend(asked["a"])
-        return {"a": [math.inf if rung > 0 else -rung / 10 for rung in asked["a"]]}
-
-    assert climbed(errors, ["a"]) == {"a": 0}
-    assert max(asked_for) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ def quick(monkeypatch):
 def done_by(carried, tasks, runs_a_job=1, work=Path.touch):
     """What was done, and what was told to be done, of tasks that are paths to touch."""
     finished: list[str] = []
-    carriers.submit(tasks, work, carried, finished.append, 1e18, runs_a_job)
+    with closing(carried):
+        carriers.submit(tasks, work, carried, finished.append, 1e18, runs_a_job)
     return sorted(name for name, path in tasks.items() if path.exists()), sorted(finished)
 
 

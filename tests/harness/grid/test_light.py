@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.base.seeds import identity
 from harness.grid import grid
+from harness.grid.carriers import Parcel
 from harness.store import Store, schema
 
 
@@ -29,6 +31,11 @@ def _fail(config: Faulty, store: Store) -> Any:
     return store.obtain(config.to_dict(), execute)
 
 
+def execute(store: Store) -> None:
+    run = Parcel((identity(Faulty().to_dict()), Faulty()))
+    assert grid._execute(run, store=store, keeps_faults=True) is None
+
+
 @pytest.fixture
 def light(tmp_path):
     def execute(writer):
@@ -42,11 +49,11 @@ def light(tmp_path):
 
 def test_a_light_run_that_cannot_be_made_again_stays_what_it_was(light, tmp_path):
     strict = Store(tmp_path).needing(schema.TIMELINE)
-    assert grid._execute_one(Faulty(), strict, lambda progress: None) == light.hash
+    execute(strict)
     assert Store(tmp_path).load(light.hash).summary == {"loss": 0.5}
     assert Store(tmp_path).load(light.hash).status == "done"
 
 
 def test_a_run_that_a_fault_ends_has_failed(tmp_path):
-    name = grid._execute_one(Faulty(), Store(tmp_path), lambda progress: None)
-    assert Store(tmp_path).load(name).status == "failed"
+    execute(Store(tmp_path))
+    assert Store(tmp_path).load(identity(Faulty().to_dict())).status == "failed"

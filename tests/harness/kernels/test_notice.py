@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from multiprocessing import Pipe
 from pathlib import Path
 
 import numba
 import pytest
 
 from harness import cli, train
+from harness.base.log import LOG
 from harness.grid import grid
 from harness.grid.display import Display
 from harness.grid.grid import Left
@@ -57,8 +57,7 @@ def test_a_kernel_is_named_once_and_what_it_calls_is_not(computed):
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
     """Who is told, and where, is afterwards what it was."""
-    for module, name in ((notice, "_told"), (grid, "_channel")):
-        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(notice, "_told", None)
 
 
 @pytest.fixture
@@ -75,16 +74,17 @@ def compiled():
 def test_a_display_says_what_the_processes_of_its_grid_compile(
     monkeypatch, capsys, compiled, tmp_path
 ):
-    (heard, channel), display = Pipe(), Display({})
-    grid._enter(channel)
+    heard, display, ours = list[grid.News](), Display({}), LOG.handlers
+    grid._begin(heard.append)
+    LOG.handlers = ours  # it is no process of a grid
     compiled[0]()
     left = Left(dict.fromkeys("ab", ("", "")), processes=2)
     board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
     board.show = display.show
-    board.hear(heard.recv())
+    board.hear(heard[0])
     monkeypatch.setattr(display, "_last", 0.0)  # lines that are not live come seldom
-    board.hear(heard.recv())
-    assert not heard.poll()
+    board.hear(heard[1])
+    assert len(heard) == 2
     assert capsys.readouterr().err.splitlines() == [
         f"[0 of 2 runs finished; compiling, once on this machine: {compiled[1]}]",
         "[0 of 2 runs finished]",

@@ -13,7 +13,7 @@ from harness.algorithms.schedules import Constant
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig
 from harness.runs.config import Stage
-from harness.search.search import TRIED, BestRateConfig, best_rate, climbed
+from harness.search.search import TRIED, BestRateConfig, best_rate, climb_to_edge, solve
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
 from harness.store import Store
 from tests.silence import silent
@@ -22,7 +22,7 @@ from tests.silence import silent
 def searched(losses, guess=1.0, most=12, began=1.0):
     """A search where the loss at the end is a function of the rate."""
     config = SimpleNamespace(guess=guess, most=most)
-    return climbed(config, losses, lambda: began)
+    return solve(climb_to_edge(config, lambda: began), losses)
 
 
 def valley(rate):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from harness.runs.executed import executed
-from harness.search.search import LargestRateConfig, bisected
+from harness.search.search import LargestRateConfig, find_largest, solve
 from tests.silence import silent
 
 
@@ -20,7 +20,7 @@ def known(monkeypatch, corpus):
 def test_what_lies_between_is_found_to_the_last_halving(sequence, edge):
     config = LargestRateConfig(sequence(), 0.001, 1.0, 5)
     asked = []
-    low, high = bisected(config, lambda rate: asked.append(rate) or rate <= edge)
+    low, high = solve(find_largest(config), lambda rate: asked.append(rate) or rate > edge)
     assert low <= edge < high
     assert high / low == pytest.approx(1000 ** (1 / 32))
     assert len(asked) == len(set(asked)) <= 6
@@ -28,8 +28,8 @@ def test_what_lies_between_is_found_to_the_last_halving(sequence, edge):
 
 def test_beyond_the_ends_nothing_is_known(sequence):
     config = LargestRateConfig(sequence(), 0.001, 1.0, 3)
-    assert bisected(config, lambda rate: True) == (1.0, math.inf)
-    assert bisected(config, lambda rate: False) == (0.0, 0.001)
+    assert solve(find_largest(config), lambda rate: False) == (1.0, math.inf)
+    assert solve(find_largest(config), lambda rate: True) == (0.0, 0.001)
 
 
 def test_every_rate_is_a_run_and_the_summary_tells_of_the_largest_stable_one(sequence, finished):

@@ -6,27 +6,27 @@ import pytest
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
-from harness.search.search import MOST_TRIES, linearly_scaled, swept
+from harness.search.search import MOST_TRIES, climb, follow, linearly_scaled, solve, sweep
 
 
 @pytest.mark.parametrize("best", [-6, -1, 0, 1, 5])
 def test_the_best_rate_of_a_bowl_is_found_from_far_away(best):
-    found = swept(1.0, lambda rate: (math.log2(rate) - best) ** 2)
+    found = solve(sweep(1.0), lambda rate: (math.log2(rate) - best) ** 2)
     assert found.rate == 2.0**best
     assert found.inside
 
 
 def test_a_guess_that_diverges_leads_downwards():
-    found = swept(1.0, lambda rate: math.inf if rate > 0.1 else 1.0 / rate)
+    found = solve(sweep(1.0), lambda rate: math.inf if rate > 0.1 else 1.0 / rate)
     assert found.rate == 2.0**-4
 
 
 def test_a_guess_next_to_the_best_costs_three_tries():
-    assert len(swept(0.5, lambda rate: abs(math.log2(rate) + 1)).tried) == 3
+    assert len(solve(sweep(0.5), lambda rate: abs(math.log2(rate) + 1)).tried) == 3
 
 
 def test_where_nothing_trains_the_search_ends_and_says_so():
-    found = swept(1.0, lambda rate: math.inf)
+    found = solve(sweep(1.0), lambda rate: math.inf)
     assert len(found.tried) == MOST_TRIES
     assert not found.inside
 
@@ -34,3 +34,53 @@ def test_where_nothing_trains_the_search_ends_and_says_so():
 def test_only_a_mean_of_gradients_earns_a_larger_rate():
     assert linearly_scaled(0.1, GradientAveraging(), 2, 8) == pytest.approx(0.4)
     assert linearly_scaled(0.1, AsyncSgd(), 2, 8) == 0.1
+
+
+@pytest.mark.parametrize("best", [-4, 0, 3])
+def test_ladders_that_are_climbed_side_by_side_try_both_neighbours_of_their_best(best):
+    tried = {"a": [], "b": []}
+
+    def errors(wanted):
+        for name, rung in wanted:
+            tried[name].append(rung)
+        return [abs(rung - best) for _, rung in wanted]
+
+    found = follow({name: climb((-1, 0, 1), together=True) for name in tried}, errors)
+    assert {name: min(each, key=each.get) for name, each in found.items()} == {"a": best, "b": best}
+    assert sorted(tried["a"]) == list(range(min(best, 0) - 1, max(best, 0) + 2))
+
+
+def test_a_rate_that_diverges_is_not_gone_beyond():
+    ladder = climb((-1, 0, 1), together=True)
+    found = solve(ladder, lambda rung: math.inf if rung > 0 else -rung / 10)
+    assert min(found, key=found.get) == 0
+    assert max(found) == 1
+
+
+def test_a_ladder_goes_no_further_than_its_reach():
+    assert max(solve(climb((-1, 0, 1), together=True, reach=3), lambda rung: -float(rung))) == 3
+
+
+def test_what_several_searches_want_next_is_tried_together_also_of_one_that_is_added():
+    steps = []
+
+    def count(name, values):
+        got = yield values
+        searches[f"after {name}"] = later(sum(got))
+        (last,) = yield [10]
+        return last
+
+    def later(value):
+        return (yield [value, value])
+
+    def try_all(wanted):
+        steps.append(wanted)
+        return [value + 1 for _, value in wanted]
+
+    searches = {"a": count("a", [1, 2]), "b": count("b", [3])}
+    found = follow(searches, try_all)
+    assert steps == [
+        [("a", 1), ("a", 2), ("b", 3)],
+        [("a", 10), ("b", 10), ("after a", 5), ("after a", 5), ("after b", 4), ("after b", 4)],
+    ]
+    assert found == {"a": 11, "b": 11, "after a": [6, 6], "after b": [5, 5]}

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge.break_point import Search, bracketed
+from harness.search.search import Search, bracket, solve
 
 
 def searched(low: float, high: float, halvings: int = 6, whole: bool = False) -> Search:
@@ -20,20 +20,20 @@ def test_a_whole_number_is_found_exactly_and_in_few_tries(edge):
         asked.append(value)
         return value > edge
 
-    assert bracketed(searched(1, 64, 20, whole=True), breaks) == (edge, edge + 1)
+    assert solve(bracket(searched(1, 64, 20, whole=True)), breaks) == (edge, edge + 1)
     assert len(asked) == len(set(asked)) <= 9
 
 
 def test_any_other_number_is_found_within_a_factor():
-    low, high = bracketed(searched(0.01, 10.24), lambda value: value > 0.3)
+    low, high = solve(bracket(searched(0.01, 10.24)), lambda value: value > 0.3)
     assert low <= 0.3 < high
     assert high / low == pytest.approx(1024.0 ** (1 / 64))
-    low, high = bracketed(searched(0.0, 1.0, 3), lambda value: value > 0.3)
+    low, high = solve(bracket(searched(0.0, 1.0, 3)), lambda value: value > 0.3)
     assert (low, high) == (0.25, pytest.approx(0.5 * 0.5**0.5))
 
 
 def test_what_never_breaks_is_tried_once():
-    assert bracketed(searched(1, 64, whole=True), lambda value: False) == (64, math.inf)
+    assert solve(bracket(searched(1, 64, whole=True)), lambda value: False) == (64, math.inf)
 
 
 @pytest.mark.parametrize(

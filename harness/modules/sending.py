@@ -1,0 +1,109 @@
+"""Problems on their way to other processes: a problem once, its large data as a file that all map.
+
+A run's configuration holds the module, the loss and the data. A process that is given several runs
+of one problem unpacks it once, and gets with it the digests that identify a run: code that travels
+by value has no source there. Data of `SHARED_BYTES` or more lie in a file meanwhile, of which every
+process maps the same pages.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import (
+    load_file,  # pyright: ignore[reportUnknownVariableType]
+    save_file,  # pyright: ignore[reportUnknownVariableType]
+)
+from torch import Tensor
+
+from harness.base.errors import UserError
+from harness.grid.carriers import Parcel
+from harness.modules.problem import Arrays, Problem
+
+SHARED_BYTES = 2**20
+"""Smaller data travel with their problem."""
+
+
+def check_sendable(name: str, part: object) -> None:
+    """Refuse what no other process can be given.
+
+    Args:
+        name: of the argument that it came by.
+        part: a model, a function, or several.
+
+    Raises:
+        UserError: it holds something that belongs to this process alone.
+    """
+    try:
+        pickle.dumps(Parcel(part))
+    except Exception as error:  # whatever its parts raise
+        why = str(error).partition("\n")[0]
+        told = "allowed: jobs=1, or what holds no lock, open file or generator"
+        raise UserError(f"{name}: cannot be sent to another process ({why}); {told}") from error
+
+
+def share(arrays: Arrays, folder: Path) -> Arrays:
+    """The same examples, in a file that other processes map if they are many bytes.
+
+    Args:
+        arrays: examples.
+        folder: for the file, which must stay while runs are under way.
+    """
+    x, y = arrays.x, arrays.y
+    if not (_is_mappable(x) and _is_mappable(y)) or x.nbytes + y.nbytes < SHARED_BYTES:
+        return arrays
+    path = folder / f"{arrays.sha256}.safetensors"
+    if not path.exists():
+        is_one = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+        save_file({"x": x, "y": y.clone() if is_one else y}, path)
+    return _open(str(path), arrays.sha256)
+
+
+def _is_mappable(tensor: Tensor) -> bool:
+    """Whether a file gives back the same tensor, to the order of its bytes in memory."""
+    plain = tensor.device.type == "cpu" and not tensor.requires_grad
+    return plain and tensor.is_contiguous() and not tensor.is_complex()
+
+
+def _open(path: str, sha256: str) -> Arrays:
+    tensors = load_file(path)
+    found = Arrays(tensors["x"], tensors["y"])
+    vars(found).update(sha256=sha256, file=path)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _map(path: str, sha256: str) -> Arrays:
+    return _open(path, sha256)
+
+
+def _reduce_arrays(arrays: Arrays) -> tuple[Any, ...]:
+    if "file" in vars(arrays):
+        return _map, (vars(arrays)["file"], arrays.sha256)
+    return Arrays, (arrays.x, arrays.y), {"sha256": arrays.sha256}
+
+
+@lru_cache(maxsize=4)
+def _pack(problem: Problem) -> bytes:
+    problem.identified()  # so that its digests go along, as what was seen of its module does
+    return pickle.dumps(Parcel(dict(vars(problem))))
+
+
+@lru_cache(maxsize=4)
+def _unpack(data: bytes) -> Problem:
+    found = Problem.__new__(Problem)
+    vars(found).update(pickle.loads(data).content)
+    return found
+
+
+def _reduce_problem(problem: Problem) -> tuple[Callable[[bytes], Problem], tuple[bytes]]:
+    return _unpack, (_pack(problem),)
+
+
+copyreg.pickle(Arrays, _reduce_arrays)
+copyreg.pickle(Problem, _reduce_problem)

@@ -1,0 +1,255 @@
+"""Runs of `import lagbench` side by side: equal to those of one process, whatever carries them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import lagbench
+from harness.algorithms.async_sgd import AsyncSgd
+from harness.grid import carriers
+from harness.modules import sending
+from harness.modules.problem import Arrays
+from tests.modules import mlp, points
+from tests.processes import PATIENCE_S, Started
+
+CLUSTER = """
+name = "two"
+[[workers]]
+count = 2
+device = "card"
+[devices.card]
+launch_s = 0.01
+"""
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes begin as soon as there is work for them."""
+    monkeypatch.setattr(carriers, "LATEST_S", 0.0)
+
+
+@pytest.fixture
+def usual(tmp_path: Path) -> dict[str, Any]:
+    cluster = tmp_path / "two.toml"
+    cluster.write_text(CLUSTER, encoding="utf-8")
+    return {"cluster": cluster, "minibatch": 8, "passes": 1, "seeds": 2, "step_seconds": 0.01}
+
+
+def figures(result: lagbench.Result) -> list[tuple[Any, ...]]:
+    """Everything of the runs that does not say when and where they were made."""
+    return [
+        (row.cell.method, row.cell.workers, row.cell.rate, run.hash, run.summary)
+        for row in result.rows
+        for run in row.cell.runs
+    ]
+
+
+def names(store: Path) -> list[str]:
+    return sorted(path.name for path in store.iterdir() if len(path.name) == 64)
+
+
+def test_two_processes_search_the_same_rates_and_give_the_same_runs(tmp_path, usual) -> None:
+    class Own(AsyncSgd):
+        """An algorithm that no other process can import."""
+
+    folder = str(tmp_path)
+
+    def wrong(outputs, targets):
+        """Says which processes have runs; those of two wait for each other once."""
+        (Path(folder) / f"process-{os.getpid()}").touch()
+        end_s = time.monotonic() + PATIENCE_S
+        while Path(folder, "two").exists() and len([*Path(folder).glob("process-*")]) < 2:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        return (outputs.argmax(1) != targets).double().mean()
+
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets)
+
+    own = lagbench.Method("own", Own(), lagbench.ParameterServer())
+    found = {}
+    for jobs in (1, 2):
+        if jobs == 2:
+            (tmp_path / "two").touch()
+        found[jobs] = lagbench.compare(
+            lambda: mlp(), loss, points(), algorithms=["sync", own], workers=[1, 2],
+            store=tmp_path / f"store-{jobs}", jobs=jobs, metric=wrong, **usual,
+        )  # fmt: skip
+    assert figures(found[1]) == figures(found[2])
+    assert str(found[1]) == str(found[2])
+    assert names(tmp_path / "store-1") == names(tmp_path / "store-2")
+    assert len([*tmp_path.glob("process-*")]) == 2
+
+
+def of_threads(jobs: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(jobs)
+
+
+def test_whatever_carries_the_runs_a_break_point_is_the_same(tmp_path, usual) -> None:
+    there = {"submit": f"{__name__}:of_threads", "jobs": 2}
+    found = [
+        lagbench.tolerate(
+            mlp, functional.cross_entropy, points(80), between=(1, 4), rate=0.1, halvings=1,
+            store=tmp_path / name, **further, **usual,
+        )
+        for name, further in (("here", {}), ("there", there))
+    ]  # fmt: skip
+    assert str(found[0]) == str(found[1])
+    assert names(tmp_path / "here") == names(tmp_path / "there")
+
+
+@pytest.mark.parametrize("argument", ["model", "loss", "metric"])
+def test_what_belongs_to_one_process_alone_is_refused_by_its_name(
+    argument, tmp_path, usual
+) -> None:
+    lock = threading.Lock()
+
+    def held(outputs, targets):
+        with lock:
+            return functional.cross_entropy(outputs, targets)
+
+    class Held(nn.Linear):
+        lock = threading.Lock()
+
+    parts = {"model": mlp, "loss": functional.cross_entropy, "metric": "error"}
+    asked = {**parts, argument: Held(6, 3) if argument == "model" else held}
+    told = rf"{argument}: .*(cannot be sent to another process|lock).*"
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(
+            asked["model"], asked["loss"], points(80), metric=asked["metric"], rate=0.1,
+            store=tmp_path / "store", jobs=2, **usual,
+        )  # fmt: skip
+    assert names(tmp_path / "store") == []
+
+
+def test_what_a_loss_raises_is_the_users_to_see_and_no_result(tmp_path, usual) -> None:
+    def sometimes(outputs, targets):
+        if not torch.is_grad_enabled():
+            raise ZeroDivisionError("a mistake of the user's")
+        return functional.cross_entropy(outputs, targets)
+
+    for jobs in (1, 2):
+        with pytest.raises(ZeroDivisionError, match="a mistake of the user's"):
+            lagbench.train(
+                mlp, sometimes, points(80), rate=0.1, store=tmp_path / str(jobs), jobs=jobs, **usual
+            )
+        assert not any((path / "run.json").exists() for path in (tmp_path / str(jobs)).iterdir())
+
+
+SCRIPT = """
+import sys
+import lagbench
+from torch import nn
+from tests.modules import points
+from harness.grid import carriers
+
+carriers.LATEST_S = 0.0
+print("the script runs", flush=True)
+
+class Own(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+result = lagbench.train(Own, loss, points(80), cluster=sys.argv[1], rate=0.1, seeds=3, passes=1,
+                        minibatch=8, step_seconds=0.01, store=sys.argv[2], jobs=int(sys.argv[3]))
+print(*[run.hash for run in result.runs])
+"""
+
+
+def test_a_script_without_a_guard_runs_once_and_its_classes_reach_the_other_processes(
+    tmp_path, usual
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ended = [
+        Started([script, usual["cluster"], tmp_path / jobs, jobs]).ended() for jobs in ("1", "2")
+    ]
+    assert [each.returncode for each in ended] == [0, 0], ended[1].stderr
+    assert ended[0].stdout == ended[1].stdout
+    assert ended[1].stdout.count("the script runs") == 1
+
+
+def test_large_data_are_mapped_from_one_file_and_are_the_same(tmp_path, monkeypatch) -> None:
+    x = torch.arange(600.0).reshape(100, 6)
+    monkeypatch.setattr(sending, "SHARED_BYTES", 1000)
+    for given in (Arrays(x, x), Arrays(x, x[:, 0].long())):
+        there = sending.share(given, tmp_path)
+        data = pickle.dumps(there)
+        assert len(data) < 500
+        again = pickle.loads(data)
+        assert again is pickle.loads(data)
+        for each in (there, again):
+            assert torch.equal(each.x, given.x)
+            assert torch.equal(each.y, given.y)
+            assert each.sha256 == given.sha256
+    small, turned = Arrays(x[:2], x[:2]), Arrays(x.T, x.T)
+    assert sending.share(small, tmp_path) is small
+    assert sending.share(turned, tmp_path) is turned
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> None:
+    from harness.modules.experiment import Experiment
+
+    given = {key: value for key, value in usual.items() if key != "cluster"}
+    asked = (mlp, lambda outputs, targets: functional.cross_entropy(outputs, targets), points(80))
+    with Experiment(*asked, usual["cluster"], {**given, "store": tmp_path / "s"}) as experiment:
+        config = experiment.first("async", 2)
+    plain = config.to_dict()
+    packed = [pickle.dumps(carriers.Parcel(config)) for _ in range(2)]
+    found = [pickle.loads(data).content for data in packed]
+    assert found[0].problem is found[1].problem is not config.problem
+    assert found[0].problem.identified() == config.problem.identified()
+    assert found[0].to_dict() == plain
+
+
+def test_a_file_of_data_is_gone_when_the_call_is_over(usual, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sending, "SHARED_BYTES", 100)
+    store = tmp_path / "store"
+    lagbench.train(
+        mlp, functional.cross_entropy, points(80), rate=0.1, store=store, jobs=2, **usual
+    )
+    assert [path.name for path in store.iterdir() if len(path.name) < 64] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"jobs": 0}, "jobs: 0; allowed: a whole number from 1"),
+        ({"runs_per_job": 1.5}, "runs_per_job: 1.5; allowed"),
+        ({"submit": "slurn"}, "unknown 'slurn'"),
+        ({"submit": 3}, "submit: 3; allowed"),
+        ({"gather": 3}, "gather: 3; allowed"),
+    ],
+)
+def test_mistakes_are_one_line(given, told, usual, tmp_path) -> None:
+    asked = {**usual, "rate": 0.1, "store": tmp_path / "store", **given}
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(mlp, functional.cross_entropy, points(80), **asked)
+
+
+def test_a_setting_is_declared_once_with_what_holds_otherwise_and_the_page_has_it() -> None:
+    from harness.modules.experiment import USUAL
+
+    assert USUAL.keys() == lagbench.Settings.__annotations__.keys()
+    assert (USUAL["minibatch"], USUAL["schedule"], USUAL["store"]) == (
+        32,
+        lagbench.Constant,
+        "lagbench-runs",
+    )
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in USUAL if f"{name}=" not in page and f"**{name}**" not in page] == []
