@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
 
@@ -27,12 +27,6 @@ from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
-
-ADDED = (
-    "protocol", "tested", "tested_models", "whole_trials", "shards", "precision", "targets",
-    "shuffling",
-)  # fmt: skip
-"""Fields that came later: at their default they are no part of a run's identity."""
 
 REPLAYED = "replay"
 """Key of an identity that says by which version of the replay a run was trained."""
@@ -129,11 +123,11 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     workers: int = setting(at_least=1, at_most=1_000_000)
     seed: int = setting(at_least=0)
     device: str
-    protocol: TimingProtocol | None = None
-    tested: Tested = "every pass"
-    tested_models: Models = "all"
-    shards: int = setting(1, at_least=1, at_most=1000)
-    shuffling: Shuffling = "full"
+    protocol: TimingProtocol | None = setting(None, added=True)
+    tested: Tested = setting("every pass", added=True)
+    tested_models: Models = setting("all", added=True)
+    shards: int = setting(1, at_least=1, at_most=1000, added=True)
+    shuffling: Shuffling = setting("full", added=True)
 
     named: ClassVar[bool] = True
     """Whether an identity names the class."""
@@ -382,7 +376,7 @@ def plain(value: object) -> Any:
     if isinstance(value, Identified):
         return value.identified()
     if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if _counts(value, f)}
+        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
         return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
@@ -390,12 +384,6 @@ def plain(value: object) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item) for item in cast(Sequence[object], value)]
     return value
-
-
-def _counts(value: object, entry: Field[Any]) -> bool:
-    """Whether a field is part of the identity: all are, but later ones at their default."""
-    known = entry.name not in ADDED or getattr(value, entry.name) != entry.default
-    return known and counts(value, entry)
 
 
 SEARCH = "search"

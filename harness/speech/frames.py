@@ -97,8 +97,8 @@ class RunConfig(TrainingConfig[Corpus]):
     initial: Recipe | WideRandom | None
     timed_layers: tuple[int, ...] = setting(at_least=1)
     format: int = FORMAT
-    precision: Precision = "float32"
-    targets: ForcedAlignment | None = None
+    precision: Precision = setting("float32", added=True)
+    targets: ForcedAlignment | None = setting(None, added=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
-from harness.base.settings import build
+from harness.base.settings import build, counts, setting
 from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
 from harness.runs.file import complete_protocol
 from harness.speech import frames
@@ -121,9 +121,8 @@ class PretrainingConfig:
         recipe: rates and epochs of the machines.
         seed: of data order and draws.
         device: ``"cpu"`` or ``"cuda"``.
-        share: of the training utterances, the same as the run trains on; no part of the
-            identity while it is all of them.
-        shuffling: ``"in blocks"``, or ``"full"`` however the run shuffles, and then no part of it.
+        share: of the training utterances, the same as the run trains on.
+        shuffling: ``"in blocks"``, or ``"full"`` however the run shuffles otherwise.
     """
 
     corpus: str
@@ -133,18 +132,15 @@ class PretrainingConfig:
     recipe: Recipe
     seed: int
     device: str
-    share: float = 1.0
+    share: float = setting(1.0, added=True)
     format: int = FORMAT
-    shuffling: Shuffling = "full"
+    shuffling: Shuffling = setting("full", added=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        told = asdict(self)
-        if self.share == 1.0:
-            del told["share"]
-        if self.shuffling == "full":
-            del told["shuffling"]
-        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **told}
+        counted = {entry.name for entry in fields(self) if counts(self, entry)}
+        plain = {name: value for name, value in asdict(self).items() if name in counted}
+        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **plain}
 
 
 def final_model(run: Run) -> Tensor:

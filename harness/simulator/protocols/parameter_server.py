@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
@@ -69,7 +68,7 @@ class ParameterServer(Spec, TimingProtocol):
     bound: int | None = setting(None, at_least=0, at_most=1_000_000_000)
     queue: int | None = setting(None, at_least=1, at_most=1_000_000_000)
     depth: int = setting(1, at_least=1, at_most=64)
-    shards: int = setting(1, at_least=1, at_most=10_000)
+    shards: int = setting(1, at_least=1, at_most=10_000, added=True)
 
     def handing(self, workers: int) -> Handing:
         """Minibatches in the order in which workers read."""
@@ -87,14 +86,6 @@ class ParameterServer(Spec, TimingProtocol):
             told = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
             return "fetch_every", told
         return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As of every spec, without ``shards`` where there is one.
-
-        Saved simulations and runs are known by this; those with one server keep their names.
-        """
-        plain = super().to_dict()
-        return {name: value for name, value in plain.items() if (name, value) != ("shards", 1)}
 
     def trouble(self) -> tuple[str, str] | None:
         """A contribution is computed at one version."""
