@@ -256,7 +256,7 @@ class Job(Spec):
 
     first: int = setting(at_least=0, at_most=MOST_WORKERS)
     workers: int = setting(at_least=1, at_most=MOST_WORKERS)
-    workload: Workload = setting()  # noqa: RUF009
+    workload: Workload = setting()
     every: int = setting(1, at_least=1, at_most=2**30)
     name: str = setting("")
 
@@ -289,20 +289,20 @@ class Cluster(Spec):
     """
 
     name: str = setting()
-    devices: dict[str, Device] = setting()  # noqa: RUF009
+    devices: dict[str, Device] = setting()
     workers: tuple[WorkerGroup, ...] = setting()
     link: Link = field(default=Link())
     host: Host = field(default=Host())
     server: Server = field(default=Server())
     jitter: Jitter = field(default=Jitter())
     stragglers: Stragglers = field(default=Stragglers())
-    network: Network | None = setting(None)  # noqa: RUF009
+    network: Network | None = setting(None)
     parallel: Parallel = field(default=Parallel())
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
-    workload: Workload | None = setting(None)  # noqa: RUF009
+    workload: Workload | None = setting(None)
     faults: tuple[Fault, ...] = ()
-    compression: Compression | None = setting(None, added=True)  # noqa: RUF009
-    checkpoints: Checkpoints | None = setting(None, added=True)  # noqa: RUF009
+    compression: Compression | None = setting(None, added=True)
+    checkpoints: Checkpoints | None = setting(None, added=True)
     jobs: tuple[Job, ...] = setting((), added=True)
 
     def trouble(self) -> tuple[str, str] | None:

@@ -450,7 +450,7 @@ class Network(Spec):
     sharing: str = setting("fair", one_of=("fair", "fifo"))
     sending: str = setting("rendezvous", one_of=("rendezvous", "buffered"))
     core_bandwidth_bytes_per_s: float | None = rate_setting()
-    server: Level | None = setting(None)  # noqa: RUF009
+    server: Level | None = setting(None)
     rails: bool = setting(False, added=True)
 
     def trouble(self) -> tuple[str, str] | None:

@@ -159,7 +159,7 @@ class SequenceConfig(TaskConfig):
     decode_cost: float = 1.875
     waiting: int = 1
     shards: int = 1
-    algorithm: AsyncSgd | Gradients = setting(AsyncSgd(), added=True)  # noqa: RUF009
+    algorithm: AsyncSgd | Gradients = setting(AsyncSgd(), added=True)
     format: int = FORMAT
 
     def __post_init__(self) -> None:

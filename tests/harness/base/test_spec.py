@@ -29,7 +29,7 @@ class Outer(Spec):
     loud: bool = setting(False)
     limit: float | None = setting(None, at_least=0.0)
     items: tuple[Inner, ...] = setting(())
-    named: dict[str, Inner] | None = setting(None)  # noqa: RUF009
+    named: dict[str, Inner] | None = setting(None)
     values: tuple[float, ...] = setting((), at_most=5.0)
 
     def trouble(self):
