@@ -6,14 +6,26 @@ import takes seconds.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.base.errors import UserError
 from harness.runs.device import known_device
 from harness.store import Bucket, Gathered, Store, folder_of_run
 
-__all__ = ["add_gather", "device", "run_folder", "seed", "stored"]
+if TYPE_CHECKING:
+    from harness.grid.carriers import Submission
+
+__all__ = [
+    "add_carriers",
+    "add_gather",
+    "device",
+    "run_folder",
+    "seed",
+    "stored",
+    "submission_of",
+]
 
 
 def seed(text: str) -> int:
@@ -43,6 +55,34 @@ def run_folder(text: str) -> Path:
         UserError: it holds none.
     """
     return folder_of_run(Path(text))
+
+
+def add_carriers(parser: ArgumentParser) -> None:
+    """Declare who carries the runs of a grid: ``--submit``, ``--runs-per-job``, ``--gather``."""
+    parser.add_argument(
+        "--submit", help="who carries the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
+    )
+    parser.add_argument(
+        "--runs-per-job", type=int, default=1, help="with --submit: runs of one job (1)"
+    )
+    add_gather(parser)
+
+
+def submission_of(arguments: Namespace) -> Submission | None:
+    """The carrier that is asked for; None for processes of this machine.
+
+    Raises:
+        UserError: it is unknown, its package is not installed, or a job has no runs.
+    """
+    if not 1 <= arguments.runs_per_job <= 1000:
+        told = "allowed: a whole number from 1 to 1000"
+        raise UserError(f"--runs-per-job {arguments.runs_per_job}: {told}")
+    if arguments.submit is None:
+        return None
+    from harness.grid.carriers import Submission, check
+
+    check(arguments.submit)
+    return Submission(arguments.submit, arguments.runs_per_job)
 
 
 def add_gather(parser: ArgumentParser) -> None:

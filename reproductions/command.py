@@ -59,15 +59,9 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
     p.add_argument(
-        "--submit", help="who carries the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
-    )
-    p.add_argument(
-        "--runs-per-job", type=_whole, default=1, help="with --submit: runs of one job (1)"
-    )
-    p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
-    argument_types.add_gather(p)
+    argument_types.add_carriers(p)
     p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
 
@@ -127,13 +121,11 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     Raises:
         UserError: an unknown scale, exhibit or batch system.
     """
-    from harness.grid.carriers import Submission, check
     from reproductions.reproduce import Request
 
     if scale not in paper.seeds:
         raise unknown("--scale", scale, paper.seeds)
-    if asked.submit is not None:
-        check(asked.submit)
+    submit = argument_types.submission_of(asked)
     only = tuple(name for name in asked.only.split(",") if name)
     paper.chosen(only, scale)
     return Request(
@@ -142,7 +134,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
         budget_s=None if asked.budget is None else 60.0 * asked.budget,
         out=asked.out or Path("reports/out") / asked.paper / scale,
-        submit=None if asked.submit is None else Submission(asked.submit, asked.runs_per_job),
+        submit=submit,
         share=asked.shard,
         gather=asked.gather,
     )

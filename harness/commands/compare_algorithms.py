@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
-    argument_types.add_gather(parser)
+    argument_types.add_carriers(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     seed, rate = base.seed, base.schedule.rate
     asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
+    submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
-    with Runner(store, max(1, arguments.jobs)) as runner:
+    with Runner(store, max(1, arguments.jobs), submit) as runner:
         cells = grid.run(runner)
     table = tabulated(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}

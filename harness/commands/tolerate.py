@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
-    argument_types.add_gather(parser)
+    argument_types.add_carriers(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     for line in idle_lines(ends, knob.idle):
         print(line, file=sys.stderr, flush=True)
 
-    with Runner(store, max(1, arguments.jobs)) as runner:
+    submit = argument_types.submission_of(arguments)
+    with Runner(store, max(1, arguments.jobs), submit) as runner:
 
         def cell(value: float) -> Cell:
             return overrides.grid_of(arguments, turn(value), [method]).run(runner)[0]

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
     )
-    argument_types.add_gather(parser)
+    argument_types.add_carriers(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.runs.idle import idle_lines
     from harness.store.files import writable_folder
 
-    configs = _configs(arguments)
+    configs, submit = _configs(arguments), argument_types.submission_of(arguments)
     store = argument_types.stored(writable_folder(arguments.out, "--out"), arguments.gather)
     for line in idle_lines(configs.values()):
         _say(line)
-    found = execute_named(configs, str, store, jobs=max(1, arguments.jobs))
+    found = execute_named(configs, str, store, jobs=max(1, arguments.jobs), submit=submit)
     for name, each in found.items():
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")
@@ -78,8 +78,11 @@ def _on_processes(arguments: argparse.Namespace) -> int:
     from harness import train
 
     several = arguments.workers or arguments.changes or (arguments.seeds, arguments.jobs) != (1, 1)
-    if several or arguments.gather:
-        told = "one run of the file as it is, without --workers, --seeds, --set, --jobs, --gather"
+    if several or arguments.gather or arguments.submit:
+        told = (
+            "one run of the file as it is, without --workers, --seeds, --set, --jobs, --gather,"
+            " --submit"
+        )
         raise UserError(f"--processes {arguments.processes}: allowed: {told}")
     words = [str(arguments.file), "--processes", str(arguments.processes)]
     words += ["--out", str(arguments.out)]

@@ -259,3 +259,13 @@ def test_another_algorithm_is_charged_for_what_it_sends(write: Written) -> None:
     whole = config.workload().parameter_bytes
     assert there.workload().parameter_bytes == whole * half.sent < whole
     assert there.trained_by(config.algorithm, config.protocol).to_dict() == config.to_dict()
+
+
+def test_runs_of_a_module_are_submitted_like_others(write: Written, tmp_path: Path) -> None:
+    path, store = write(), tmp_path / "submitted"
+    words = ["--seeds", "2", "--submit", "concurrent.futures:ThreadPoolExecutor"]
+    assert cli.main(["train", str(path), *words, "--out", str(store)]) == 0
+    here = load_run(path).config.execute(Store(tmp_path / "here"), silent)
+    runs = Store(store).runs()
+    assert [run.status for run in runs] == ["done", "done"]
+    assert Store(store).load(here.hash).path(MODEL).read_bytes() == here.path(MODEL).read_bytes()
