@@ -193,18 +193,6 @@ def read_path(graph: Graph, arcs: np.ndarray, score: float) -> Recognised:
     )
 
 
-def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """The fewest word errors of any path: what no rescoring of the lattice can fall below.
-
-    An empty lattice counts every word of the reference as deleted.
-    """
-    number = {word: i for i, word in enumerate(lattice.graph.words)}
-    said = np.array([number.get(word, len(number)) for word in reference], np.int64)
-    if lattice.empty:
-        return len(said)
-    return int(_fewest_edits(lattice.first, lattice.to, lattice.graph.label[lattice.arc], said))
-
-
 @kernel
 def _best_forward(
     first: np.ndarray, to: np.ndarray, score: np.ndarray
@@ -312,25 +300,3 @@ def _said_backward(
                     ahead += 1
                 beta[i, j] = _log_add(beta[i, j], score[a] + beta[to[a], ahead])
     return beta
-
-
-@kernel
-def _fewest_edits(first: np.ndarray, to: np.ndarray, label: np.ndarray, said: np.ndarray) -> int:
-    """Levenshtein's recursion over (node, words of the reference accounted for)."""
-    words = len(said)
-    cost = np.full((len(first) - 1, words + 1), 1 << 30, np.int32)
-    cost[0, 0] = 0
-    for i in range(len(cost)):
-        for j in range(words):
-            cost[i, j + 1] = min(cost[i, j + 1], cost[i, j] + 1)
-        for a in range(first[i], first[i + 1]):
-            there = cost[to[a]]
-            for j in range(words + 1):
-                if label[a] == NO_WORD:
-                    there[j] = min(there[j], cost[i, j])
-                else:
-                    there[j] = min(there[j], cost[i, j] + 1)
-                    if j < words:
-                        same = label[a] == said[j]
-                        there[j + 1] = min(there[j + 1], cost[i, j] + (0 if same else 1))
-    return cost[-1, words]

@@ -31,7 +31,6 @@ from harness.judge.statistics import (
     paired_difference_ci,
     rank_correlation_ci,
     ratio_ci,
-    wilson,
 )
 from harness.judge.utterances import (
     bootstrap_rate_ci,
@@ -73,6 +72,5 @@ __all__ = [
     "ratio_ci",
     "read_results",
     "relative_error",
-    "wilson",
     "write_results",
 ]

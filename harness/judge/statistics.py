@@ -133,22 +133,6 @@ def fieller(a: float, b: float, covariance: Array, degrees: float) -> Interval:
     return Interval(a / b, centre - half, centre + half, degrees)
 
 
-def wilson(errors: int, total: int) -> Interval:
-    """Wilson's interval for an error rate of ``errors`` in ``total`` independent trials.
-
-    Raises:
-        ValueError: not 0 ≤ errors ≤ total, or nothing was tried.
-    """
-    if not 0 <= errors <= total or total == 0:
-        raise ValueError(f"{errors} errors in {total} trials")
-    z = float(ndtri((1 + LEVEL) / 2))
-    rate, shrink = errors / total, 1 + z * z / total
-    centre = (rate + z * z / (2 * total)) / shrink
-    half = z / shrink * math.sqrt(rate * (1 - rate) / total + (z / (2 * total)) ** 2)
-    low = 0.0 if errors == 0 else centre - half  # exact at the ends, without rounding
-    return Interval(rate, low, 1.0 if errors == total else centre + half)
-
-
 def rank_correlation_ci(x: Values, y: Sequence[Values] | Array) -> Interval:
     """Spearman's rank correlation of y with x, averaged over seeds.
 

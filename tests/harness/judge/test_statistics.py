@@ -16,7 +16,6 @@ from harness.judge import (
     paired_difference_ci,
     rank_correlation_ci,
     ratio_ci,
-    wilson,
 )
 
 RNG = np.random.default_rng(7)
@@ -126,18 +125,6 @@ def test_nineteen_in_twenty_ratio_intervals_hold_the_truth():
     a = 0.5 * b + rng.normal(0, 1, (2000, 5))
     held = [i.low <= 0.5 <= i.high for i in (ratio_ci(x, y) for x, y in zip(a, b, strict=True))]
     assert abs(np.mean(held) - 0.95) < 0.02
-
-
-@pytest.mark.parametrize(("errors", "total"), [(0, 20), (3, 20), (20, 20), (150, 1000)])
-def test_wilson_agrees_with_scipy(errors, total):
-    oracle = stats.binomtest(errors, total).proportion_ci(method="wilson")
-    assert wilson(errors, total).ci95 == pytest.approx((oracle.low, oracle.high), abs=1e-12)
-
-
-@pytest.mark.parametrize("wrong", [(-1, 5), (6, 5), (0, 0)])
-def test_wilson_refuses_impossible_counts(wrong):
-    with pytest.raises(ValueError, match="trials"):
-        wilson(*wrong)
 
 
 def test_a_rank_correlation_is_the_mean_of_spearmans():
