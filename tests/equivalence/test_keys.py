@@ -30,16 +30,19 @@ from harness.algorithms.averaging import Mean
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer, ModelAveraging
 from harness.algorithms.compression import Coder
 from harness.base.errors import UserError
+from harness.base.registry import load
 from harness.base.seeds import identity
 from harness.base.settings import limits_of
 from harness.grid import display
+from harness.modules.application import ModuleTable
+from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.reference.keys import classes, tables_in
-from harness.runs import file as run_files
+from harness.reference.keys import classes, entries_of, tables_in
 from harness.runs.config import Stage
 from harness.runs.executed import executed
 from harness.simulator.keys import at, put
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.speech import task
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.sequence import Plateau, SequenceConfig
 from tests.equivalence import catalogue
@@ -69,6 +72,22 @@ SEQUENCE |= {"criterion": {"kappa": 0.5}, "decode_cost": 0.2}
 def in_rounds(protocol: dict[str, Any], algorithm: str = "GradientAveraging") -> dict[str, Any]:
     return TRAINING | {"algorithm": {"is": algorithm}, "protocol": protocol}
 
+
+MODULE = {name: TRAINING[name] for name in ("cluster", "schedule", "evaluations")}
+MODULE |= {"workers": 3, "passes": 2, "algorithm": {"is": "AsyncSgd"}}
+MODULE |= {"task": {"is": "module", "model": "mine:mlp", "loss": "mine:cross_entropy"}}
+MODULE["task"] |= {"data": "mine:points", "minibatch": 16}
+MINE = """
+from torch.nn.functional import cross_entropy
+from tests.modules import mlp, points
+def wide():
+    return mlp(hidden=14)
+def half(outputs, targets):
+    return 0.5 * cross_entropy(outputs, targets)
+def others():
+    return points(200)
+"""
+"""What a user's own file has, beside the run file that names it."""
 
 PROTOCOLS = {
     "parameter_server": TRAINING | {"algorithm": {"is": "AsyncSgd"}},
@@ -187,6 +206,7 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
     storage.save(corpus, tmp_path / "corpus")
     storage.save(replace(corpus, features=2.0 * corpus.features), tmp_path / "another")
     (tmp_path / "another.toml").write_text(toml(tomllib.loads(clusters.FILES["measured"][0])))
+    (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     made = Desk(tmp_path, capsys)
 
@@ -203,7 +223,7 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
     monkeypatch.setattr("harness.judge.comparison.of_program", lambda *_: {})  # asks git
     monkeypatch.setattr("reports.comparison.write", lambda *_: [])
     monkeypatch.setattr("reports.tolerance.write", lambda *_: [])
-    monkeypatch.setattr(run_files, "load_corpus", cache(run_files.load_corpus))
+    monkeypatch.setattr(task, "load_corpus", cache(task.load_corpus))
     return made
 
 
@@ -332,6 +352,8 @@ PLATEAU = {"patience": 1, "least_gain": 10.0, "factor": 0.1, "most": 2}
 
 def place_of(kind: type) -> tuple[dict[str, Any], str]:
     """A run file that has a table of a class, and where it stands."""
+    if kind in (ModuleConfig, ModuleTable):
+        return MODULE, "task" if kind is ModuleTable else ""
     few = {"workers": 3, "stages": [{"minibatch": 8, "timed_minibatch": 1, "share": 0.4}]}
     server, averaging, backups = (
         PROTOCOLS[name] | few for name in ("parameter_server", "averaging", "backup_workers")
@@ -393,6 +415,9 @@ TIMED = {
     "RunConfig": "schedule passes cluster workers seed shards shuffling hidden timed_layers",
     "SequenceConfig": "cluster start timed_layers seed replicas slots passes fetch_s frames"
     " decode_cost waiting shards",
+    "ModuleConfig": "passes cluster workers seed shards",
+    "ModuleTable": "model data dev minibatch charge_for parameter_bytes flops_per_example"
+    " step_seconds",
     "Stage": "minibatch timed_minibatch share",
     "Search": "sample rungs least_minibatches whole_trials",
     "Compressed": "coder",
@@ -409,6 +434,19 @@ TIMED = {
 
 EXAMPLES: dict[tuple[str, str], list[Any]] = {
     ("RunConfig", "corpus"): ["another"],
+    ("ModuleConfig", "cluster"): ["another.toml"],
+    ("ModuleConfig", "evaluations"): [5],
+    ("ModuleConfig", "tested"): ["never"],
+    ("ModuleTable", "model"): ["mine:wide"],
+    ("ModuleTable", "loss"): ["mine:half"],
+    ("ModuleTable", "data"): ["mine:others"],
+    ("ModuleTable", "test"): ["mine:others"],
+    ("ModuleTable", "dev"): [0.3],
+    ("ModuleTable", "metric"): ["loss"],
+    ("ModuleTable", "charge_for"): ["mine:wide"],
+    ("ModuleTable", "parameter_bytes"): [1e6],
+    ("ModuleTable", "flops_per_example"): [1e9],
+    ("ModuleTable", "step_seconds"): [2.0],
     ("RunConfig", "cluster"): ["another.toml"],
     ("RunConfig", "targets"): [{"kappa": 1.0}],
     ("SequenceConfig", "corpus"): ["another"],
@@ -480,7 +518,7 @@ def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
         if kind is ForcedAlignment:
             continue  # made by papers, of a whole configuration: `test_idle.py`
         run, where = place_of(kind)
-        for entry in (each for each in fields(kind) if each.name not in run_files.FOLLOWS):
+        for entry in entries_of(kind):
             name, key = f"{kind.__name__}.{entry.name}", f"{where}.{entry.name}".lstrip(".")
             stands, default = value_in(run, key, default_of(kind, entry)), default_of(kind, entry)
             others = examples(kind, entry.name, stands)
@@ -511,7 +549,7 @@ def protocol_of(run):
 
 def default_of(kind, entry):
     """A key's value where a file does not say it."""
-    usual = {**run_files.CORPUS, **run_files.KINDS[kind].usual} if kind in run_files.KINDS else {}
+    usual = load("tasks", kind.task).usual if hasattr(kind, "task") else {}
     if entry.name in usual:
         return usual[entry.name]
     found = entry.default_factory() if entry.default_factory is not MISSING else entry.default
