@@ -31,9 +31,8 @@ from harness.algorithms.catalogue import Algorithm, LocalOptimizer, ModelAveragi
 from harness.algorithms.compression import Coder
 from harness.base.errors import UserError
 from harness.base.registry import load
-from harness.base.seeds import identity
 from harness.base.settings import limits_of
-from harness.grid import display
+from harness.grid.grid import Runner
 from harness.modules.application import ModuleTable
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
@@ -210,15 +209,13 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
     monkeypatch.chdir(tmp_path)
     made = Desk(tmp_path, capsys)
 
-    def execute(configs, store, jobs, show, **_):
-        del jobs, show
-        found = {
-            identity(each.to_dict()): executed(each, store, lambda _: None) for each in configs
-        }
-        made.trained += found.values()
-        return found
+    def run(runner, configs, show, budget_s=None):
+        del show, budget_s
+        found = [executed(each, runner.store, lambda _: None) for each in configs]
+        made.trained += found
+        return {each.hash: each for each in found}
 
-    monkeypatch.setattr(display, "execute", execute)
+    monkeypatch.setattr(Runner, "run", run)
     monkeypatch.setattr(cli, "parser_of", cache(cli.parser_of))
     monkeypatch.setattr("harness.judge.comparison.of_program", lambda *_: {})  # asks git
     monkeypatch.setattr("reports.comparison.write", lambda *_: [])
