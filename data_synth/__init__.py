@@ -38,7 +38,8 @@ def _silent(line: str) -> None:
     """Progress that is not shown."""
 
 
-def _is_folder(name: str) -> bool:
+def is_folder(name: str) -> bool:
+    """Whether a name is no corpus that is known, but the folder of one."""
     return name not in CORPORA and Path(name).is_dir()
 
 
@@ -55,7 +56,7 @@ def check_known(name: str, scale: str) -> None:
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
     known = [*CORPORA, *discovered("corpora")]
-    if name not in known and not _is_folder(name):
+    if name not in known and not is_folder(name):
         raise UserError(f"{unknown('corpus', name, known)}; or the folder of a saved corpus")
 
 
@@ -85,7 +86,7 @@ def load_corpus(
             cache that cannot be written.
     """
     check_known(name, scale)
-    if _is_folder(name):
+    if is_folder(name):
         return replace(load(Path(name)), name=name)
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")

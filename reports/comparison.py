@@ -110,12 +110,13 @@ def _feet(table: Table) -> Iterator[str]:
     if charged := charge_line([row.cell for row in table.rows]):
         yield charged
     known = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
-    rows = sorted(known, key=lambda row: row.trained)
-    if rows and any(round(row.trained, 3) != 1.0 for row in rows):
-        least, most = f"{rows[0].trained:.1%}", f"{rows[-1].trained:.1%}"
-        if least != most:
-            least += f" ({_label(rows[0])}) to {most} ({_label(rows[-1])})"
-        yield f"examples trained, of those of all passes: {least}"
+    shares: dict[str, list[str]] = {}
+    for row in sorted(known, key=lambda row: row.trained):
+        shares.setdefault(f"{row.trained:.1%}", []).append(_label(row))
+    if shares.keys() - {"100.0%"}:
+        told = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
+        told = list(shares) if len(shares) == 1 else told
+        yield f"examples trained, of those of all passes: {', '.join(told)}"
 
 
 def _label(row: Row) -> str:

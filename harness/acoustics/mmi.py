@@ -37,7 +37,7 @@ MMI, it is -o_t whatever the parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
@@ -54,6 +54,7 @@ from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 from harness.acoustics.sums import Shares, likelihoods, occupancies
 from harness.base.errors import UserError, unknown
+from harness.base.settings import set_apart
 from harness.networks.feedforward import Dnn, Layout, Visit
 
 Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
@@ -122,6 +123,14 @@ class Criterion:
         for name in ("reject_below", "cancel_below", "boost"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Settings that another one switches off, and why."""
+        if self.kind != "bmmi":
+            yield from ((name, f"kind is {self.kind!r}") for name in set_apart(self, "boost"))
+        if self.denominator == "graph":
+            why = "denominator is 'graph', which loses no path"
+            yield from ((name, why) for name in set_apart(self, "beam", "lost"))
 
     @property
     def mass(self) -> float:

@@ -19,7 +19,7 @@ optimizer go together (arXiv 2606.30634 for a staleness of 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -37,7 +37,7 @@ from harness.algorithms.contract import (
 )
 from harness.algorithms.descent import PLAIN, Descent, local_direction
 from harness.algorithms.folding import fit_for_blocks, step_and_average, step_and_draw
-from harness.base.settings import setting
+from harness.base.settings import set_apart, setting
 from harness.networks.contract import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
@@ -58,6 +58,11 @@ class AsyncSgd(FoldsInARow, Repeating):
 
     scaling: Scaling = "plain"
     k: float = 1.0
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Settings that another one switches off, and why."""
+        if self.scaling == "plain":
+            yield from ((name, "scaling is 'plain'") for name in set_apart(self, "k"))
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``."""

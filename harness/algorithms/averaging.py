@@ -19,7 +19,7 @@ and LeCun (arXiv 1412.6651), without momentum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Memory, Repeating, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
-from harness.base.settings import setting
+from harness.base.settings import set_apart, setting
 from harness.networks.contract import Minibatch, Network
 
 
@@ -271,6 +271,11 @@ class Easgd(Algorithm):
     alpha: float = setting(0.1, above=0.0, at_most=1.0)
     beta: float = setting(0.9, above=0.0, at_most=1.0)
     rounds: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Settings that another one switches off, and why."""
+        if not self.rounds:
+            yield from ((name, "rounds is false") for name in set_apart(self, "beta"))
 
     def start(self, model: Tensor) -> Server:
         """A centre that is a copy of ``model [P]``."""

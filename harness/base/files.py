@@ -77,6 +77,7 @@ def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
     raise UserError(f"{unknown(kind, name, bundled(kind))}; or a TOML file")
 
 
+@cache
 def known_version(package: str) -> str | None:
     """Its version; None where it is not installed.
 

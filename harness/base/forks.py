@@ -26,7 +26,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 from harness.base.errors import ProcessDied
 
@@ -184,9 +184,9 @@ def join(processes: Iterable[BaseProcess], within_s: float) -> None:
 
 
 class Stopped:
-    """The processes below this one that do nothing since they got SIGSTOP (on Linux).
+    """The fork server and its forks that do nothing since they got SIGSTOP (on Linux).
 
-    One that a debugger traces is none of them.
+    One that a debugger traces is none of them, nor is a process that somebody else has started.
 
     Attributes:
         killed: those that were killed for it.
@@ -198,7 +198,9 @@ class Stopped:
 
     def look(self) -> None:
         """Look once more; kill those that were found stopped in each of the last `LOOKS`."""
-        found = [pid for pid in _descendants_of(os.getpid()) if _is_stopped(pid)]
+        server = cast(Any, forkserver)._forkserver._forkserver_pid  # None before its first fork
+        ours = [] if server is None else [server, *_descendants_of(server)]
+        found = [pid for pid in ours if _is_stopped(pid)]
         self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in found}
         for pid, looks in self._looks.items():
             if looks >= LOOKS:

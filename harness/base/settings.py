@@ -30,6 +30,7 @@ import types
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -121,12 +122,16 @@ def setting(
     return field(default=cast(Any, default), metadata={_LIMITS: limits})
 
 
+_hints_of = cache(get_type_hints)
+"""The types of a class's fields; they never change."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """Base of every settings class: checks itself, and turns itself into plain data."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _hints_of(type(self))
         for entry in fields(self):
             value = getattr(self, entry.name)
             if not _holds_specs(value):
@@ -150,6 +155,18 @@ class Spec:
             entry.name: getattr(self, entry.name) for entry in fields(self) if counts(self, entry)
         }
         return {name: _plain(value) for name, value in named.items()}
+
+
+def set_apart(table: Any, *names: str) -> list[str]:
+    """Of these fields of a dataclass, those that are not at their default."""
+    known = {entry.name: entry for entry in fields(table)}
+    return [name for name in names if getattr(table, name) != default_of(known[name])]
+
+
+def default_of(entry: Field[Any]) -> Any:
+    """The default of a field; `MISSING` where it has none."""
+    made = entry.default_factory is not MISSING
+    return cast(Any, entry.default_factory)() if made else entry.default
 
 
 def load_toml(path: str | Path) -> dict[str, object]:
@@ -190,7 +207,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
     for name in values:
         if name not in known:
             raise unknown(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
-    hints = get_type_hints(spec)
+    hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, name))
         for name, entry in known.items()
@@ -218,8 +235,7 @@ def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -
 
 def _of_usual_class(entry: Field[Any], value: object) -> object:
     """A table that does not say of which class it is, with the class of the field's default."""
-    made = entry.default_factory is not MISSING
-    default = cast(Any, entry.default_factory)() if made else entry.default
+    default = default_of(entry)
     if isinstance(value, Mapping) and is_dataclass(default) and KIND not in value:
         return {KIND: type(default).__name__, **cast(_Table, value)}
     return cast(object, value)
@@ -243,9 +259,11 @@ def _convert(
         return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
-    if isinstance(kind, type) and kind.__module__ != "builtins" and isinstance(value, kind):
+    # Of a number or a word as well something derives: dozens of classes of all libraries.
+    is_plain = isinstance(kind, type) and kind.__module__ == "builtins"
+    if isinstance(kind, type) and not is_plain and isinstance(value, kind):
         return value
-    if isinstance(kind, type) and (below := dataclasses_below(kind)):
+    if isinstance(kind, type) and not is_plain and (below := dataclasses_below(kind)):
         return _convert(value, _chosen(value, below, label), limits, label, where, key)
     if origin is Literal:
         return _scalar(value, str, Limits(one_of=arguments), label)

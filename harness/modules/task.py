@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, unknown
+from harness.base.settings import set_apart
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import ModuleNetwork
 from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
@@ -81,6 +82,16 @@ class ModuleConfig(TrainingConfig[Problem]):
         parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
         outside = {name: part for name, part in parts.items() if from_outside(part)}
         return {name: digest_of_code(part, name) for name, part in outside.items()}
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """See `TaskConfig`."""
+        yield from super().idle()
+        if self.problem.test is None:
+            if self.tested not in ("every pass", "at the end"):  # what holds where nothing is said
+                yield "tested", "there are no test data"
+            yield from (
+                (name, "there are no test data") for name in set_apart(self, "tested_models")
+            )
 
     def network(self, data: Problem) -> ModuleNetwork:
         """What is trained."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, cast
 
+from harness.simulator import Cluster
 from harness.simulator.foresight import without_effect
 from harness.tasks.contract import TaskConfig
 
@@ -35,3 +38,14 @@ def _idle(config: TaskConfig) -> Idle:
     if config.cluster.workload not in (None, work):
         yield "workload", config.charge
     yield from config.idle()
+    yield from _find_idle_in_tables(config)
+
+
+def _find_idle_in_tables(table: Any, before: str = "") -> Idle:
+    """Settings that another one of their table switches off, in all tables below one."""
+    for entry in fields(table):
+        inner, name = getattr(table, entry.name), f"{before}{entry.name}."
+        if is_dataclass(inner) and not isinstance(inner, Cluster):
+            if hasattr(inner, "idle") and not isinstance(inner, TaskConfig):
+                yield from ((name + key, why) for key, why in cast(Any, inner).idle())
+            yield from _find_idle_in_tables(inner, name)

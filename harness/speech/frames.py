@@ -14,7 +14,7 @@ The corpus that a configuration names, as it was when the run was configured.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Protocol, cast
@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth import CAN_SKIP, load_corpus
+from data_synth import CAN_SKIP, is_folder, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
-from harness.base.settings import setting
+from harness.base.settings import set_apart, setting
 from harness.networks.contract import Minibatch, uploaded
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.runs.config import Pieces, Stage, TrainingConfig, plain
@@ -103,6 +103,14 @@ class RunConfig(TrainingConfig[Corpus]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.precision, self.device)
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """See `TaskConfig`."""
+        yield from super().idle()
+        yield from find_idle_of_folder(self)
+        if isinstance(self.initial, Recipe) and len(self.hidden) == 1:
+            for name in set_apart(self.initial, "bernoulli_rate", "bernoulli_epochs"):
+                yield f"initial.{name}", "the machine of the first hidden layer is Gaussian"
 
     def network(self, data: Corpus) -> Dnn:
         """What is trained."""
@@ -329,6 +337,14 @@ def room_on(device: str) -> int:
     if device == "cpu":
         return ROOM
     return torch.cuda.mem_get_info(device)[1] // 2
+
+
+def find_idle_of_folder(config: NamesCorpus) -> Iterator[tuple[str, str]]:
+    """What a corpus would be made with, where it is the folder of one that is made."""
+    if is_folder(config.corpus):
+        for name, usual in (("scale", "smoke"), ("corpus_seed", 0)):
+            if getattr(config, name) != usual:
+                yield name, "the corpus is a folder's"
 
 
 class NamesCorpus(Protocol):

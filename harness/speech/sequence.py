@@ -22,7 +22,7 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, unknown
-from harness.base.settings import counts, setting
+from harness.base.settings import counts, set_apart, setting
 from harness.networks.feedforward import Dnn
 from harness.replay.stale import Arrays
 from harness.runs.config import plain
@@ -30,7 +30,7 @@ from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Wo
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, Halves, Seen, orders, references_of
 from harness.speech.evaluation import log_prior
-from harness.speech.frames import RunConfig, frames_of
+from harness.speech.frames import RunConfig, find_idle_of_folder, frames_of
 from harness.speech.protocol import Sequence
 from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples
@@ -47,6 +47,9 @@ FRAMES = ("kept", "all")
 
 STEPWISE = ("fetch_s", "waiting", "shards")
 """Settings of decoders that work while frames are trained on."""
+
+OF_THE_WHOLE = ("parallel.epoch_minibatches", "scale", "corpus_seed")
+"""Keys that a run and the one it starts from have in common."""
 
 
 @dataclass(frozen=True)
@@ -206,11 +209,15 @@ class SequenceConfig(TaskConfig):
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
-        if self.shuffling != "full":
-            return
-        for name in STEPWISE:
-            if getattr(self, name) != getattr(SequenceConfig, name):
-                yield name, "shuffling is 'full': all is decoded before it is trained on"
+        yield from find_idle_of_folder(self)
+        for key, why in self.start.idle():
+            if key not in OF_THE_WHOLE:
+                yield f"start.{key}", why
+        if not self.test:
+            yield from ((name, "test is false") for name in set_apart(self, "order"))
+        if self.shuffling == "full":
+            why = "shuffling is 'full': all is decoded before it is trained on"
+            yield from ((name, why) for name in set_apart(self, *STEPWISE))
 
     def workload(self, number: int = 0) -> Workload:
         """See `TaskConfig`."""

@@ -76,7 +76,8 @@ class Gathered(Store):
             elif name not in there:
                 old += not self._sent(self.path / name)
         if old:
-            self._say(f"{self.path}: {old} made before digests were kept; not sent")
+            told = "1 run was" if old == 1 else f"{old} runs were"
+            self._say(f"{self.path}: {told} made before version 0.2.0, without digests; not sent")
         return super().missing(wanted)
 
     def elsewhere(self, hash_: str) -> bool:
@@ -104,7 +105,7 @@ class Gathered(Store):
         """Write the files of a run into its folder, which is held, its record last."""
         try:
             files = self.bucket.pull(folder.name)
-        except UserError as error:
+        except DamagedError as error:
             self._say(f"{self.bucket.url}: {error}; it stays until a whole one is sent")
             return False
         here = folder / schema.RUN
@@ -135,6 +136,10 @@ class Gathered(Store):
 
     def _say(self, line: str) -> None:
         LOG.warning(line)
+
+
+class DamagedError(UserError):
+    """The files of a run are not as they were written, or are another run's."""
 
 
 RUNS = "runs/"
@@ -194,7 +199,7 @@ class Bucket:
         """Whether what is there of a finished run has the same results, or others, or none."""
         try:
             there = self.pull(run.hash)
-        except UserError:
+        except DamagedError:
             return "damaged there"
         del there[schema.PROVENANCE]  # when and where it was made is its own
         both = there.keys() - run.without(there)
@@ -209,7 +214,7 @@ class Bucket:
 
         Raises:
             FileNotFoundError: it is not there.
-            UserError: it is damaged.
+            DamagedError: it is damaged.
         """
         return unpacked(self._archives.read(_path(hash_)), hash_)
 
@@ -471,12 +476,12 @@ def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
         hash_: of the run that it should be.
 
     Raises:
-        UserError: it is not, or not as it was packed.
+        DamagedError: it is not, or not as it was packed.
     """
     try:
         files = _members(data)
     except (tarfile.TarError, ValueError, EOFError) as error:
-        raise UserError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
+        raise DamagedError(f"run {hash_[:SHORT]}: no archive of a run ({error!r})") from None
     return _check(files, hash_)
 
 
@@ -484,7 +489,7 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
     """Check the files of a run; gives them by name, its record last.
 
     Raises:
-        UserError: one is missing, or not as it was written, or they are another run's.
+        DamagedError: one is missing, or not as it was written, or they are another run's.
     """
     lost: list[str] = []
 
@@ -506,7 +511,7 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
     results = sorted(digests.keys() - schema.LARGE.difference(files))
     whole = {name for name in files if integrity.of(files[name]) == digests.get(name)}
     if lost := [*lost, *(name for name in results if name not in whole)]:
-        raise UserError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
+        raise DamagedError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
     names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)
     return {name: files[name] for name in names}
 

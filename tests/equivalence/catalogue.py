@@ -62,8 +62,13 @@ def own(kind: type[Any]) -> list[type[Any]]:
 def instances(kind: type[Any]) -> Iterator[Any]:
     """Each class below ``kind`` with its defaults, or with the settings that stand here."""
     for each in own(kind):
-        for settings in SETTINGS.get(each.__name__, ({},)):
-            yield each(**settings)
+        yield from instances_of(each)
+
+
+def instances_of(kind: type[Any]) -> Iterator[Any]:
+    """A class with its defaults, or with the settings that stand here."""
+    for settings in SETTINGS.get(kind.__name__, ({},)):
+        yield kind(**settings)
 
 
 def algorithms() -> dict[str, Algorithm]:

@@ -216,6 +216,44 @@ def test_averaging_with_deaths_is_simpys():
         assert_equal(rows_of(timeline), expected, (case, deaths))
 
 
+def walk_overlapped_rounds(cluster, workers, seed, every, folds):
+    """Rounds whose workers go on while their parameters go round a ring."""
+    costs = costs_of(cluster, JOB, workers, seed)
+    copy_s = JOB.parameter_bytes / workers / cluster.link.bandwidth_bytes_per_s
+    read_s, folded_s, record = [0.0] * workers, [0.0], []
+    for number in range(folds):
+        steps = range(number * every, (number + 1) * every)
+        ready_s = [
+            read_s[who] + sum(computation_s(costs, who, step) for step in steps)
+            for who in range(workers)
+        ]
+        joined_s = [max(own_s, folded_s[-1]) for own_s in ready_s]
+        there_s = joined_s
+        for _ in range(2 * (workers - 1) if workers > 1 else 0):
+            met_s = [max(there_s[who], there_s[(who + 1) % workers]) for who in range(workers)]
+            there_s = [
+                max(met_s[who] + copy_s, met_s[who - 1] + copy_s + cluster.link.latency_s)
+                for who in range(workers)
+            ]
+        seen = [sum(fold_s <= own_s for fold_s in folded_s[1:]) for own_s in read_s]
+        folded_s.append(max(there_s))
+        record += [(folded_s[-1], who, number - seen[who]) for who in range(workers)]
+        read_s = joined_s
+    return record
+
+
+def test_overlapped_averaging_is_that_of_a_naive_walk():
+    for case in range(60):
+        draw = Random(case)
+        workers, every = draw.randint(1, 7), draw.randint(1, 4)
+        cluster = random_cluster(draw, workers)
+        found = Simulation(cluster, Averaging(every, overlap=True), JOB, seed=case).advance(
+            folds=12
+        )
+        expected = walk_overlapped_rounds(cluster, workers, case, every, 12)
+        assert_equal(rows_of(found), expected, (case, workers, every))
+
+
 def test_backup_workers_with_deaths_are_simpys():
     models = simpy_models("simpy_rounds")
     for case in range(60):

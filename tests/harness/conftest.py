@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
@@ -21,6 +20,7 @@ from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
 from harness.store import Run, Store
 from tests.processes import PATIENCE_S, Started
+from tests.run_files import tiny_corpus
 
 ZERO_COST = """
 name = "free"
@@ -58,26 +58,8 @@ cv = 0.3
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """Forty short utterances of two words over five targets, in three features."""
-    draw = np.random.default_rng(0)
-    lengths = draw.integers(14, 22, 40)
-    total = int(lengths.sum())
-    words = [("yes", "no")[i % 2] for i in range(40)]
-    chains = {"yes": (0, 1, 2), "no": (3, 1, 4)}
-    targets = np.concatenate(
-        [np.repeat(chains[w], np.diff([0, 5, 10, n])) for w, n in zip(words, lengths, strict=True)]
-    )
-    centres = 2.0 * draw.standard_normal((5, 3))
-    features = (centres[targets] + draw.standard_normal((total, 3))).astype(np.float32)
-    table = Utterances(
-        np.array([f"u{i}" for i in range(40)]),
-        np.array(["s"] * 40),
-        np.array(["train"] * 28 + ["dev"] * 4 + ["clean"] * 4 + ["noise"] * 4),
-        np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
-        lengths.astype(np.int64),
-        tuple((w,) for w in words),
-    )
-    return Corpus("tiny", features, targets.astype(np.int32), table, chains, context=1)
+    """See `tiny_corpus`."""
+    return tiny_corpus()
 
 
 def cluster_of(text: str, folder: Path) -> Cluster:

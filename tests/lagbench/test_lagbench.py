@@ -245,7 +245,7 @@ def test_a_comparison_says_where_rows_trained_another_share(usual, tmp_path):
     )  # fmt: skip
     shares = [row.trained for row in found.rows]
     assert shares == pytest.approx([80 / 81, 11 * 2 * 8 / (2 * 81)])  # of 81, in two passes
-    told = "examples trained, of those of all passes: 98.8% (async, 2 workers) to 108.6%"
+    told = "98.8% (async, 2 workers), 108.6% (averaging:4, 2 workers)"
     assert told in str(found)
     files = {path.name: path for path in found.report(tmp_path / "out")}
     assert told in files["report.md"].read_text(encoding="utf-8")

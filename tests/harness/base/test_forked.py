@@ -150,6 +150,22 @@ def test_a_process_that_is_found_stopped_again_and_again_is_killed(
 
 
 @LINUX
+def test_a_stopped_process_that_somebody_else_started_is_left_alone(
+    sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "LOOKS", 1)
+    theirs, stopped = subprocess.Popen(["sleep", "600"]), forks.Stopped()
+    theirs.send_signal(signal.SIGSTOP)
+    while not forks._is_stopped(theirs.pid):
+        time.sleep(0.001)
+    stopped.look()
+    assert stopped.killed == {sleepers[0].pid}
+    assert theirs.poll() is None
+    theirs.kill()
+    theirs.wait()
+
+
+@LINUX
 def test_processes_end_when_they_have_to_also_one_that_is_stopped(
     sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from harness import cli
+from harness.acoustics.mmi import Criterion
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
@@ -29,7 +29,6 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.sequence import Plateau, SequenceConfig
 from tests.harness.simulator import test_effects as files
-from tests.run_files import ASYNCHRONOUS, written
 
 WORKERS = 9
 METHODS = {
@@ -228,6 +227,10 @@ def test_settings_of_a_run_that_change_nothing_are_named(configure, sequence):
     assert "chunk" not in named(configure(chunk=0.25, schedule=Search(0.01)))
     assert "tested_models" in named(configure(tested="never", tested_models="deployed"))
     assert "tested_models" not in named(configure(tested_models="deployed"))
+    assert "algorithm.k" in named(configure(algorithm=AsyncSgd(k=2.0)))
+    assert "algorithm.k" not in named(configure(algorithm=AsyncSgd("memory_of_one", k=2.0)))
+    assert "criterion.boost" in named(sequence(criterion=Criterion(boost=2.0)))
+    assert "criterion.boost" not in named(sequence(criterion=Criterion("bmmi", boost=2.0)))
     stepwise = {"fetch_s": 0.5, "waiting": 2, "shards": 2}
     assert set(stepwise) <= set(named(sequence(**stepwise, shuffling="full")))
     assert not set(stepwise) & set(named(sequence(**stepwise, shuffling="none")))
@@ -245,24 +248,3 @@ def test_what_counts_in_one_of_several_runs_is_not_named(configure):
     both = [line.split()[2] for line in idle_lines(runs)]
     assert not {"network", "link"} & set(both)
     assert "host.staging_bytes_per_s" in both
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train"],
-        ["predict"],
-        ["tolerate", "--what", "delay", "--to", "0.1", "--halvings", "1", "--rates", "file"],
-        ["compare-algorithms", "--algorithms", "async", "--rates", "file"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_every_command_says_so(words, tmp_path, capsys):
-    run = ASYNCHRONOUS.replace("Halving", "Constant").replace("share = 0.1", "share = 0.02")
-    path = written(tmp_path, run.replace("evaluations = 4", "evaluations = 1"))
-    with (tmp_path / "cluster.toml").open("a") as file:
-        file.write("[parallel]\nslowdown = 2.0\n")
-    out = [] if words[0] == "predict" else ["--out", str(tmp_path / "out"), "--seeds", "1"]
-    assert cli.main([words[0], str(path), *words[1:], *out]) == 0
-    said = capsys.readouterr().err
-    assert "no effect: parallel.slowdown (workers of parameter_server do not send" in said

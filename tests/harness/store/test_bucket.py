@@ -155,6 +155,18 @@ def test_a_damaged_run_is_replaced_by_a_whole_one_and_a_whole_one_by_nothing(buc
         assert bucket.objects.read(path) == packed(run)
 
 
+def test_a_store_that_lets_nobody_in_is_no_damage(bucket, tmp_path, monkeypatch):
+    run = Store(tmp_path / "a").obtain({"seed": 1}, execute)
+    bucket.push(run)
+
+    def refuse(*_):
+        raise UserError("no key")
+
+    monkeypatch.setattr(objects.Objects, "read", refuse)
+    with pytest.raises(UserError, match="no key"):
+        bucket.compared(run)
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_damaged_run_is_not_sent(tmp_path, name):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
@@ -340,7 +352,10 @@ def test_old_runs_are_told_and_left_and_the_others_are_gathered(bucket, tmp_path
     (old.dir / "run.json").write_text(json.dumps(record))
     assert Gathered(tmp_path, bucket).missing([old.hash, new.hash]) == set()
     assert bucket.hashes() == {new.hash}
-    assert capsys.readouterr().err == f"{tmp_path}: 1 made before digests were kept; not sent\n"
+    assert (
+        capsys.readouterr().err
+        == f"{tmp_path}: 1 run was made before version 0.2.0, without digests; not sent\n"
+    )
 
 
 def test_who_fetches_a_run_that_is_held_here_is_told_of_it(bucket, tmp_path, monkeypatch):
