@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import queue
 import socket
@@ -9,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 
@@ -16,7 +18,7 @@ import pytest
 import torch
 
 from harness.processes.console import SECRET
-from harness.processes.messages import FrameHeader, Kind, into, receive, send
+from harness.processes.messages import FrameHeader, Kind, bytes_of, into, receive, send
 from harness.processes.transport import (
     HEADER_BYTES,
     SILENT,
@@ -97,7 +99,7 @@ def test_who_drips_is_hung_up_on_in_time(door: Door, monkeypatch: pytest.MonkeyP
     with socket.create_connection(where, 20.0) as knocks:
 
         def drip() -> None:
-            for _ in range(100):  # bytes of the 104 that are due
+            for _ in range(90):  # bytes of the 96 that are due
                 knocks.sendall(b"x")
                 time.sleep(0.05)
 
@@ -119,6 +121,57 @@ def test_who_answers_without_the_secret_is_a_stranger(monkeypatch: pytest.Monkey
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(Stranger, match=SECRET):
             connect(listening.getsockname(), WHO)
+
+
+def take(connected: socket.socket, count: int) -> bytes:
+    """So many bytes."""
+    words = b""
+    while len(words) < count:
+        words += connected.recv(count - len(words))
+    return words
+
+
+def test_what_a_process_has_answered_once_cannot_be_played_to_another(door: Door) -> None:
+    where, _ = door
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def pass_on_and_repeat() -> None:
+            first, _ = impostor.accept()
+            with socket.create_connection(where, 20.0) as there:
+                first.sendall(challenge := take(there, 32))
+                there.sendall(take(first, 96))
+                first.sendall(answer := take(there, 32))
+            second, _ = impostor.accept()
+            second.sendall(challenge)
+            take(second, 96)
+            second.sendall(answer)
+
+        threading.Thread(target=pass_on_and_repeat, daemon=True).start()
+        connect(impostor.getsockname(), WHO)
+        with pytest.raises(Stranger, match=SECRET):
+            connect(impostor.getsockname(), WHO)
+
+
+def test_processes_that_connect_do_not_answer_each_other_for_a_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handshake of `multiprocessing.connection` is deceived so, of Python 3.11 to 3.13."""
+    monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def ask_one_what_the_other_wants_to_hear() -> None:
+            (one, _), (other, _) = impostor.accept(), impostor.accept()
+            one.sendall(bytes(32))
+            other.sendall(take(one, 96)[:32])
+            one.sendall(take(other, 96)[64:])
+            other.close()
+
+        threading.Thread(target=ask_one_what_the_other_wants_to_hear, daemon=True).start()
+        with ThreadPoolExecutor(2) as together:
+            both = [together.submit(connect, impostor.getsockname(), WHO) for _ in range(2)]
+            told = [each.exception(20.0) for each in both]
+    assert sorted(isinstance(each, Stranger) for each in told) == [False, True]
+    assert all(isinstance(each, ConnectionError) for each in told)
 
 
 def test_a_connection_on_which_nobody_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +274,44 @@ def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
             send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
 
     until_undisturbed(tell)
+
+
+def test_a_beat_does_not_wait_for_a_message_that_is_on_its_way() -> None:
+    ours, theirs = pair()
+    body = torch.zeros(4_000_000)
+    with on_a_thread(lambda: send(FrameHeader(Kind.DONE), ours, torch.ones(4_000_000))):
+        theirs.header()
+        ours.beat()
+        theirs.body(bytes_of(body))
+    assert body.sum() == 4_000_000
+
+
+def test_a_beat_does_not_wait_for_a_peer_that_takes_nothing_in() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(4096))
+    connection = Socket(ours, 0.3)
+    Line(connection).beat()
+    assert not connection.ended
+    theirs.close()
+
+
+def test_a_door_goes_on_when_a_process_has_no_room_for_another_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "too many open files")] * 2
+
+    def accept_later(listening: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    came: queue.Queue[Introduced] = queue.Queue()
+    connect(listen("127.0.0.1", 0, lambda who, connection: came.put(who)), WHO)
+    assert came.get(timeout=20.0) == WHO
 
 
 def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
