@@ -435,6 +435,16 @@ def check(backend: str) -> None:
         raise UserError(f"--backend {NCCL}: no GPU here; allowed: {GLOO}")
 
 
+def only_gloo(backend: str) -> None:
+    """Refuse a back end of averages for a run that averages nothing.
+
+    Raises:
+        UserError: so.
+    """
+    if backend != GLOO:
+        raise UserError(f"--backend {backend}: for rounds of averaging; allowed here: {GLOO}")
+
+
 def device_of(backend: str, asked: str | None = None) -> str:
     """Where the processes of a run compute: on GPUs if their averages go between GPUs.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +15,14 @@ from harness.base.seeds import identity
 from harness.processes.console import GOES_ON, concluded, say, shown
 from harness.processes.group import (
     DONE,
+    GLOO,
     admission_to,
     agree,
     begin,
     begun,
     come_back,
     device_of,
+    only_gloo,
     own_device,
 )
 from harness.processes.messages import ServerGone
@@ -34,13 +37,11 @@ from harness.runs.file import RunFile, load_application, load_run
 from harness.simulator import Averaging, ParameterServer
 from harness.store import Run, Store
 from harness.store.files import writable_folder
+from harness.tasks.contract import Roles, Say, Serving, TaskConfig
 from harness.tasks.order import Minibatches
 from harness.training.run import FoldApplication, identified, train
 
-ROLES = "roles of its own"
-"""Announced in place of an identity by a task whose processes have roles of their own."""
-
-Read = RunFile[TrainingConfig[Any]]
+Read = RunFile[TaskConfig]
 
 Served = Distributed | Rounds | Sharded
 
@@ -48,7 +49,7 @@ Served = Distributed | Rounds | Sharded
 
 
 def serve(asked: argparse.Namespace, ranks: int) -> int:
-    """Be the server: read the file, make the data, train, send the workers home.
+    """Be the server: read the file, make the data, train, send the other processes home.
 
     Args:
         asked: the command line of `harness.train`.
@@ -57,20 +58,14 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     Raises:
         UserError: a mistake in the file, or what real processes do not do.
     """
-    if (roles := load_application(asked.file).roles()) is not None:
-        _only_rounds(asked, in_rounds=False)
-        if asked.device not in (None, "cpu"):
-            raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
-        begin(ROLES)
-        return roles.serve(asked, ranks)
     device = asked.device or device_of(asked.backend)
-    run: Read = load_run(asked.file, TrainingConfig, seed=asked.seed, device=device, progress=say)
-    _check(run.config, asked, ranks)
+    run, roles = _read(asked, device, say)
+    roles.check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _trained(run.config, run.data, asked)
+        found = _trained(run, roles, asked)
     except NoWorkersLeft:
-        say(f"error: no worker is left; {GOES_ON}")
+        say(f"error: no {run.config.application.worker} is left; {GOES_ON}")
         return EXIT_RUN_FAILED
     except ShardGone as gone:
         say(f"error: server shard {gone} is gone; {GOES_ON}")
@@ -79,25 +74,50 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     return concluded(found, who)
 
 
-def _trained(config: TrainingConfig[Any], data: Any, asked: argparse.Namespace) -> Run:
-    """The finished run: the stored one, or trained by all processes now."""
-    served: list[Served] = []
+def _read(
+    asked: argparse.Namespace, device: str, progress: Say = lambda line: None
+) -> tuple[Read, Roles]:
+    """The run of a file, and what its processes do.
 
-    def made(
-        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
-    ) -> Served:
-        begin(_identity(config, asked))
-        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
-        served.append(_executor(placed, model, minibatches, asked))
+    Raises:
+        UserError: a mistake in the file.
+    """
+    roles = load_application(asked.file).roles()
+    spec = TaskConfig if roles else TrainingConfig
+    run: Read = load_run(asked.file, spec, seed=asked.seed, device=device, progress=progress)
+    return run, roles or FOLDS
+
+
+def _trained(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
+    """The finished run: the stored one, or trained by all processes now."""
+    served: list[Any] = []
+
+    def begin_with(make: Callable[[], Any]) -> Any:
+        begin(_identity(run.config, asked))
+        served.append(make())
         return served[-1]
 
     with shown(asked.file.stem) as watch:
-        found = train(config, data, Store(asked.out), watch, made, _executed(asked))
+        serving = Serving(asked, watch, _executed(asked), begin_with)
+        found = roles.serve(run.config, run.data, serving)
     for executor in served:
         executor.close()
     if not served:  # the store had the run
         begin(DONE)
     return found
+
+
+def _serve(config: TrainingConfig[Any], data: Any, serving: Serving) -> Run:
+    """Train by folds."""
+
+    def made(
+        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
+    ) -> Served:
+        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
+        return serving.begin(lambda: _executor(placed, model, minibatches, serving.asked))
+
+    store = Store(serving.asked.out)
+    return train(config, data, store, serving.watch, made, serving.how)
 
 
 def _executor(
@@ -116,10 +136,10 @@ def _executor(
 def _executed(asked: argparse.Namespace) -> dict[str, object]:
     """What sets the record apart from a simulated run, as part of its identity."""
     executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
-    return executed | ({} if asked.backend == "gloo" else {"backend": asked.backend})
+    return executed | ({} if asked.backend == GLOO else {"backend": asked.backend})
 
 
-def _identity(config: TrainingConfig[Any], asked: argparse.Namespace) -> str:
+def _identity(config: TaskConfig, asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
     return identity(identified(config, _executed(asked)))
 
@@ -130,7 +150,8 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
     Raises:
         UserError: so.
     """
-    _only_rounds(asked, in_rounds=config.rounds)
+    if not config.rounds:
+        only_gloo(asked.backend)
     check_protocol(config, asked.file)
     if asked.restarts and config.algorithm.remembers and not config.rounds:
         name, told = type(config.algorithm).__name__, "what a worker remembers dies with it"
@@ -166,16 +187,11 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
     raise UserError(f"{file}: protocol: {told}")
 
 
-def _only_rounds(asked: argparse.Namespace, *, in_rounds: bool) -> None:
-    if asked.backend != "gloo" and not in_rounds:
-        raise UserError(f"--backend {asked.backend}: for rounds of averaging; allowed here: gloo")
-
-
 # -- the other ranks ------------------------------------------------------------------------
 
 
 def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
-    """Be a worker, or a further shard of the server, once the first one has made the data.
+    """Take part in a run, once its server has made the data.
 
     Args:
         asked: the command line of `harness.train`.
@@ -187,38 +203,39 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
     """
     try:
         at_work = begun(late=late)
-        if at_work == ROLES and late:
-            raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if at_work == DONE:
         return EXIT_DONE
-    if at_work == ROLES and (roles := load_application(asked.file).roles()) is not None:
-        return roles.take_part(asked, rank)
-    return _train(asked, rank, at_work, late=late)
-
-
-def _train(asked: argparse.Namespace, rank: int, at_work: str, *, late: bool) -> int:
-    """Make the data, and train in the run that the server has announced."""
     device = asked.device or device_of(asked.backend)
     own_device(device, asked.backend, rank)
-    run: Read = load_run(asked.file, TrainingConfig, seed=asked.seed, device=device)
-    shards = run.config.shards
+    run, roles = _read(asked, device)
     agree(at_work, _identity(run.config, asked), asked.file)
-    if late and (run.config.rounds or rank < shards):
-        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
     try:
-        if late:
-            come_back(rank, shards)
-        application = cast("FoldApplication[Any, Any]", run.config.application)
-        with application.computing(run.config):
-            _work(run.config, run.data, rank, asked)
+        return roles.take_part(run.config, run.data, rank, asked, late)
     except ServerGone as gone:
-        name = f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
         why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
-        say(f"error: {name}: the server {why}; {GOES_ON}")
+        say(f"error: {roles.name(run.config, rank)}: the server {why}; {GOES_ON}")
         return EXIT_RUN_FAILED
+
+
+def _take_part(
+    config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace, late: bool
+) -> int:
+    """Be a worker, or a further shard of the server."""
+    if late and (config.rounds or rank < config.shards):
+        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
+    if late:
+        come_back(rank, config.shards)
+    application = cast("FoldApplication[Any, Any]", config.application)
+    with application.computing(config):
+        _work(config, data, rank, asked)
     return EXIT_DONE
+
+
+def _name(config: TrainingConfig[Any], rank: int) -> str:
+    shards = config.shards
+    return f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
 
 
 def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
@@ -234,3 +251,7 @@ def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Nam
             work(contributor)
         else:
             work_in_shards(contributor, rank - shards, shards)
+
+
+FOLDS = Roles(_check, _serve, _take_part, _name)
+"""A server that folds, or shards of one, and workers."""

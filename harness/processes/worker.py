@@ -31,6 +31,7 @@ from harness.processes.transport import GarbageReceived, now_s, sleep_until
 from harness.replay.sharded import edges
 from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
+from harness.tasks.contract import TaskConfig
 
 
 class Contributor:
@@ -161,11 +162,11 @@ class Pacing:
     costs: Costs | None = None
 
     @classmethod
-    def of(cls, config: TrainingConfig[Any], paced: bool) -> Pacing:
+    def of(cls, config: TaskConfig, paced: bool) -> Pacing:
         """The pace of the run's own cluster and workload, if it is paced at all."""
         if not paced:
             return cls()
-        return cls(costs_of(config.cluster, config.workload(0), config.workers, config.seed))
+        return cls(costs_of(config.cluster, config.workload(), config.count, config.seed))
 
     def compute_s(self, worker: int, count: int) -> float:
         """How long a worker's minibatch of a number takes at least."""

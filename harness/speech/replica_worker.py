@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,8 +22,6 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import TROUBLES
 from harness.algorithms.contract import Memory
-from harness.base.errors import UserError
-from harness.base.seeds import identity
 from harness.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -45,7 +42,6 @@ from harness.processes.messages import (
 from harness.processes.recorder import Work
 from harness.processes.transport import GarbageReceived, now_s, sleep_until
 from harness.processes.worker import Pacing
-from harness.simulator.costs import costs_of
 from harness.speech.decoding import Decoded, Halves, Seen
 from harness.speech.sequence import SequenceConfig, Setup, inner_loss
 from harness.speech.streams import Batcher, Frame, KeptFrames, filled
@@ -64,22 +60,10 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) 
     Raises:
         ServerGone: its connection closed.
         PartnerGone: the other process of the replica is dead.
-        UserError: the server executes another configuration.
     """
     size = config.start.network(corpus).layout.parameters
-    replica, sign = (rank - 1) // 2, sign_of(config, paced=pace.costs is not None)
-
-    def same(header: SequenceHeader) -> Tensor:
-        if header.number != sign:
-            raise UserError(
-                f"replica {replica}: the server executes something else; needed: the same run file,"
-                " --seed and --paced everywhere"
-            )
-        return torch.empty(size)
-
-    header, initial = _hear(same, Kind.START, Kind.STOP)
-    if header.kind is Kind.STOP:
-        return
+    replica = (rank - 1) // 2
+    _, initial = _hear(into(torch.empty(size)), Kind.START)
     if rank == trainer_rank(replica):
         Trainer(config, corpus, initial, replica, pace).train()
     else:
@@ -361,18 +345,6 @@ def decoder_rank(replica: int) -> int:
     return 2 + 2 * replica
 
 
-def pace_of(config: SequenceConfig, paced: bool) -> Pacing:
-    """The pace of the run's own cluster and workload, if it is paced at all."""
-    if not paced:
-        return Pacing()
-    return Pacing(costs_of(config.cluster, config.workload(), config.replicas, config.seed))
-
-
-def sign_of(config: SequenceConfig, *, paced: bool) -> int:
-    """48 bits that server and replicas compare, so that all execute the same configuration."""
-    return int(identity({**config.to_dict(), "paced": paced})[:12], 16)
-
-
 class Handed(NamedTuple):
     """A training utterance that a decoder was given, the model's version, and when it was read."""
 
@@ -424,10 +396,3 @@ class Replica:
         self.left = self.under_way = 0
         self.work = None
         return utterances, lost
-
-
-def send_home(replicas: int) -> None:
-    """Tell everybody that there is nothing to do: the run is there already."""
-    for rank in range(1, 1 + 2 * replicas):
-        with suppress(RuntimeError):  # it is gone
-            send(SequenceHeader(Kind.STOP), rank)

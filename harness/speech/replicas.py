@@ -36,12 +36,12 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.networks.feedforward import denormals_flushed
-from harness.processes.console import GOES_ON, concluded, say, shown
+from harness.processes.console import say
+from harness.processes.group import only_gloo
 from harness.processes.messages import (
     Arrival,
     Kind,
     Mailbox,
-    ServerGone,
     into,
     like,
     send,
@@ -52,8 +52,6 @@ from harness.processes.server import NoWorkersLeft
 from harness.processes.transport import CLOSED, GarbageReceived
 from harness.processes.worker import Clock, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
-from harness.runs.executed import Watch
-from harness.runs.file import load_run
 from harness.simulator import Timeline
 from harness.simulator.timeline import Decodes
 from harness.speech.decoding import Seen, orders
@@ -64,15 +62,12 @@ from harness.speech.replica_worker import (
     SequenceHeader,
     contribute,
     decoder_rank,
-    pace_of,
-    send_home,
-    sign_of,
     trainer_rank,
 )
 from harness.speech.sequence import SequenceConfig, Setup, Step
 from harness.speech.sequence_training import train_sequence
 from harness.store import Run, Store
-from harness.store.files import writable_folder
+from harness.tasks.contract import Roles, Serving
 
 
 class Replicas:
@@ -107,9 +102,8 @@ class Replicas:
         self._broken = False
         self._clock = Clock(SequenceHeader(Kind.CLOCK))
         self._mailbox = Mailbox(SequenceHeader)
-        start = SequenceHeader(Kind.START, sign_of(config, paced=pace.costs is not None))
         for rank in range(1, 1 + 2 * config.replicas):
-            self._greet(rank, start, initial)
+            self._greet(rank, initial)
             self._mailbox.listen(rank, rank, into(like(setup.part)))
 
     @property
@@ -122,11 +116,11 @@ class Replicas:
         """Passes over the training utterances so far, as the server was told."""
         return len(self.record.rows) / len(self._frames)
 
-    def _greet(self, rank: int, start: SequenceHeader, initial: Tensor) -> None:
+    def _greet(self, rank: int, initial: Tensor) -> None:
         """Ask for a process's clock and tell it the model that training starts from."""
         try:
             self._clock.ask(rank, rank)
-            send(start, rank, initial)
+            send(SequenceHeader(Kind.START), rank, initial)
         except (RuntimeError, GarbageReceived) as error:
             self._lose((rank - 1) // 2, rank, why_silent(error))
 
@@ -385,88 +379,69 @@ class Replicas:
         self._clock.go_on_at(facts["now_s"])
 
 
-def serve(asked: argparse.Namespace, ranks: int) -> int:
-    """Be the server: read the file, make the corpus, train, send the replicas home.
-
-    Args:
-        asked: the command line of `harness.train`.
-        ranks: how many processes there are.
+def check(config: SequenceConfig, asked: argparse.Namespace, ranks: int) -> None:
+    """Refuse what these processes cannot do; see `Roles`.
 
     Raises:
-        UserError: a mistake in the file, or another number of processes than it needs.
+        UserError: so.
     """
+    only_gloo(asked.backend)
+    if asked.device not in (None, "cpu"):
+        raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
     if asked.restarts:
         raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
-    run = load_run(asked.file, SequenceConfig, seed=asked.seed, progress=say)
-    config, name = run.config, asked.file.stem
-    check(config)
-    if 1 + 2 * config.replicas != ranks:
-        raise UserError(
-            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
-            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
-        )
-    writable_folder(asked.out, "--out")
-    try:
-        with shown(name) as watch:
-            found = _trained(config, run.data, Store(asked.out), watch, paced=asked.paced)
-    except NoWorkersLeft:
-        say(f"error: no replica is left; {GOES_ON}")
-        return EXIT_RUN_FAILED
-    return concluded(found, f"{name}, seed {config.seed}")
-
-
-def check(config: SequenceConfig) -> None:
-    """Whether a configuration can be trained on real processes.
-
-    Raises:
-        UserError: it cannot.
-    """
     if config.shuffling == "full":
         raise UserError(
             "shuffling: 'full' is not allowed on real processes; allowed: none, on the fly"
         )
     if config.shards != 1:
         raise UserError(f"shards: {config.shards} is not allowed on real processes; allowed: 1")
+    if 1 + 2 * config.replicas != ranks:
+        raise UserError(
+            f"{asked.file}: replicas: {config.replicas} is not allowed with {ranks} processes;"
+            f" needed are {1 + 2 * config.replicas}: a server, and two for each replica"
+        )
 
 
-def _trained(
-    config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch, *, paced: bool
-) -> Run:
-    """The finished run of a configuration, with this process as its server.
+def serve(config: SequenceConfig, corpus: Corpus, serving: Serving) -> Run:
+    """The finished run, with this process as its server; see `Roles`.
 
     Raises:
         NoWorkersLeft: every replica is dead.
     """
-    servers: list[Replicas] = []
 
     def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
-        server = Replicas(config, setup, initial, pace_of(config, paced), say)
-        servers.append(server)
-        return server
+        pace = Pacing.of(config, serving.asked.paced)
+        return serving.begin(lambda: Replicas(config, setup, initial, pace, say))
 
-    how = {"by": "processes", "paced": paced}
-    run = train_sequence(config, corpus, store, watch, executed_by, how)
-    for server in servers:
-        server.close()
-    if not servers:
-        send_home(config.replicas)
-    return run
+    store = Store(serving.asked.out)
+    return train_sequence(config, corpus, store, serving.watch, executed_by, serving.how)
 
 
-def take_part(asked: argparse.Namespace, rank: int) -> int:
-    """Be a trainer or a decoder, once the server has made the corpus; see `serve`."""
-    run = load_run(asked.file, SequenceConfig, seed=asked.seed)
-    who = f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
+def take_part(
+    config: SequenceConfig, corpus: Corpus, rank: int, asked: argparse.Namespace, late: bool
+) -> int:
+    """Be a trainer or a decoder; see `Roles`."""
+    if late:
+        raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
     with denormals_flushed():
         try:
-            contribute(run.config, run.data, rank, pace_of(run.config, asked.paced))
-        except ServerGone as gone:
-            say(f"error: {who}: the server {str(gone) or 'is gone'}; {GOES_ON}")
-            return EXIT_RUN_FAILED
+            contribute(config, corpus, rank, Pacing.of(config, asked.paced))
         except PartnerGone as gone:
-            say(f"error: {who}: the other half of the replica {str(gone) or 'is gone'}")
+            told = f"the other half of the replica {str(gone) or 'is gone'}"
+            say(f"error: {name(config, rank)}: {told}")
             return EXIT_RUN_FAILED
     return EXIT_DONE
+
+
+def name(config: SequenceConfig, rank: int) -> str:
+    """A process in words; see `Roles`."""
+    del config
+    return f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
+
+
+ROLES = Roles(check, serve, take_part, name)
+"""A server, and for each replica a trainer and a decoder."""
 
 
 class Row(NamedTuple):

@@ -143,7 +143,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 
     def roles(self) -> Roles:
         """A server, and for each replica a trainer and a decoder."""
-        return Roles(replicas.serve, replicas.take_part)
+        return replicas.ROLES
 
 
 SEQUENCE = SequenceApplication()

@@ -139,16 +139,39 @@ class TaskConfig(ABC):
         """Keys of the run file without effect on this run, each with the reason."""
 
 
-class Roles(NamedTuple):
-    """The real processes of an application whose processes are not a server and its workers.
+class Serving(NamedTuple):
+    """What rank 0 trains a run with.
 
     Attributes:
-        serve: of the command line and the number of processes, the exit code of rank 0.
-        take_part: of the command line and a rank, the exit code of another rank.
+        asked: the command line of `harness.train`.
+        watch: receives progress.
+        how: what sets the record apart from a simulated run, as part of its identity.
+        begin: announces the run, and makes its executor by a function, whose ``close`` sends the
+            others home at the end; not called where the store has the run.
     """
 
-    serve: Callable[[Any, int], int]
-    take_part: Callable[[Any, int], int]
+    asked: Any
+    watch: Watch
+    how: Mapping[str, object]
+    begin: Callable[[Callable[[], Any]], Any]
+
+
+class Roles(NamedTuple):
+    """What the real processes of an application do once all of them have read the same run.
+
+    Attributes:
+        check: refuses what they cannot do, of a configuration, the command line and the number of
+            processes.
+        serve: rank 0: of a configuration and its data, the finished run.
+        take_part: another rank, of a configuration, its data, the rank, the command line and
+            whether it comes late; the exit code. A `ServerGone` passes through.
+        name: of a configuration and a rank, the process in words.
+    """
+
+    check: Callable[[Any, Any, int], None]
+    serve: Callable[[Any, Any, Serving], Run]
+    take_part: Callable[[Any, Any, int, Any, bool], int]
+    name: Callable[[Any, int], str]
 
 
 Config = TypeVar("Config", bound=TaskConfig)
@@ -266,7 +289,7 @@ class Application(ABC, Generic[Config, Data]):
         """Lines of a prediction that say what is timed: label and value."""
 
     def roles(self) -> Roles | None:
-        """Its own kinds of real processes; None for a server and its workers."""
+        """What its real processes do; None for a server that folds and its workers."""
         return None
 
 

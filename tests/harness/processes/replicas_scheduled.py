@@ -17,7 +17,6 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memory
 from harness.algorithms.stale import DelayCompensated, StalenessAware
-from harness.base.errors import UserError
 from harness.processes import worker
 from harness.processes.messages import Mailbox, ServerGone, into, like
 from harness.processes.server import NoWorkersLeft
@@ -135,7 +134,7 @@ class OnReplicas(Schedule):
         self.config = SimpleNamespace(
             seed=seed, replicas=self.workers, passes=PASSES, slots=SLOTS, waiting=WAITING,
             fetch_s=self._draw.choice([None, 1.0]), decode_cost=0.0, shuffling="on the fly",
-            start=SimpleNamespace(network=lambda corpus: network), to_dict=dict,
+            start=SimpleNamespace(network=lambda corpus: network),
             seconds=lambda: self._seconds(), noted=self.noted,
             algorithm=ALGORITHMS[seed % len(ALGORITHMS)],
         )  # fmt: skip
@@ -166,7 +165,7 @@ class OnReplicas(Schedule):
 
         def take_part() -> None:
             beat_on()
-            with suppress(ServerGone, PartnerGone, UserError):
+            with suppress(ServerGone, PartnerGone):
                 contribute(self.config, None, rank, Pacing())  # type: ignore[arg-type]
 
         return serve if rank == 0 else take_part

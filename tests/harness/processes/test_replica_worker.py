@@ -12,12 +12,15 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.processes import messages
+from harness.processes.group import agree
 from harness.processes.messages import NOTHING, Kind, ServerGone
+from harness.processes.rank_main import _identity
 from harness.processes.transport import CLOSED, GarbageReceived
 from harness.processes.worker import Pacing
 from harness.speech import replica_worker as module
-from harness.speech.replica_worker import SequenceHeader, sign_of
+from harness.speech.replica_worker import SequenceHeader
 from harness.speech.sequence import Setup
+from harness.train import parser
 
 Conversation = Callable[[list[SequenceHeader], Exception], list[SequenceHeader]]
 
@@ -68,14 +71,11 @@ def test_a_server_that_is_gone_or_sends_garbage_is_said_so(
 @pytest.mark.parametrize(
     "choices", [{"seed": 1}, {"slots": 3}, {"layers": "last"}], ids=lambda c: next(iter(c))
 )
-def test_a_replica_of_another_run_file_is_refused(
-    sequence, corpus, monkeypatch: pytest.MonkeyPatch, choices: dict[str, object]
-) -> None:
-    config, other = sequence(), sequence(**choices)
-    start = SequenceHeader(Kind.START, sign_of(config, paced=False))
-    monkeypatch.setattr(messages, "receive", lambda rank, of, body_of: (start, body_of(start)))
-    with pytest.raises(UserError, match="needed: the same run file, --seed and --paced"):
-        module.contribute(other, corpus, 1, Pacing())
+def test_a_replica_of_another_run_file_is_refused(sequence, choices: dict[str, object]) -> None:
+    asked = parser().parse_args(["sequence"])
+    begun, own = (_identity(each, asked) for each in (sequence(), sequence(**choices)))
+    with pytest.raises(UserError, match=f"run {own} is not allowed; allowed: {begun}, as the"):
+        agree(begun, own, asked.file)
 
 
 def test_a_server_that_begins_with_another_word_sends_garbage(
@@ -90,9 +90,8 @@ def test_a_server_that_begins_with_another_word_sends_garbage(
 
 
 def test_what_is_compared_differs_between_a_paced_run_and_another(sequence) -> None:
-    signs = {sign_of(sequence(), paced=paced) for paced in (False, True)}
-    assert len(signs) == 2
-    assert max(signs) < 2**48
+    asked = [parser().parse_args(["sequence", *more]) for more in ([], ["--paced"])]
+    assert len({_identity(sequence(), each) for each in asked}) == 2
 
 
 def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
