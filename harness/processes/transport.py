@@ -327,7 +327,6 @@ def accept(connected: socket.socket, own: int) -> tuple[Introduced, Socket]:
     word, rank, wants, late = WHO.unpack(said)
     expected = _proof(b"connects", ours, theirs, said)
     if word != WORD or wants != own or not hmac.compare_digest(proof, expected):
-        made.close()
         raise Stranger(f"somebody who has another {SECRET}, or wants somebody else")
     made.send(_proof(b"accepts", ours, theirs, said))
     made.be_patient(SILENT_AFTER_S)

@@ -33,6 +33,20 @@ loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
 os._exit(main(sys.argv[1:]))
 """
 """A server that writes a checkpoint at every boundary."""
+GLOO_AS_MPI = """
+import os, sys
+import torch.distributed as dist
+from harness.train import main
+begin = dist.init_process_group
+def begin_gloo(backend):
+    assert backend == "mpi"
+    begin("gloo")
+dist.init_process_group, dist.is_mpi_available = begin_gloo, lambda: True
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # gloo asks for a store, and there is one
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+os._exit(main([*sys.argv[1:], "--backend", "mpi"]))
+"""
+"""The program, where torch has MPI: all is as there but for who carries the averages."""
 Launch = Callable[..., Any]
 
 
@@ -168,6 +182,16 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     codes, told = once_more.ended()
     assert codes == [0, 0, 0], told
     assert once_more.folder() == folder
+
+
+def test_rounds_over_a_back_end_whose_group_needs_the_server_too_replay_to_the_same_bits(
+    tmp_path: Path, launch: Launch
+) -> None:
+    (program := tmp_path / "program.py").write_text(GLOO_AS_MPI, encoding="utf-8")
+    running = launch(written(tmp_path, ROUNDS, 0.001), instead=dict.fromkeys(range(3), program))
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    again(running.folder())
 
 
 def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(

@@ -17,19 +17,27 @@ from itertools import pairwise
 import pytest
 import torch
 
+from harness.processes import group
 from harness.processes.console import SECRET
 from harness.processes.messages import FrameHeader, Kind, bytes_of, into, receive, send
 from harness.processes.transport import (
+    BEAT,
+    CLOSED,
     HEADER_BYTES,
+    MARK,
     SILENT,
+    SILENT_AFTER_S,
     GarbageReceived,
     Introduced,
     Line,
+    Machine,
     PeerGone,
     Socket,
     Stranger,
+    beat_on,
     connect,
     listen,
+    living_in,
 )
 
 Door = tuple[tuple[str, int], "queue.Queue[Introduced]"]
@@ -43,7 +51,12 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     """Where rank 0 listens, whose processes share a secret, and who has come in."""
     monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
     came: queue.Queue[Introduced] = queue.Queue()
-    return listen("127.0.0.1", 0, lambda who, connection: came.put(who)), came
+
+    def enter(who: Introduced, connection: Socket) -> None:
+        assert connection._socket.gettimeout() == SILENT_AFTER_S
+        came.put(who)
+
+    return listen("127.0.0.1", 0, enter), came
 
 
 def knock(
@@ -67,7 +80,7 @@ def comes_in(where: tuple[str, int]) -> bool:
 
 def test_who_knows_the_secret_comes_in(door: Door) -> None:
     where, came = door
-    connect(where, WHO)
+    assert connect(where, WHO)._socket.gettimeout() == SILENT_AFTER_S
     assert came.get(timeout=20.0) == WHO
     assert len(knock(where, SECRET_OF_ALL)[0]) == 32
     assert came.get(timeout=20.0) == WHO
@@ -239,10 +252,11 @@ def on_a_thread(does: Callable[[], None]) -> Generator[None]:
 
 
 def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() -> None:
-    ours, _ = kept = pair(0.3)
+    ours, theirs = pair(0.3)
     with pytest.raises(PeerGone, match=SILENT):
         ours.header()
-    del kept
+    with pytest.raises(PeerGone, match=CLOSED):  # a peer that is given up notices
+        theirs.header()
 
     def hear(ours: Line, theirs: Line, beat: Beat) -> None:
         def say() -> None:
@@ -341,6 +355,25 @@ def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_proc
         receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
 
 
+def test_a_peer_that_sends_garbage_is_hung_up_on() -> None:
+    ours, theirs = pair()
+    send(FrameHeader(Kind.DONE), theirs, torch.zeros(2))
+    with pytest.raises(GarbageReceived, match="DONE with 8 bytes, where 4 are due"):
+        receive(ours, FrameHeader, into(torch.zeros(1)))
+    with pytest.raises(PeerGone, match=CLOSED):
+        theirs.header()
+
+
+def test_a_worker_that_waits_to_be_let_in_hears_beats() -> None:
+    place, (ours, theirs) = Machine(), socket.socketpair()
+    place.late.append((1, Line(Socket(ours))))
+    with living_in(place):
+        beat_on()
+    theirs.settimeout(20.0)
+    assert take(theirs, MARK.size) == MARK.pack(BEAT, 0)
+    theirs.close()
+
+
 class Noted:
     """A connection that keeps what is sent."""
 
@@ -363,3 +396,37 @@ def test_a_header_that_is_cut_short_is_not_filled_up_with_what_follows(lacks: in
     theirs.close()
     with pytest.raises(GarbageReceived, match="does not end where it should"):
         receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
+
+
+def test_what_a_peer_has_not_got_yet_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+    ours.setblocking(False)
+    sent = 0
+    with suppress(BlockingIOError):
+        while True:
+            sent += ours.send(bytes(1 << 20))
+    connection = Socket(ours)
+    assert 0 < connection.unread() < sent
+    take(theirs, sent)
+    while connection.unread():
+        time.sleep(0.01)
+    ours.close()
+    theirs.close()
+
+
+def test_a_process_that_ends_waits_until_the_others_have_got_what_it_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = [3, 2, 1, 0]
+
+    class Slow(Socket):
+        def unread(self) -> int:
+            return left.pop(0)
+
+    ours, _ = kept = socket.socketpair()
+    monkeypatch.setattr(group, "_kept", [Slow(ours)])
+    group.leave()
+    assert not left
+    del kept
