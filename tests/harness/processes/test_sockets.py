@@ -19,7 +19,17 @@ import torch
 
 from harness.processes import group
 from harness.processes.console import SECRET
-from harness.processes.messages import FrameHeader, Kind, bytes_of, into, receive, send
+from harness.processes.messages import (
+    NOTHING,
+    UNREAD,
+    FrameHeader,
+    Kind,
+    Mailbox,
+    bytes_of,
+    into,
+    receive,
+    send,
+)
 from harness.processes.transport import (
     BEAT,
     CLOSED,
@@ -372,6 +382,41 @@ def test_a_worker_that_waits_to_be_let_in_hears_beats() -> None:
     theirs.settimeout(20.0)
     assert take(theirs, MARK.size) == MARK.pack(BEAT, 0)
     theirs.close()
+
+
+def test_a_mailbox_holds_so_many_messages_of_a_peer_and_no_more() -> None:
+    (ours, theirs), more = pair(), UNREAD + 50
+
+    def say() -> None:
+        for step in range(more):
+            send(FrameHeader(Kind.PUSHED, step), theirs)
+
+    mailbox = Mailbox(FrameHeader)
+    mailbox.listen(0, ours, into(NOTHING))
+    with on_a_thread(say):
+        while mailbox._unread[0] < UNREAD:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert mailbox._unread[0] == UNREAD
+        headers = [mailbox.get().header for _ in range(more)]
+    assert [header.step for header in headers if header is not None] == list(range(more))
+
+
+def test_who_listens_to_a_rank_does_not_hear_another_that_has_its_number_later() -> None:
+    place, (ours, theirs), (new, others) = Machine(), pair(), pair()
+    place.lines[1] = ours
+    with living_in(place):
+        mailbox = Mailbox(FrameHeader)
+        mailbox.listen(1, 1, into(NOTHING))
+        for step in range(2):
+            send(FrameHeader(Kind.PUSHED, step), theirs)
+            header = mailbox.get().header
+            assert header is not None
+            assert header.step == step
+            place.lines[1] = new
+        send(FrameHeader(Kind.PUSHED, 7), others)
+        theirs.end()
+        assert mailbox.get().trouble == CLOSED
 
 
 class Noted:
