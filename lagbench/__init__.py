@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.base.errors import UserError
 from harness.judge.comparison import tabulated
@@ -58,7 +58,9 @@ __all__ = [
     "Constant",
     "Exponential",
     "Fault",
+    "Fold",
     "Halving",
+    "LocalWork",
     "Memory",
     "Method",
     "Minibatch",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 import lagbench
-from lagbench import Algorithm, Server
+from lagbench import Algorithm, Fold, LocalWork, Server
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Fading(Algorithm):
         """A server that holds a copy of the model."""
         return Server(model.clone())
 
-    def contribute(self, network, replicas, minibatches, out, rate, memory):
+    def contribute(self, work: LocalWork):
         """The gradient of one minibatch for each worker."""
-        return network.gradient(replicas, *minibatches[0], out)
+        return work.network.gradient(work.replicas, *work.minibatches[0], work.out)
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+    def fold(self, server: Server, fold: Fold):
         """A step for each, the smaller the staler it is."""
-        for gradient, stale in zip(contributions, staleness, strict=True):
-            server.model.sub_(gradient, alpha=rate * self.fade**stale)
+        for gradient, stale in zip(fold.contributions, fold.staleness, strict=True):
+            server.model.sub_(gradient, alpha=fold.rate * self.fade**stale)
         server.version += 1
 
 

@@ -19,7 +19,7 @@ optimizer go together (arXiv 2606.30634 for a staleness of 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -28,8 +28,9 @@ from torch import Tensor
 
 from harness.algorithms.contract import (
     Algorithm,
+    Fold,
     FoldsInARow,
-    Memory,
+    LocalWork,
     Repeating,
     Server,
     Turns,
@@ -38,7 +39,6 @@ from harness.algorithms.contract import (
 from harness.algorithms.descent import PLAIN, Descent, local_direction
 from harness.algorithms.folding import fit_for_blocks, step_and_average, step_and_draw
 from harness.base.settings import set_apart, setting
-from harness.networks.contract import Minibatch, Network
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -68,20 +68,12 @@ class AsyncSgd(FoldsInARow, Repeating):
         """A server that holds a copy of ``model [P]``."""
         return Server(model.clone())
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Each worker's gradient summed over its minibatches, into ``out [W, P]``; losses ``[W]``.
 
         Between minibatches the replica descends on its own (Downpour's n_push > 1).
         """
-        del memory
+        network, replicas, minibatches, out, rate, _ = work
         losses = network.gradient(replicas, *minibatches[0], out)
         latest = out
         for minibatch in minibatches[1:]:
@@ -91,19 +83,10 @@ class AsyncSgd(FoldsInARow, Repeating):
             out += latest
         return losses
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Take one step along each of ``contributions [W, P]``; staleness does not matter here."""
-        del staleness, workers, weights
-        for contribution in contributions:
-            self._step(server.model, contribution, rate)
+        for contribution in fold.contributions:
+            self._step(server.model, contribution, fold.rate)
         server.version += 1
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
@@ -172,29 +155,13 @@ class AveragedSgd(FoldsInARow, Repeating):
         server.numbers["averaged"] = 0.0
         return server
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """As the descent contributes."""
-        return self.descent.contribute(network, replicas, minibatches, out, rate, memory)
+        return self.descent.contribute(work)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Move theta, then draw the average towards it."""
-        self.descent.fold(server, contributions, staleness, rate, workers, weights)
+        self.descent.fold(server, fold)
         server.vectors["average"].lerp_(server.model, self._weight(server))
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
@@ -244,19 +211,10 @@ class PlainFolds(Algorithm):
         """A server that holds a copy of ``model [P]``."""
         return Server(model.clone())
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """``theta <- theta - rate c`` for each of ``contributions [W, P]``, however stale."""
-        del staleness, workers, weights
-        for contribution in contributions:
-            server.model.sub_(contribution, alpha=rate)
+        for contribution in fold.contributions:
+            server.model.sub_(contribution, alpha=fold.rate)
         server.version += 1
 
 
@@ -265,17 +223,9 @@ class Gradients(PlainFolds):
 
     remembers: ClassVar[bool] = False
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """As `AsyncSgd` contributes."""
-        return AsyncSgd().contribute(network, replicas, minibatches, out, rate, memory)
+        return AsyncSgd().contribute(work)
 
 
 @dataclass(frozen=True)
@@ -292,20 +242,12 @@ class ClippedSgd(PlainFolds):
 
     limit: float = setting(1.0, above=0.0)
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Clipped gradients summed over frames, into ``out [W, P]``; losses ``[W]``."""
-        losses = AsyncSgd().contribute(network, replicas, minibatches, out, rate, memory)
-        frames = sum(minibatch.targets.shape[1] for minibatch in minibatches)
-        norms = out.square().sum(1, keepdim=True).sqrt_()
-        out.mul_((self.limit * frames / norms).clamp_(max=1.0))
+        losses = AsyncSgd().contribute(work)
+        frames = sum(minibatch.targets.shape[1] for minibatch in work.minibatches)
+        norms = work.out.square().sum(1, keepdim=True).sqrt_()
+        work.out.mul_((self.limit * frames / norms).clamp_(max=1.0))
         return losses
 
 
@@ -321,16 +263,9 @@ class AsyncDescent(PlainFolds):
 
     descent: Descent = PLAIN
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """The directions into ``out [W, P]``; losses ``[W]``."""
+        network, replicas, minibatches, out, rate, memory = work
         direction, losses = local_direction(
             self.descent, network, replicas, minibatches, rate, memory
         )

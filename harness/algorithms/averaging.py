@@ -26,10 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Repeating, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Repeating, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
 from harness.base.settings import set_apart, setting
-from harness.networks.contract import Minibatch, Network
 
 
 @dataclass(frozen=True)
@@ -52,34 +51,18 @@ class GradientAveraging(Algorithm):
         """A server that holds a copy of ``model [P]``."""
         return Server(model.clone())
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """The mean direction a frame over each worker's minibatches, into ``out [W, P]``."""
+        network, replicas, minibatches, out, rate, memory = work
         direction, losses = local_direction(
             self.descent, network, replicas, minibatches, rate, memory, self.restart
         )
         out.copy_(direction)
         return losses
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """One step along the mean of ``contributions [W, P]``; staleness does not matter here."""
-        del staleness, workers, weights
-        server.model.sub_(torch.mean(contributions, 0), alpha=rate)
+        server.model.sub_(torch.mean(fold.contributions, 0), alpha=fold.rate)
         server.version += 1
 
 
@@ -184,37 +167,21 @@ class ModelAveraging(Repeating):
         momenta = {BEFORE: model.clone(), **self.outer.start(model)}
         return Server(model.clone(), tensors=momenta)
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Descend from each replica over its minibatches; parameters into ``out [W, P]``."""
+        network, replicas, minibatches, out, rate, memory = work
         out.copy_(replicas)
         return local_steps(self.descent, network, out, minibatches, rate, memory, self.restart)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Move the model to the mean of ``contributions [W, P]``, by the outer step.
 
         Raises:
             ValueError: a contribution began more than one version ago.
         """
-        del rate, workers, weights
-        mean = torch.mean(contributions, 0)
-        if any(staleness):
-            mean += server.model - _begun_at(server, staleness)
+        mean = torch.mean(fold.contributions, 0)
+        if any(fold.staleness):
+            mean += server.model - _begun_at(server, fold.staleness)
         self._move(server, mean)
         server.version += 1
 
@@ -281,16 +248,9 @@ class Easgd(Algorithm):
         """A centre that is a copy of ``model [P]``."""
         return Server(model.clone())
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Give way to the spring and make the local steps; ``centre - x`` into ``out [W, P]``."""
+        network, replicas, minibatches, out, rate, memory = work
         if LOCAL not in memory.tensors:
             memory.tensors[LOCAL] = replicas.clone()
         own = memory.tensors[LOCAL]
@@ -301,17 +261,8 @@ class Easgd(Algorithm):
             losses += local_steps(self.descent, network, own, rest, rate, memory)
         return losses
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """The centre gives way to ``contributions [W, P]``."""
-        del staleness, rate, workers, weights
         pull = self.beta if self.rounds else self.alpha
-        server.model.sub_(torch.mean(contributions, 0), alpha=pull)
+        server.model.sub_(torch.mean(fold.contributions, 0), alpha=pull)
         server.version += 1

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.base.settings import setting
-from harness.networks.contract import Minibatch, Network
+from harness.networks.contract import Network
 
 __all__ = ["Coder", "Compressed", "Int8", "PowerSgd", "TopK"]
 
@@ -163,21 +163,14 @@ class Compressed(Algorithm):
         """As of what is averaged, from ``model [P]``."""
         return self.averaging.start(model)
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """What arrives of each worker's gradient or difference, into ``out [W, P]``."""
+        network, replicas, _, out, _, memory = work
         mine = {n: t for n, t in memory.tensors.items() if n.startswith(OWN)}
         known = {name.removeprefix(OWN): tensor for name, tensor in mine.items()}
         inner = Memory({n: t for n, t in memory.tensors.items() if n not in mine}, memory.new_pass)
         read = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
-        losses = self.averaging.contribute(network, replicas, minibatches, out, rate, inner)
+        losses = self.averaging.contribute(work._replace(memory=inner))
         wanted = out if read is None else read.sub_(out)
         if self.feedback and RESIDUE in known:
             wanted = wanted + known[RESIDUE]
@@ -188,18 +181,10 @@ class Compressed(Algorithm):
         memory.tensors = inner.tensors | {OWN + name: t for name, t in known.items()}
         return losses
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Fold what has arrived, ``contributions [W, P]``; a difference counts from the model."""
-        del staleness
-        arrived = contributions
+        arrived = fold.contributions
         if isinstance(self.averaging, ModelAveraging):
-            arrived = torch.sub(server.model, contributions)
-        self.averaging.fold(server, arrived, [0] * len(arrived), rate, workers, weights)
+            arrived = torch.sub(server.model, arrived)
+        fresh = [0] * len(arrived)
+        self.averaging.fold(server, fold._replace(contributions=arrived, staleness=fresh))

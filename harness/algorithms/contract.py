@@ -26,10 +26,14 @@ Shape letters: W contributions of a fold, P parameters, Q numbers of a fold.
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from functools import wraps
+from types import FunctionType
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +104,46 @@ class Memory:
     new_pass: bool = True
 
 
+class LocalWork(NamedTuple):
+    """Minibatches that W workers turn into contributions, and the replicas they start from.
+
+    Args:
+        network: what is trained.
+        replicas: ``[W, P]``, what each worker read; may be overwritten.
+        minibatches: one for each local step, each with W minibatches of B frames.
+        out: ``[W, P]``, filled with the contributions.
+        rate: of local steps.
+        memory: what the workers remember, changed in place; most algorithms need none.
+    """
+
+    network: Network
+    replicas: Tensor
+    minibatches: Sequence[Minibatch]
+    out: Tensor
+    rate: float
+    memory: Memory
+
+
+class Fold(NamedTuple):
+    """Contributions that enter the server together, and where they come from.
+
+    Args:
+        contributions: ``[W, P]``, by worker.
+        staleness: of each, in changes of the model since it was read: folds, and restarts of
+            a server that failed.
+        rate: of the fold.
+        workers: whose each is; empty where a row stands for all of them, as the mean does
+            that real workers take among themselves.
+        weights: minibatches that each was computed from; empty where they are equal.
+    """
+
+    contributions: Tensor
+    staleness: Sequence[int]
+    rate: float
+    workers: Sequence[int] = ()
+    weights: Sequence[float] = ()
+
+
 class Algorithm(ABC):
     """What an executor needs of an algorithm; any subclass can be named in a run file.
 
@@ -114,6 +158,11 @@ class Algorithm(ABC):
     remembers: ClassVar[bool] = True
     in_shards: ClassVar[bool] = True
     considers: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        """Let `contribute` and `fold` be written and called with the former parameters, too."""
+        super().__init_subclass__()
+        _accept_former(cls)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """What a run asks for that the algorithm cannot have: (key, what is wrong and allowed).
@@ -144,25 +193,11 @@ class Algorithm(ABC):
         ...
 
     @abstractmethod
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
-        """Fill ``out [W, P]`` with the contributions of W workers from their stale replicas.
+    def contribute(self, work: LocalWork) -> Tensor:
+        """Fill ``work.out [W, P]`` with the contributions of W workers from their stale replicas.
 
-        Args:
-            network: what is trained.
-            replicas: ``[W, P]``, what each worker read; may be overwritten.
-            minibatches: one for each local step, each with W minibatches of B frames.
-            out: the contributions: gradients, parameters, or differences ``read - moved``, which
-                enter the model whatever its version is by then.
-            rate: of local steps.
-            memory: what the workers remember, changed in place; most algorithms need none.
+        A contribution is a gradient, parameters, or a difference ``read - moved``, which enters
+        the model whatever its version is by then.
 
         Returns:
             The losses ``[W]``, summed over all frames, in nats.
@@ -170,28 +205,10 @@ class Algorithm(ABC):
         ...
 
     @abstractmethod
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Enter the contributions ``[W, P]`` of one fold into the server, in place.
 
         The server's version grows by one, however many contributions there are.
-
-        Args:
-            server: changed in place.
-            contributions: by worker.
-            staleness: of each, in changes of the model since it was read: folds, and restarts of
-                a server that failed.
-            rate: of the fold.
-            workers: whose each is; empty where a row stands for all of them, as the mean does
-                that real workers take among themselves.
-            weights: minibatches that each was computed from; empty where they are equal.
         """
         ...
 
@@ -207,6 +224,93 @@ class Algorithm(ABC):
         """
         del server, errors
         return {}
+
+
+def _former_contribute(
+    network: Network,
+    replicas: Tensor,
+    minibatches: Sequence[Minibatch],
+    out: Tensor,
+    rate: float,
+    memory: Memory,
+) -> tuple[LocalWork]:
+    """The arguments of `Algorithm.contribute`, from those it had until version 0.2."""
+    return (LocalWork(network, replicas, minibatches, out, rate, memory),)
+
+
+def _former_fold(
+    server: Server,
+    contributions: Tensor,
+    staleness: Sequence[int],
+    rate: float,
+    workers: Sequence[int] = (),
+    weights: Sequence[float] = (),
+) -> tuple[Server, Fold]:
+    """The arguments of `Algorithm.fold`, from those it had until version 0.2."""
+    return server, Fold(contributions, staleness, rate, workers, weights)
+
+
+FORMER: dict[str, tuple[type[tuple[Any, ...]], Callable[..., tuple[Any, ...]]]] = {
+    "contribute": (LocalWork, _former_contribute),
+    "fold": (Fold, _former_fold),
+}
+"""By method: what bundles its parameters today, and how the former ones are bundled."""
+
+
+def _accept_former(kind: type[Algorithm]) -> None:
+    """Adapt the methods of a class and of those it derives from, where that has not been done.
+
+    A mixin is adapted in its own place, so that a class derived from it has no member more: runs
+    are known by the members of a user's classes.
+    """
+    old: list[str] = []
+    for each in kind.__mro__:
+        for name, (bundle, former) in FORMER.items():
+            method = vars(each).get(name)
+            if not isinstance(method, FunctionType) or hasattr(method, "takes_bundle"):
+                continue
+            adapted = _adapt(method, bundle, former)
+            setattr(each, name, adapted)
+            if not adapted.takes_bundle:
+                old.append(f"{each.__qualname__}.{name}")
+    if old:
+        warnings.warn(
+            f"{' and '.join(old)}: define contribute(self, work) and fold(self, server, fold); the "
+            "former parameters are fields of work (lagbench.LocalWork) and fold (lagbench.Fold)",
+            DeprecationWarning,
+            stacklevel=4,  # the class statement, beyond `__init_subclass__` and `ABCMeta.__new__`
+        )
+
+
+def _adapt(method: FunctionType, bundle: type, former: Callable[..., tuple[Any, ...]]) -> Any:
+    """A method that can be called with a bundle or with the former parameters.
+
+    ``takes_bundle`` says which of both the method itself takes. One that would take whatever it
+    is given (``*args``) takes the former parameters, as it was written when there was nothing else.
+    """
+
+    @wraps(method)
+    def either(self: Any, *given: Any, **named: Any) -> Any:
+        bundled = bool(given) and type(given[-1]) is bundle
+        if bundled is takes_bundle:
+            return method(self, *given, **named)
+        if bundled:
+            return method(self, *given[:-1], *given[-1])
+        return method(self, *former(*given, **named))
+
+    takes_bundle = not _can_take(method, 1 + len(inspect.signature(former).parameters))
+    adapted: Any = either
+    adapted.takes_bundle = takes_bundle
+    return adapted
+
+
+def _can_take(method: FunctionType, count: int) -> bool:
+    """Whether a method can be called with so many arguments, itself among them."""
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 SMALL = 2**16
@@ -269,7 +373,7 @@ def one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) 
     """What folds in a row mean: each in turn, and after it the copies of the model."""
     for entering, staleness, readers, workers, weights in turns.order:
         contributions = rows(turns.contributions, entering)
-        algorithm.fold(server, contributions, staleness, rate, workers, weights)
+        algorithm.fold(server, Fold(contributions, staleness, rate, workers, weights))
         for slot in readers:
             turns.replicas[slot].copy_(server.model)
 

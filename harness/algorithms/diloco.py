@@ -22,7 +22,6 @@ Without their grace window: a quorum that is complete is folded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
@@ -31,11 +30,11 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.averaging import MOMENTUM, OuterNesterov
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.descent import PLAIN, Descent, local_steps
 from harness.algorithms.stale import PENDING
 from harness.base.settings import setting
-from harness.networks.contract import Minibatch, Network, uploaded
+from harness.networks.contract import uploaded
 
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
 """A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and
@@ -78,16 +77,9 @@ class Fragmented(Algorithm):
         names = (MOMENTUM, PENDING, GOT, WEIGHT)
         return Server(model.clone(), tensors={name: torch.zeros_like(model) for name in names})
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Take in what is new, make the local steps, hand in the next fragment's difference."""
+        network, replicas, minibatches, out, rate, memory = work
         local = self._taken_in(replicas, memory)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         anchor, count = memory.tensors[ANCHOR], memory.tensors[COUNT]
@@ -113,18 +105,10 @@ class Fragmented(Algorithm):
         known[SEEN] = replicas.clone()
         return known[LOCAL]
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Add up what ``contributions [W, P]`` have of each fragment; a step where it is enough."""
-        del staleness, rate, workers
-        given = weights or [1.0] * len(contributions)
+        contributions = fold.contributions
+        given = fold.weights or [1.0] * len(contributions)
         weighed = uploaded(torch.tensor(given, dtype=contributions.dtype), contributions.device)
         for own in self._slices(contributions.shape[1]):
             part, momenta = contributions[:, own], server.tensors
@@ -209,20 +193,12 @@ class EagerDiLoCo(Algorithm):
         """A server that holds a copy of ``model [P]``, and a momentum of zero."""
         return Server(model.clone(), tensors={MOMENTUM: torch.zeros_like(model)})
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Local steps from the worker's own model; their difference into ``out [W, P]``."""
+        network, replicas, minibatches, out, rate, memory = work
         known = memory.tensors
-        if (
-            memory.new_pass or LAST not in known
-        ):  # nothing is under way: the shared model has it all
+        # Nothing is under way as a pass begins: the shared model has it all.
+        if memory.new_pass or LAST not in known:
             known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
         local = replicas.add_(known[AHEAD])
         out.copy_(local)
@@ -233,18 +209,9 @@ class EagerDiLoCo(Algorithm):
         known[LAST] = out.clone()
         return losses
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """An outer step along the mean of ``contributions [W, P]``."""
-        del staleness, rate, workers, weights
-        slope = torch.mean(contributions, 0)
+        slope = torch.mean(fold.contributions, 0)
         self.outer.descend_(server.model, server.tensors[MOMENTUM], slope)
         server.version += 1
 

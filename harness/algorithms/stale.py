@@ -35,7 +35,6 @@ Delayed Nesterov: an asynchronous outer loop whose momentum moves every N arriva
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -45,7 +44,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.averaging import MOMENTUM
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import (
     PLAIN,
     AdamW,
@@ -59,26 +58,17 @@ from harness.algorithms.descent import (
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import setting
-from harness.networks.contract import Minibatch, Network, uploaded
+from harness.networks.contract import Network, uploaded
 
 
 @dataclass(frozen=True)
 class StalenessAware(Gradients):
     """``theta <- theta - rate / max(1, tau) g`` of a gradient tau versions old."""
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """One step along each of ``contributions [W, P]``."""
-        del workers, weights
-        for contribution, tau in zip(contributions, staleness, strict=True):
-            server.model.sub_(contribution, alpha=rate / max(1, tau))
+        for contribution, tau in zip(fold.contributions, fold.staleness, strict=True):
+            server.model.sub_(contribution, alpha=fold.rate / max(1, tau))
         server.version += 1
 
 
@@ -103,24 +93,15 @@ class DelayCompensated(Gradients):
         models[_name_of_version(0)].copy_(model)
         return Server(model.clone(), past=models)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """One corrected step along each of ``contributions [W, P]``.
 
         Raises:
             UserError: a contribution is staler than the history.
         """
-        del workers, weights
         if server.restarts:  # one may have changed the model since the last fold
             self._keep(server)
-        for gradient, tau in zip(contributions, staleness, strict=True):
+        for gradient, tau in zip(fold.contributions, fold.staleness, strict=True):
             if tau >= self.history:
                 least = f"at least {tau + 1}: a contribution is {tau} versions old"
                 raise UserError(
@@ -128,7 +109,7 @@ class DelayCompensated(Gradients):
                 )
             read = server.past[_name_of_version((server.changes - tau) % self.history)]
             missed = (server.model - read).mul_(gradient).mul_(gradient)
-            server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=rate)
+            server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=fold.rate)
         server.version += 1
         self._keep(server)
 
@@ -167,21 +148,12 @@ class Ringmaster(Gradients):
         last = {_name_of_gradient(k): -1.0 for k in range(self.most)}
         return Server(model.clone(), numbers={USED: 0.0, **last})
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """A step along each of ``contributions [W, P]`` that is used."""
-        del workers, weights
-        for contribution, tau in zip(contributions, staleness, strict=True):
+        for contribution, tau in zip(fold.contributions, fold.staleness, strict=True):
             place = _name_of_gradient(int(server.numbers[USED]) % self.most)
             if server.numbers[place] < server.changes - tau:
-                server.model.sub_(contribution, alpha=rate)
+                server.model.sub_(contribution, alpha=fold.rate)
                 server.numbers[place] = float(server.changes)
                 server.numbers[USED] += 1.0
         server.version += 1
@@ -209,16 +181,9 @@ class Differences(Algorithm):
         """A server that holds a copy of ``model [P]``, and nothing that waits."""
         return Server(model.clone(), tensors={PENDING: torch.zeros_like(model)})
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Descend from each replica over its minibatches; ``read - moved`` into ``out [W, P]``."""
+        network, replicas, minibatches, out, rate, memory = work
         out.copy_(replicas)
         losses = local_steps(self.descent, network, replicas, minibatches, rate, memory)
         out.sub_(replicas)
@@ -245,24 +210,16 @@ class FedBuff(Differences):
     outer_rate: float = setting(1.0, above=0.0)
     discount: float = setting(0.5, at_least=0.0)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """Buffer each of ``contributions [W, P]``; a step when the buffer is full."""
-        del rate, workers, weights
         pending, now = server.tensors[PENDING], server.folds
-        for difference, tau in zip(contributions, staleness, strict=True):
+        for difference, tau in zip(fold.contributions, fold.staleness, strict=True):
             steps = now // self.buffer - (now - tau) // self.buffer
             pending.add_(difference, alpha=(1.0 + steps) ** -self.discount)
         server.version += 1
         if server.folds % self.buffer == 0:
-            server.model.sub_(pending, alpha=self.outer_rate / (self.buffer * len(contributions)))
+            count = self.buffer * len(fold.contributions)
+            server.model.sub_(pending, alpha=self.outer_rate / count)
             pending.zero_()
 
 
@@ -280,22 +237,13 @@ class PartialFolds(Gradients):
     share: float = setting(0.5, above=0.0, at_most=1.0)
     seed: int = setting(0, at_least=0)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """A step along the drawn components of each of ``contributions [W, P]``."""
-        del staleness, workers, weights
         drawn = stream(self.seed, "partial folds", server.version)
-        for contribution in contributions:
+        for contribution in fold.contributions:
             enters = torch.as_tensor(drawn.random(len(contribution)) < self.share)
             part = contribution * uploaded(enters, contribution.device)
-            server.model.sub_(part, alpha=rate / self.share)
+            server.model.sub_(part, alpha=fold.rate / self.share)
         server.version += 1
 
 
@@ -328,42 +276,25 @@ class ServerDescent(Algorithm):
         _keep(server, self.optimizer.start(server.model.unsqueeze(0)))
         return server
 
-    def contribute(
-        self,
-        network: Network,
-        replicas: Tensor,
-        minibatches: Sequence[Minibatch],
-        out: Tensor,
-        rate: float,
-        memory: Memory,
-    ) -> Tensor:
+    def contribute(self, work: LocalWork) -> Tensor:
         """Mean gradients over each worker's minibatches, into ``out [W, P]``; losses ``[W]``."""
-        del rate, memory
-        return mean_over(partial(mean_gradient, network, replicas), minibatches, out)
+        gradient = partial(mean_gradient, work.network, work.replicas)
+        return mean_over(gradient, work.minibatches, work.out)
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """A step along what the optimizer makes of each of ``contributions [W, P]``, in turn.
 
         Raises:
             ValueError: nobody has said on which network (`on`).
         """
-        del staleness, workers, weights
         if self._network is None:
             raise ValueError("a ServerDescent folds on a network; see Algorithm.on")
-        for contribution in contributions:
+        for contribution in fold.contributions:
             direction, state = contribution.clone().unsqueeze(0), _kept(server)
             model = server.model.unsqueeze(0)
             self.optimizer.direct_(direction, model, state, self._network)
             _keep(server, state)
-            server.model.sub_(direction[0], alpha=rate)
+            server.model.sub_(direction[0], alpha=fold.rate)
         server.version += 1
 
 
@@ -404,24 +335,15 @@ class DelayedNesterov(Differences):
         server.tensors[MOMENTUM] = torch.zeros_like(model)
         return server
 
-    def fold(
-        self,
-        server: Server,
-        contributions: Tensor,
-        staleness: Sequence[int],
-        rate: float,
-        workers: Sequence[int] = (),
-        weights: Sequence[float] = (),
-    ) -> None:
+    def fold(self, server: Server, fold: Fold) -> None:
         """A step along each of ``contributions [W, P]``, and what the momentum has to add."""
-        del staleness, rate, workers, weights
         pending, momentum = server.tensors[PENDING], server.tensors[MOMENTUM]
         n, share = self.every, self.spread
-        pending.add_(contributions.mean(0))
+        pending.add_(fold.contributions.mean(0))
         server.version += 1
         if server.folds % n == 0:
             momentum.mul_(self.momentum).add_(pending, alpha=1.0 / n)
             pending.zero_()
             share = 1.0 - self.spread * n + self.spread
-        step = contributions.mean(0).div_(n).add_(momentum, alpha=share * self.momentum)
+        step = fold.contributions.mean(0).div_(n).add_(momentum, alpha=share * self.momentum)
         server.model.sub_(step, alpha=self.outer_rate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 __all__ = ["configure", "run"]
@@ -31,9 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.fidelity.promises import UNASKED, answers
     from harness.runs.methods import method_of
 
-    imported(arguments.modules, "--import", Path.cwd())
-    algorithm = method_of(arguments.name).algorithm
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")  # by which a module that is imported shows its own, too
+        imported(arguments.modules, "--import", Path.cwd())
+        algorithm = method_of(arguments.name).algorithm
     print(f"{type(algorithm).__name__}: {algorithm}")
+    for warning in warned:
+        print(f"warning {warning.message}")
     found = list(answers(algorithm))
     for answer in found:
         print(f"{WORDS[answer.kept]:7} {answer.promise}")

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.contract import Memory, Server, Turn, Turns, fold_turns, one_by_one
+from harness.algorithms.contract import (
+    Fold,
+    LocalWork,
+    Memory,
+    Server,
+    Turn,
+    Turns,
+    fold_turns,
+    one_by_one,
+)
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
@@ -113,8 +122,8 @@ class _Trained:
             out = _contributed(self.algorithm, read, self.memory, self.done)
             count = len(out)
             weights = [1.0 + k * bool(self.stalest) for k in range(count)]
-            told = [stale] * count, RATE, list(range(count)), weights
-            self.algorithm.fold(self.server, out, *told)
+            fold = Fold(out, [stale] * count, RATE, list(range(count)), weights)
+            self.algorithm.fold(self.server, fold)
             self.models.append(self.server.model.clone())
         return self
 
@@ -139,7 +148,7 @@ def _contributed(algorithm: Algorithm, model: Tensor, memory: Memory, step: int)
     replicas = model.repeat(count, 1)
     out = torch.empty_like(replicas)
     minibatches = [_minibatch(2 * step + k, count) for k in (0, 1)]
-    algorithm.contribute(_network(), replicas, minibatches, out, RATE, memory)
+    algorithm.contribute(LocalWork(_network(), replicas, minibatches, out, RATE, memory))
     memory.new_pass = False
     return out
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
-from harness.algorithms.contract import Server
+from harness.algorithms.contract import Fold, Server
 from harness.base.errors import UserError
 from harness.processes import messages
 from harness.processes.group import GLOO, MPI, attempt, connected, staged_on
@@ -341,7 +341,7 @@ class _Worker:
         mean /= self.config.workers
         with torch.no_grad():
             mean = mean.to(self.config.device)
-            self.config.algorithm.fold(self.server, mean, [0], header.rate)
+            self.config.algorithm.fold(self.server, Fold(mean, [0], header.rate))
         times = [done.began_s, done.ended_s, now_s(), done.loss]
         return torch.tensor(times, dtype=torch.float64)
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.algorithms.contract import Server
+from harness.algorithms.contract import Fold, Server
 from harness.processes.group import Admission
 from harness.processes.messages import Address, FrameHeader, Kind, Mailbox, bodies, line_to, send
 from harness.processes.recorder import Recorder, Work
@@ -190,8 +190,8 @@ class Distributed(Asynchronous):
         work = self.members.out.pop(worker)
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
-        whose = [worker], [float(work.steps)]
-        self._algorithm.fold(self.server, contribution, [staleness], rate, *whose)
+        fold = Fold(contribution, [staleness], rate, [worker], [float(work.steps)])
+        self._algorithm.fold(self.server, fold)
         self.clock.sleep_until(begun + self._pace.fold_s(worker, self._folded[worker]))
         self._folded[worker] += 1
         self.loss += header.loss

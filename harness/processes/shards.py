@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Server
+from harness.algorithms.contract import Algorithm, Fold, Server
 from harness.processes.group import Admission
 from harness.processes.messages import (
     NOTHING,
@@ -421,8 +421,8 @@ class Shard:
             return
         begun, version = max(begun, self._folded_at_s), self.server.version
         piece = body.to(self.server.model.device).unsqueeze(0)
-        whose = [worker], [float(header.steps)]
-        self._algorithm.fold(self.server, piece, [version - read], header.rate, *whose)
+        fold = Fold(piece, [version - read], header.rate, [worker], [float(header.steps)])
+        self._algorithm.fold(self.server, fold)
         self._folded_at_s = now_s()
         folded = FrameHeader(Kind.FOLDED, step, version=version, worker=worker, read_version=read)
         self._tell(replace(folded, began_s=begun, ended_s=self._folded_at_s))

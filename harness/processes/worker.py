@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import LocalWork, Memory
 from harness.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -75,7 +75,7 @@ class Contributor:
         replica = model.to(self._config.device).unsqueeze(0)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(
-                self._net, replica, minibatches, self.out, header.rate, self._memory
+                LocalWork(self._net, replica, minibatches, self.out, header.rate, self._memory)
             )
         self._memory.new_pass = False
         loss = losses.sum(dtype=torch.float64).item()

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, Repeating, Server
+from harness.algorithms.contract import LocalWork, Memory, Repeating, Server
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network, ready
 from harness.replay.stale import Arrays, Facts, MinibatchOf, capture_server, reinstate_server
@@ -266,7 +266,7 @@ class BlockReplay:
         ]
         out = torch.empty_like(replicas, dtype=self.server.model.dtype)
         losses = self._algorithm.contribute(
-            self._network, replicas, minibatches, out, rate, Memory()
+            LocalWork(self._network, replicas, minibatches, out, rate, Memory())
         )
         self.loss += losses.sum(dtype=torch.float64)
         return out.view(*shape, -1)

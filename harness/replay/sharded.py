@@ -19,7 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.networks.contract import Network
 from harness.replay.stale import (
@@ -128,9 +128,9 @@ class ShardedReplay:
             if each.folded[shard] != part.version:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
             piece = self._computed(each, rate)[:, slice(*edge)]
-            staleness = [part.version - each.read[shard]]
-            whose = [each.worker], [float(each.steps)]
-            self._algorithm.fold(part, piece, staleness, rate, *whose)
+            staleness = part.version - each.read[shard]
+            fold = Fold(piece, [staleness], rate, [each.worker], [float(each.steps)])
+            self._algorithm.fold(part, fold)
             each.unfolded -= 1
             if not each.unfolded:
                 each.tensor = None
@@ -155,7 +155,7 @@ class ShardedReplay:
         memory = self.memories.setdefault(each.worker, Memory())
         out = torch.empty_like(each.tensor)
         losses = self._algorithm.contribute(
-            self._network, each.tensor, minibatches, out, rate, memory
+            LocalWork(self._network, each.tensor, minibatches, out, rate, memory)
         )
         memory.new_pass = False
         self.loss += losses.sum(dtype=torch.float64)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import (
     Algorithm,
+    LocalWork,
     Memories,
     Memory,
     Server,
@@ -493,7 +494,9 @@ class StaleReplay:
         if self.alone:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
         memory = self.memories.join([worker for _, _, (worker, _) in batch])
-        losses = self.algorithm.contribute(self.network, replicas, minibatches, out, rate, memory)
+        losses = self.algorithm.contribute(
+            LocalWork(self.network, replicas, minibatches, out, rate, memory)
+        )
         memory.new_pass = False
         if self.alone or not together(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out

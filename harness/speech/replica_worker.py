@@ -21,7 +21,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import TROUBLES
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import LocalWork, Memory
 from harness.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -198,7 +198,7 @@ class Trainer:
         began, minibatch = now_s(), filled([frames])
         with torch.no_grad():
             self._algorithm.contribute(
-                self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory()
+                LocalWork(self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory())
             )
         share = len(frames) / self._slots
         sleep_until(began + self._pace.compute_s(self._replica, count) * share)

@@ -34,6 +34,7 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.algorithms.contract import Fold
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.networks.feedforward import denormals_flushed
 from harness.processes.console import say
@@ -293,7 +294,8 @@ class Replicas:
         work = replica.work
         assert work is not None
         staleness = self.server.version - work.read_version
-        self._algorithm.fold(self.server, gradient.unsqueeze(0), [staleness], rate, [worker], [1.0])
+        fold = Fold(gradient.unsqueeze(0), [staleness], rate, [worker], [1.0])
+        self._algorithm.fold(self.server, fold)
         self._clock.sleep_until(begun + self._pace.fold_s(worker, replica.folds))
         replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
         rank, ours = trainer_rank(worker), self._clock.of_peer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.runs.config import plain
@@ -83,6 +83,6 @@ def _trained(
         replicas = server.model.repeat(config.workers, 1)
         out = torch.empty_like(replicas)
         batches = [Minibatch(x, targets)]
-        algorithm.contribute(network, replicas, batches, out, config.rate, memory)
-        algorithm.fold(server, out, [0] * config.workers, config.rate)
+        algorithm.contribute(LocalWork(network, replicas, batches, out, config.rate, memory))
+        algorithm.fold(server, Fold(out, [0] * config.workers, config.rate))
     return server.model

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.runs.config import Stage
 from harness.runs.file import load_run
@@ -56,7 +56,8 @@ class Walk:
         memory = self.memories.setdefault(worker, Memory())
         replica, rate = read.clone().unsqueeze(0), self.config.schedule.rate
         with torch.no_grad():
-            self.config.algorithm.contribute(self.net, replica, minibatches, out, rate, memory)
+            work = LocalWork(self.net, replica, minibatches, out, rate, memory)
+            self.config.algorithm.contribute(work)
         return out
 
 
@@ -74,7 +75,8 @@ def walked(walk: Walk, timeline: Timeline) -> Tensor:
         )
         parts = [walk.contribution(versions[v], *key) for v, key in zip(reads, keys, strict=True)]
         whose = rows.worker[entering].tolist(), rows.steps[entering].tolist()
-        algorithm.fold(server, torch.cat(parts), [fold - v for v in reads], rate, *whose)
+        staleness = [fold - v for v in reads]
+        algorithm.fold(server, Fold(torch.cat(parts), staleness, rate, *whose))
         versions.append(server.model.clone())
     return versions[-1]
 
@@ -117,7 +119,7 @@ def walked_in_shards(walk: Walk, timeline: Timeline, shards: int) -> Tensor:
                 made[fold] = walk.contribution(seen, *of_fold[fold])
             piece = made[fold][:, cuts[shard] : cuts[shard + 1]]
             worker, _, steps = of_fold[fold]
-            algorithm.fold(server, piece, [server.version - read], rate, [worker], [steps])
+            algorithm.fold(server, Fold(piece, [server.version - read], rate, [worker], [steps]))
             versions[shard].append(server.model.clone())
             moved = True
     assert all(server.version == len(timeline.folds) for server in servers)

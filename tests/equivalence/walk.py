@@ -24,7 +24,7 @@ from harness.algorithms.catalogue import (
     FedBuff,
     Ringmaster,
 )
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch, Network
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
@@ -137,8 +137,9 @@ class Walk:
         out = torch.empty_like(read).unsqueeze(0)
         minibatches = [self.minibatch_of([(worker, first + k)]) for k in range(steps)]
         memory = self.memories.setdefault(worker, Memory())
+        replica = read.clone().unsqueeze(0)
         self.algorithm.contribute(
-            self.network, read.clone().unsqueeze(0), minibatches, out, self.rate, memory
+            LocalWork(self.network, replica, minibatches, out, self.rate, memory)
         )
         memory.new_pass = False
         return out[0]
@@ -173,14 +174,14 @@ class Walk:
                 for arrival in arrivals:
                     written(self.algorithm, state, arrival, self.rate)
             else:
-                algorithm.fold(
-                    state,
+                told = Fold(
                     torch.stack([a.tensor for a in arrivals]),
                     [a.staleness for a in arrivals],
                     self.rate,
                     [a.worker for a in arrivals],
                     [float(a.steps) for a in arrivals],
                 )
+                algorithm.fold(state, told)
             before.append(state.model.clone())
             restored = failures.get(fold + 1, (fold + 1, 0.0))[0]
             if restored <= fold:
@@ -227,7 +228,7 @@ class Walk:
                     made[fold] = self.contribution(seen, *keys[fold])
                 piece, (worker, _, steps) = made[fold][slice(*cuts[shard])], keys[fold]
                 whose = [server.version - read], self.rate, [worker], [float(steps)]
-                self.algorithm.fold(server, piece.unsqueeze(0), *whose)
+                self.algorithm.fold(server, Fold(piece.unsqueeze(0), *whose))
                 versions[shard].append(server.model.clone())
                 moved = True
         assert all(server.version == len(timeline.folds) for server in servers)

@@ -24,7 +24,7 @@ from harness.algorithms.averaging import (
     OuterNesterov,
 )
 from harness.algorithms.compression import OWN, RESIDUE, Compressed, TopK
-from harness.algorithms.contract import Algorithm
+from harness.algorithms.contract import Algorithm, Fold
 from harness.algorithms.descent import AdamW, Momentum
 from harness.algorithms.diloco import AHEAD, EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import (
@@ -142,9 +142,9 @@ def delay_compensation() -> Figure:
     algorithm = DelayCompensated(strength=1.0)
     server = algorithm.start(vector(1.0))
     for _ in range(3):  # the model moves on while a gradient at 1 is under way
-        algorithm.fold(server, vector(0.5).unsqueeze(0), [0], 0.1)
+        algorithm.fold(server, Fold(vector(0.5).unsqueeze(0), [0], 0.1))
     before = server.model.clone()
-    algorithm.fold(server, vector(1.0).unsqueeze(0), [3], 1.0)
+    algorithm.fold(server, Fold(vector(1.0).unsqueeze(0), [3], 1.0))
     compensated = (before - server.model).item()
     now = before.item()  # the gradient of theta^2 / 2 there
     return Figure(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, ClippedSgd
+from harness.algorithms.contract import Fold
 from harness.algorithms.stale import DelayCompensated, PartialFolds, Ringmaster, StalenessAware
 from harness.base.errors import UserError
 from tests.theory.bowl import stale, vector, walked
@@ -34,7 +35,7 @@ def folded(algorithm, *arrivals: tuple[float, int], rate: float = 1.0) -> list[f
     """The model after each arrival of a gradient and its staleness, from 0."""
     server, seen = algorithm.start(vector(0.0)), []
     for gradient, tau in arrivals:
-        algorithm.fold(server, vector(gradient).unsqueeze(0), [tau], rate, [0], [1.0])
+        algorithm.fold(server, Fold(vector(gradient).unsqueeze(0), [tau], rate, [0], [1.0]))
         seen.append(server.model.item())
     assert server.version == len(arrivals)
     return seen

@@ -3,11 +3,13 @@ from __future__ import annotations
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.contract import Fold
 
 
 def fold(algorithm, server, values, rate=0.5):
     for value in values:
-        algorithm.fold(server, torch.tensor([[value]], dtype=torch.float64), [0], rate)
+        contribution = torch.tensor([[value]], dtype=torch.float64)
+        algorithm.fold(server, Fold(contribution, [0], rate))
 
 
 def start(algorithm, value=0.0):

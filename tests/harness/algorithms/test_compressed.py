@@ -6,7 +6,7 @@ import torch
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
 from harness.algorithms.compression import OWN, RESIDUE, Compressed, Int8, PowerSgd, TopK
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 
@@ -32,9 +32,9 @@ def trained(algorithm, rounds=12):
     for number in range(rounds):
         out = torch.empty(WORKERS, LAYOUT.parameters, dtype=torch.float64)
         replicas = server.model.repeat(WORKERS, 1)
-        algorithm.contribute(NET, replicas, minibatches(number), out, RATE, memory)
+        algorithm.contribute(LocalWork(NET, replicas, minibatches(number), out, RATE, memory))
         sent.append(out.clone())
-        algorithm.fold(server, out, [0] * WORKERS, RATE)
+        algorithm.fold(server, Fold(out, [0] * WORKERS, RATE))
     return server, torch.stack(sent), memory
 
 
@@ -119,8 +119,8 @@ def test_feedback_lets_a_tenth_of_the_gradient_train_as_far_as_all_of_it():
         for _ in range(400):
             out = torch.empty(WORKERS, LAYOUT.parameters, dtype=torch.float64)
             replicas = server.model.repeat(WORKERS, 1)
-            loss = algorithm.contribute(NET, replicas, [minibatch], out, 0.5, memory)
-            algorithm.fold(server, out, [0] * WORKERS, 0.5)
+            loss = algorithm.contribute(LocalWork(NET, replicas, [minibatch], out, 0.5, memory))
+            algorithm.fold(server, Fold(out, [0] * WORKERS, 0.5))
         losses[name] = float(loss.sum())
     assert losses["fed back"] < 1.5 * losses["whole"]
     assert losses["left out"] > 1.5 * losses["fed back"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import LocalWork, Memory
 from harness.algorithms.descent import PLAIN, descend
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
@@ -27,7 +27,7 @@ def drawn(steps: int, seed: int = 0) -> tuple[torch.Tensor, list[Minibatch]]:
 
 def contributed(algorithm, memory: Memory, minibatches, stack) -> torch.Tensor:
     out = torch.empty_like(stack)
-    algorithm.contribute(NET, stack.clone(), minibatches, out, 0.3, memory)
+    algorithm.contribute(LocalWork(NET, stack.clone(), minibatches, out, 0.3, memory))
     memory.new_pass = False
     return out
 

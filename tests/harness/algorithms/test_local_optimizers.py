@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.algorithms.descent import (
     PLAIN,
     QUINTIC,
@@ -117,8 +117,8 @@ def test_with_one_local_step_momentum_of_zero_is_plain_descent(kind):
     for descent in (PLAIN, Momentum(0.0)):
         algorithm, out = kind(descent), torch.empty_like(stack)
         server = algorithm.start(stack[0])
-        algorithm.contribute(NET, stack.clone(), minibatches, out, RATE, Memory())
-        algorithm.fold(server, out, [0] * WORKERS, RATE)
+        algorithm.contribute(LocalWork(NET, stack.clone(), minibatches, out, RATE, Memory()))
+        algorithm.fold(server, Fold(out, [0] * WORKERS, RATE))
         ends.append(server.model)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-15)
 

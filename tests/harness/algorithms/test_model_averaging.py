@@ -4,7 +4,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 
@@ -31,8 +31,8 @@ def one_round(algorithm, model, minibatches):
     server = algorithm.start(model)
     out = torch.empty(workers, LAYOUT.parameters, dtype=torch.float64)
     replicas = model.repeat(workers, 1)
-    algorithm.contribute(NET, replicas, minibatches, out, RATE, Memory())
-    algorithm.fold(server, out, [0] * workers, RATE)
+    algorithm.contribute(LocalWork(NET, replicas, minibatches, out, RATE, Memory()))
+    algorithm.fold(server, Fold(out, [0] * workers, RATE))
     return server
 
 

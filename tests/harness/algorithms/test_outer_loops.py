@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.algorithms.averaging import Easgd, OuterNesterov
+from harness.algorithms.contract import Fold
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
@@ -23,7 +24,7 @@ def folded(algorithm, *arrivals, weights=(1.0,)) -> list[list[float]]:
     server, seen = algorithm.start(torch.zeros_like(first)), []
     for k, (difference, tau) in enumerate(arrivals):
         weight = [weights[k % len(weights)]]
-        algorithm.fold(server, difference.unsqueeze(0), [tau], 0.1, [0], weight)
+        algorithm.fold(server, Fold(difference.unsqueeze(0), [tau], 0.1, [0], weight))
         seen.append(server.model.tolist())
     return seen
 

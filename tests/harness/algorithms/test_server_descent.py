@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncDescent
+from harness.algorithms.contract import Fold
 from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.stale import ServerDescent
 from harness.networks.contract import Minibatch
@@ -51,7 +52,7 @@ def test_of_several_workers_a_servers_optimizer_is_another_than_theirs():
 def test_without_a_network_nothing_is_folded():
     algorithm = ServerDescent(Muon())
     with pytest.raises(ValueError, match="folds on a network"):
-        algorithm.fold(algorithm.start(torch.zeros(3)), torch.ones(1, 3), [0], RATE)
+        algorithm.fold(algorithm.start(torch.zeros(3)), Fold(torch.ones(1, 3), [0], RATE))
 
 
 def test_the_algorithm_that_is_on_a_network_is_known_by_its_settings_alone():

@@ -24,9 +24,9 @@ class Counting(AsyncSgd):
 
     seen: list[int] = field(default_factory=list)
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
+    def fold(self, server, fold):
         self.seen.append(1)
-        server.model.sub_(contributions.sum(0), alpha=rate / len(self.seen))
+        server.model.sub_(fold.contributions.sum(0), alpha=fold.rate / len(self.seen))
         server.version += 1
 
 
@@ -34,8 +34,8 @@ class Counting(AsyncSgd):
 class Guessing(AsyncSgd):
     """Draws from a generator that nobody names."""
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
-        server.model.sub_(contributions.sum(0) * torch.rand(()), alpha=rate)
+    def fold(self, server, fold):
+        server.model.sub_(fold.contributions.sum(0) * torch.rand(()), alpha=fold.rate)
         server.version += 1
 
 
@@ -43,10 +43,10 @@ class Guessing(AsyncSgd):
 class Jittering(AsyncSgd):
     """Draws only what it adds to stale contributions."""
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
-        for contribution, stale in zip(contributions, staleness, strict=True):
+    def fold(self, server, fold):
+        for contribution, stale in zip(fold.contributions, fold.staleness, strict=True):
             noise = stale * torch.randn_like(contribution)
-            server.model.sub_(contribution + noise, alpha=rate)
+            server.model.sub_(contribution + noise, alpha=fold.rate)
         server.version += 1
 
 
@@ -54,10 +54,10 @@ class Jittering(AsyncSgd):
 class Fresh(AsyncSgd):
     """Folds nothing that is stale."""
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
-        if any(staleness):
+    def fold(self, server, fold):
+        if any(fold.staleness):
             raise UserError("algorithm: nothing stale")
-        super().fold(server, contributions, staleness, rate, workers, weights)
+        super().fold(server, fold)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Hurrying(AsyncSgd):
 class Weighing(AsyncSgd):
     """Divides what is already a mean by its minibatches once more."""
 
-    def fold(self, server, contributions, staleness, rate, workers=(), weights=()):
-        super().fold(server, contributions, staleness, rate / weights[0], workers, weights)
+    def fold(self, server, fold):
+        super().fold(server, fold._replace(rate=fold.rate / fold.weights[0]))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, LocalWork
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.processes import worker
 from harness.processes.messages import Mailbox, ServerGone, into, like
@@ -76,12 +76,12 @@ class Decodes:
 class Contributed:
     """A gradient of the model that was read and the sum of a minibatch."""
 
-    def contribute(self, network: Any, replicas: Tensor, minibatches: Any, out: Tensor,
-                   rate: float, memory: Memory) -> Tensor:  # fmt: skip
+    def contribute(self, work: LocalWork) -> Tensor:
+        network: Any = work.network
         _here().sleep(network())
-        torch.mul(replicas, 0.25, out=out)
-        out.add_(summed(minibatches[0]))
-        return torch.zeros(len(out))
+        torch.mul(work.replicas, 0.25, out=work.out)
+        work.out.add_(summed(work.minibatches[0]))
+        return torch.zeros(len(work.out))
 
 
 class StandIn(Contributed, AsyncSgd):
@@ -217,7 +217,8 @@ class OnReplicas(Schedule):
             for step, version in zip(rows.first_step, rows.read_version, strict=True):
                 gradient = torch.mul(models[int(version)], 0.25) + self.noted[int(step)][0]
                 staleness = server.version - int(version)
-                algorithm.fold(server, gradient.unsqueeze(0), [staleness], RATE, [0], [1.0])
+                fold = Fold(gradient.unsqueeze(0), [staleness], RATE, [0], [1.0])
+                algorithm.fold(server, fold)
                 models.append(server.model.clone())
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
 

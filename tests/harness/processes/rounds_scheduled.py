@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.averaging import ModelAveraging
-from harness.algorithms.contract import Memory
+from harness.algorithms.contract import Fold, Memory
 from harness.base.errors import UserError
 from harness.processes import rounds
 from harness.processes import worker as pace
@@ -189,7 +189,7 @@ class InRounds(Schedule):
                 parts.append(part)
             mean = sum(parts, torch.zeros(SIZE)).unsqueeze(0)
             mean /= self.workers
-            self.config.algorithm.fold(server, mean, [0], RATE)
+            self.config.algorithm.fold(server, Fold(mean, [0], RATE))
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Memory, Server
+from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.processes import group
 from harness.processes import shards as shard
@@ -54,13 +54,11 @@ ATTEMPTS = 4
 class StandIn(AsyncSgd):
     """A gradient that says of which model and minibatch it is, in place of a network's."""
 
-    def contribute(
-        self, network: Any, replicas: Tensor, minibatches: Any, out: Tensor, rate: float,
-        memory: Memory,
-    ) -> Tensor:  # fmt: skip
-        torch.mul(replicas, 0.25, out=out)
-        out.add_(minibatches[0])
-        return torch.zeros(len(out))
+    def contribute(self, work: LocalWork) -> Tensor:
+        minibatch: Any = work.minibatches[0]
+        torch.mul(work.replicas, 0.25, out=work.out)
+        work.out.add_(minibatch)
+        return torch.zeros(len(work.out))
 
 
 def minibatch_of(keys: Sequence[tuple[int, int]]) -> Tensor:
@@ -80,7 +78,10 @@ class Contributor:
         self._place.sleep(self._seconds())
         minibatch = minibatch_of([(self._worker, header.step)])
         read = model.clone().unsqueeze(0)
-        StandIn().contribute(None, read, [minibatch], self.out, header.rate, Memory())
+        network: Any = None
+        minibatches: Any = [minibatch]
+        work = LocalWork(network, read, minibatches, self.out, header.rate, Memory())
+        StandIn().contribute(work)
         return replace(header, began_s=began, ended_s=self._place.now_s(), loss=1.0)
 
 

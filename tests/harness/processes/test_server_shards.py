@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
-from harness.algorithms.contract import Memory, Server
+from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.fidelity.replay import replayed
@@ -94,7 +94,8 @@ def every_version_kept(timeline: Timeline, start: Server, shards: int, rate: flo
             stale = torch.cat([versions[s][int(read[fold, s])] for s in range(shards)])
             gradients[fold] = out = torch.empty(1, LAYOUT.parameters)
             batch = minibatch_of([(int(rows.worker[fold]), int(rows.first_step[fold]))])
-            algorithm.contribute(net, stale.unsqueeze(0), [batch], out, rate, Memory())
+            work = LocalWork(net, stale.unsqueeze(0), [batch], out, rate, Memory())
+            algorithm.contribute(work)
         for s, (a, b) in enumerate(cuts):
             for fold in np.argsort(before[:, s]).tolist():
                 version = int(before[fold, s])

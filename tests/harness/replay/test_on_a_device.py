@@ -92,9 +92,9 @@ class Planted(AsyncSgd):
         super().__init__()
         object.__setattr__(self, "fault", fault)
 
-    def fold(self, server, contributions, *others, **more):
-        self.fault(server, contributions)
-        super().fold(server, contributions, *others, **more)
+    def fold(self, server, fold):
+        self.fault(server, fold.contributions)
+        super().fold(server, fold)
 
 
 def looks_at_a_value(server, contributions):

@@ -26,7 +26,8 @@ class Told:
     def on(self, network):
         return self
 
-    def contribute(self, network, replicas, minibatches, out, rate, memory):
+    def contribute(self, work):
+        _, replicas, minibatches, out, _, memory = work
         keys = torch.stack([minibatch.x[:, 0] for minibatch in minibatches], 1)
         before = memory.tensors.get("keys", torch.zeros(len(replicas), 0, 2))
         for worker, read in enumerate(replicas):
@@ -36,9 +37,9 @@ class Told:
         out[:] = minibatches[0].x[:, 0, 1:]
         return torch.zeros(len(replicas))
 
-    def fold(self, server, contributions, staleness, rate, workers, weights):
-        self.folded.append((contributions[:, 0].tolist(), list(staleness)))
-        self.whose.append((list(workers), list(weights)))
+    def fold(self, server, fold):
+        self.folded.append((fold.contributions[:, 0].tolist(), list(fold.staleness)))
+        self.whose.append((list(fold.workers), list(fold.weights)))
         server.model += 1.0
         server.version += 1
 
@@ -100,9 +101,9 @@ def test_workers_that_remember_as_much_are_computed_together_and_others_after_th
     sizes = list[int]()
     contribute = told.contribute
 
-    def counted(network, replicas, *rest):
-        sizes.append(len(replicas))
-        return contribute(network, replicas, *rest)
+    def counted(work):
+        sizes.append(len(work.replicas))
+        return contribute(work)
 
     told.contribute = counted
     rows = ((0, 0, 0, 0, 1), (1, 1, 0, 1, 1), (2, 2, 0, 2, 1), (3, 0, 1, 3, 1), (4, 1, 1, 4, 1))
