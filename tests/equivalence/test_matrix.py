@@ -98,6 +98,12 @@ class Cell(TrainingConfig[Pieces]):
     def workload(self, number: int) -> Workload:
         return Workload(FRAMES, 1.0, 1.0)
 
+    def zeros(self, data: Pieces) -> Tensor:
+        return torch.zeros_like(start())
+
+    def examples(self, data: Pieces) -> Rows:
+        return Rows()
+
     def stage_name(self, fold: int) -> str:
         return "a cell"
 
@@ -136,7 +142,7 @@ def start() -> Tensor:
 
 def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, bool]:
     """The timeline, folds before which passes begin, the model, and whether each went alone."""
-    minibatches = config.minibatches(PIECES, Rows())
+    minibatches = config.minibatches(PIECES, config.examples(PIECES))
     made = Simulated(config, PIECES, start().clone(), minibatches)
     if alone and not isinstance(made.replay, ShardedReplay):
         made.replay.alone = True
@@ -162,7 +168,7 @@ def compare(config: Cell, seen: Counter[str]) -> None:
         again, _, model, each_alone = trained(config, alone=True)
         assert again.sha256() == timeline.sha256()
         found.append((model, each_alone))
-    minibatches = config.minibatches(PIECES, Rows())
+    minibatches = config.minibatches(PIECES, config.examples(PIECES))
     walk = Walk(config.algorithm, Dnn(LAYOUT), minibatches.of, start(), RATE, passes)
     with torch.no_grad():
         if config.shards > 1:
