@@ -27,6 +27,7 @@ import torch.distributed as dist
 from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.contract import Fold
 from harness.base import forks
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
@@ -240,7 +241,7 @@ def time_folding() -> Iterator[Measured]:
     for size in BYTES:
         server = algorithm.start(torch.zeros(size // 4))
         contribution = torch.ones(1, size // 4)
-        fold = partial(algorithm.fold, server, contribution, [0], 0.0)
+        fold = partial(algorithm.fold, server, Fold(contribution, [0], 0.0))
         yield Measured((1.0, size), _timed(fold, REPEATS))
 
 
