@@ -14,7 +14,7 @@ from pathlib import Path
 from data_synth import continuous
 from data_synth.continuous import Condition, Recipe
 from data_synth.corpus import Corpus
-from data_synth.text import Manner
+from data_synth.invented_language import Manner
 
 
 @dataclass(frozen=True)

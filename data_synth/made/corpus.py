@@ -13,8 +13,8 @@ import numpy as np
 from data_synth import continuous
 from data_synth.continuous import Maker, Recipe
 from data_synth.corpus import Corpus, Utterances, join
-from data_synth.counted import counted
 from data_synth.made.speech import FORMAT, Speech
+from data_synth.storage import counted
 
 
 def make(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_synth import articulation, features
-from data_synth.made import sound
+from data_synth.made import speech as sound
 from harness.base.seeds import stream
 
 FRAMES = torch.tensor([23, 40, 1])
