@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import Claim, Exhibit, Part, Results
-from reports import abstract, forest, judged, numbers, reference_terms, specs, tables
+from reports import abstract, numbers, reference_terms, specs, tables, verdict_notes
+from reports import specs as forest
 
 Data = Mapping[str, Any]
 COLUMNS = ("statement", "verdict", "measured", "95% interval")
@@ -100,7 +101,7 @@ def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
     said = escape(claim.statement) + tag("span", about, class_="small") + told
     at = f"claim:{place}"
     rows = [_figures(said, claim, at, claim.verdict, blank=bool(shown["told-by-parts"]))]
-    for part, its in zip(judged.several(claim), shown["parts"], strict=True):
+    for part, its in zip(verdict_notes.several(claim), shown["parts"], strict=True):
         test = f"{tag('code', escape(claim.id))} {escape(its['test'])}"
         label = f"· {escape(part.label)}" + tag("span", test, class_="small")
         rows.append(_figures(label, part, at, claim.verdict, blank=False))
@@ -112,8 +113,8 @@ def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: boo
     cells = [
         (_key(item.measured), number("runs" if blank else measured, at)),
         ("", "" if blank else escape(numbers.interval(item.measured, item.ci95))),
-        ("", "") if blank else (_key(item.paper), escape(judged.stated(item))),
-        (_key(item.power), escape(judged.power(item)) if item.power is not None else ""),
+        ("", "") if blank else (_key(item.paper), escape(verdict_notes.stated(item))),
+        (_key(item.power), escape(verdict_notes.power(item)) if item.power is not None else ""),
     ]
     shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
     mine = tag("td", tag("span", item.verdict or "", class_=_classes(item.verdict)))

@@ -15,8 +15,9 @@ from PIL import Image
 
 from harness.base.errors import UserError
 from harness.judge import Part, read_results, write_results
-from reports import build, listing, pdf
-from reports.document import document
+from reports import build, pdf
+from reports import provenance as listing
+from reports.pdf import document
 
 MARKUP = '#emph[x] $x_1$ *b* _i_ @ref <tag> \\ "q" `c` // /* {} [] ~ = - + é π 语'
 
@@ -192,7 +193,7 @@ def test_an_exhibit_id_that_would_leave_the_folder_is_refused(out):
 
 def test_nothing_of_a_report_loads_torch():
     program = (
-        "import sys, reports.assemble, reports.markdown;"
+        "import sys, reports.assemble, reports.verdicts;"
         "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
