@@ -13,9 +13,8 @@ from harness.judge.statistics import ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import PRESETS
+from reproductions.paper3_async_mmi.experiments import PRESETS, fetch_name, fetch_s
 from reproductions.paper3_async_mmi.tolerance import Sweep
-from reproductions.paper3_async_mmi.trainings import fetch_name, fetch_s
 from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
 CRITERION = "held_out_criterion"
