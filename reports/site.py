@@ -14,8 +14,7 @@ from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
 from reports import abstract, build, verdict_notes
-from reports.page.page import framed
-from reports.page.parts import tag
+from reports.page.page import framed, tag
 
 FROM = Path("reports/published")
 MADE = ("report.html", "report.pdf", "runs.csv", "results.json")

@@ -13,7 +13,7 @@ from typing import Any
 from harness.judge import Claim, Exhibit, Part
 from harness.judge.claims import VERDICTS
 from harness.judge.paired import seeds_of
-from reports import figures, numbers, series, verdict_notes
+from reports import figures, numbers, verdict_notes
 from reports.reference_terms import PAPER, Words
 from reports.style import COLOURS, DASHES
 
@@ -44,7 +44,7 @@ def groups(exhibits: Sequence[Exhibit]) -> list[list[Exhibit]]:
 def chart(group: Sequence[Exhibit]) -> Spec:
     """A group's charts below each other; curves are brushed together from a strip on top."""
     panels = [panel for exhibit in group for panel in _panels(exhibit)]
-    long = any(len(rows) > series.FEW for e in group for rows in series.by_label(e.rows).values())
+    long = any(len(rows) > figures.FEW for e in group for rows in figures.by_label(e.rows).values())
     brushed = len(panels) > 1 and group[0].draw.get("as", "curves") == "curves"
     if brushed or (long and group[0].draw.get("as", "curves") == "curves"):
         panels = [_strip(group[0]), *(_windowed(panel) for panel in panels)]
@@ -70,7 +70,7 @@ def _panels(exhibit: Exhibit) -> list[Spec]:
 def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True) -> Spec:
     name = name or exhibit.id
     look = _look(exhibit)
-    few = max(map(len, series.by_label(exhibit.rows).values())) <= series.FEW
+    few = max(map(len, figures.by_label(exhibit.rows).values())) <= figures.FEW
     ends = {"y": _axis(exhibit, "y", "low", y, log=y_log), "y2": {"field": "high"}}
     y_axis = _axis(exhibit, "y", "measured", y, log=y_log)
     tips = [_tip("label"), _tip("x", "quantitative"), _tip("told")]
@@ -84,7 +84,7 @@ def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
         band = {"type": "area", "opacity": 0.16}
         layer.insert(0, {
-            "mark": band if series.banded(exhibit) else {"type": "rule"},
+            "mark": band if figures.banded(exhibit) else {"type": "rule"},
             "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
             "encoding": ends | {"color": look["color"]},
         })  # fmt: skip
@@ -202,7 +202,7 @@ def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = Tr
 
 def _look(exhibit: Exhibit) -> Spec:
     """Colour, dash and shape of each label: the same in print."""
-    labels = list(series.by_label(exhibit.rows))
+    labels = list(figures.by_label(exhibit.rows))
     legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolOpacity": 1}
 
     def scale(choices: Sequence[Any]) -> Spec:

@@ -34,8 +34,7 @@ from harness.runs.executed import Configuration, TimingConfig
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH
 from reproductions.paper import DEVELOPMENT, Subject, levels
-from reproductions.paper2_ng_averaging.all_reduce import AllReduceConfig
-from reproductions.paper2_ng_averaging.equivalence import EquivalenceConfig
+from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
     EVERY,

@@ -29,9 +29,13 @@ from reproductions.paper3_async_mmi.experiments import (
     replicas,
 )
 from reproductions.paper3_async_mmi.quantities import (
+    COSTS_NOTHING,
     CRITERION,
+    POWERS,
     Bounds,
+    Sweep,
     error_ratio,
+    exponential,
     first_test,
     in_slots,
     in_updates,
@@ -40,15 +44,9 @@ from reproductions.paper3_async_mmi.quantities import (
     late_gain,
     on_forced_alignments,
     readings,
+    shape,
     sweep_of,
     time_to_own_gain,
-)
-from reproductions.paper3_async_mmi.tolerance import (
-    COSTS_NOTHING,
-    POWERS,
-    Sweep,
-    exponential,
-    shape,
     tolerance_ratio,
     tolerances,
 )

@@ -39,13 +39,15 @@ from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
     FRAME_ERROR,
     WORD_ERROR,
+    exponential,
     first_test,
     gain,
     left,
+    shape_told,
     sweep_of,
     test_errors,
+    tolerances,
 )
-from reproductions.paper3_async_mmi.tolerance import exponential, shape_told, tolerances
 from reproductions.readings import hashes, of_summary
 
 PATHS = {

@@ -15,9 +15,10 @@ from harness.judge import statistics
 from harness.judge.claims import all_of
 from harness.judge.makers import Maker
 from harness.judge.results import Claim
+from harness.judge.statistics import Array
 from reproductions.paper import Paper
 from reproductions.paper2_ng_averaging import law
-from reproductions.paper3_async_mmi.tolerance import Array, Sweep
+from reproductions.paper3_async_mmi.quantities import Sweep
 from tests.reproductions.book import SEEDS, Book, made, makers
 
 law_of = cache(law.fit)

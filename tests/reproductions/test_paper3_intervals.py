@@ -32,8 +32,7 @@ from reproductions.paper3_async_mmi.intervals import (
     gains,
     on_silence,
 )
-from reproductions.paper3_async_mmi.quantities import CRITERION
-from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances
+from reproductions.paper3_async_mmi.quantities import CRITERION, Sweep, log_tolerances
 from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in(SMALL), DEVELOPMENT, "cpu")
