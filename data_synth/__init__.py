@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_synth import parametric, presets, spoken
-from data_synth.cache import cache_folder
 from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, fsdd_connected, samromur
-from data_synth.storage import load, save
+from data_synth.storage import cache_folder, load, save
 from harness.base.errors import UserError, unknown
 from harness.base.registry import discovered
 
@@ -76,7 +75,7 @@ def load_corpus(
             ``presets.PRESETS`` (synthetic sentences), or a recorded corpus; or the folder of a
             saved corpus, e.g. an imported one, which has its own size and no seed.
         scale: one of ``SCALES``.
-        cache: where made corpora are kept; see ``cache.cache_folder`` for the default.
+        cache: where made corpora are kept; see ``storage.cache_folder`` for the default.
         seed: what is random about the corpus follows from it.
         skip: leave bad recordings out and count them; one of ``CAN_SKIP`` only.
         progress: called with a line of text now and then while a corpus is made.

@@ -1,18 +1,31 @@
-"""Targets from transcripts alone: flat start, then Viterbi training of Gaussian states.
+"""Alignment of frames with transcripts alone: models of states, Viterbi training, whole sentences.
 
-Realignment takes any scores: those of Gaussians here, or a network's log posterior
-minus log prior later.
+Isolated words begin with a flat start, then Viterbi training of Gaussian states follows.
+Realignment takes any scores: those of Gaussians here, or a network's log posterior minus log
+prior later.
+
+Mixtures are one model of many voices: every call of ``refit`` splits the heaviest Gaussians until
+there are as many as wanted, then re-estimates by expectation and maximisation (as in The HTK Book
+3.4, section 10.6, and Dempster, Laird and Rubin 1977). With one component it is the Gaussian above.
+
+An ``Aligner`` aligns whole sentences, with pronunciations to choose from and silence where it
+helps. The search is that of recognition (``harness.acoustics.decoder``) on a graph that knows one
+sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from data_synth.corpus import Utterances
+from harness.acoustics.decoder import EVERYTHING, decode
+from harness.acoustics.graph import Graph, transcript_graph
 from harness.acoustics.hmm import align
+from harness.acoustics.language_model import LanguageModel, Lexicon, train
+from harness.acoustics.lattice import Recognised
 
 VARIANCE_FLOOR = 0.01  # of features with variance 1
 
@@ -144,3 +157,188 @@ def viterbi_training(
         history.append(score)
         model = fit(own, targets, n_targets)
     return model, history
+
+
+LEAST_FRAMES = 50  # that a component is estimated from
+
+APART = 0.2  # standard deviations that the halves of a split Gaussian move from its mean
+
+ITERATIONS = 2  # of expectation and maximisation
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """One mixture of diagonal Gaussians for every HMM state.
+
+    Attributes:
+        parts: the Gaussians of all mixtures, [components].
+        log_weight: float64 [components], within its mixture.
+        state: int64 [components], whose each is, ascending; every state has one or more.
+    """
+
+    parts: Gaussians
+    log_weight: np.ndarray
+    state: np.ndarray
+
+    def loglik(self, features: np.ndarray) -> np.ndarray:
+        """Log Σ_c w_c N(x; μ_c, diag σ²_c) of every frame in every state: [frames, n_targets]."""
+        each = self.parts.loglik(features) + self.log_weight
+        first = np.flatnonzero(np.diff(self.state, prepend=-1))
+        top = np.maximum.reduceat(each, first, axis=1)
+        share = np.add.reduceat(np.exp(each - top[:, self.state]), first, axis=1)
+        return top + np.log(share)
+
+    def of(self, state: int) -> Mixture:
+        """The components of one state: means, variances, log weights."""
+        own = self.state == state
+        return self.parts.mean[own], self.parts.variance[own], self.log_weight[own]
+
+
+Mixture = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def refit(
+    features: np.ndarray,
+    targets: np.ndarray,
+    n_targets: int,
+    components: int = 1,
+    before: Mixtures | None = None,
+) -> Mixtures:
+    """Maximum likelihood mixtures of aligned frames; a state without frames gets those of all.
+
+    Args:
+        features: float [frames, dim].
+        targets: int [frames].
+        n_targets: how many states.
+        components: wanted a state; it gets as many as it has ``LEAST_FRAMES`` for.
+        before: where the search begins; from single Gaussians if left out.
+    """
+    x = np.asarray(features, np.float64)
+    order = np.argsort(targets, kind="stable")
+    edges = np.searchsorted(targets[order], np.arange(n_targets + 1))
+    everything = _gaussian(x)
+    found: list[Mixture] = []
+    for state in range(n_targets):
+        own = x[order[edges[state] : edges[state + 1]]]
+        if not len(own):
+            found.append(everything)
+        elif before is None or components == 1:
+            found.append(_gaussian(own))
+        else:
+            found.append(_improved(own, *_split(before.of(state), components, len(own))))
+    mean, variance, weight = (np.concatenate(column) for column in zip(*found, strict=True))
+    state = np.repeat(np.arange(n_targets), [len(w) for _, _, w in found])
+    return Mixtures(Gaussians(mean, variance), weight, state)
+
+
+def _gaussian(x: np.ndarray) -> Mixture:
+    return x.mean(axis=0)[None], np.maximum(x.var(axis=0), VARIANCE_FLOOR)[None], np.zeros(1)
+
+
+def _split(mixture: Mixture, components: int, frames: int) -> Mixture:
+    """The heaviest components in two, until there are enough, or too few frames for more."""
+    mean, variance, weight = (part.copy() for part in mixture)
+    while len(mean) < components and frames >= LEAST_FRAMES * (len(mean) + 1):
+        heaviest = int(np.argmax(weight))
+        step = APART * np.sqrt(variance[heaviest])
+        weight[heaviest] -= np.log(2.0)
+        mean = np.concatenate([mean, mean[heaviest : heaviest + 1] + step])
+        mean[heaviest] -= step
+        variance = np.concatenate([variance, variance[heaviest : heaviest + 1]])
+        weight = np.concatenate([weight, weight[heaviest : heaviest + 1]])
+    return mean, variance, weight
+
+
+def _improved(x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> Mixture:
+    """A few rounds of expectation and maximisation on a state's frames."""
+    if len(mean) == 1:
+        return _gaussian(x)
+    for _ in range(ITERATIONS):
+        each = Gaussians(mean, variance).loglik(x) + weight
+        share = np.exp(each - each.max(axis=1, keepdims=True))
+        share /= share.sum(axis=1, keepdims=True)
+        frames = share.sum(axis=0) + 1e-8
+        mean = share.T @ x / frames[:, None]
+        second = share.T @ x**2 / frames[:, None]
+        variance = np.maximum(second - mean**2, VARIANCE_FLOOR)
+        weight = np.log(frames / frames.sum())
+    return mean, variance, weight
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Targets of some utterances, and which could not be aligned.
+
+    Attributes:
+        paths: the best path of each utterance, None where its sentence does not fit.
+        score: mean log score of an aligned frame.
+    """
+
+    paths: tuple[Recognised | None, ...]
+    score: float
+
+    @property
+    def failed(self) -> np.ndarray:
+        """Indices of the utterances that could not be aligned, int64."""
+        return np.flatnonzero([path is None for path in self.paths])
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int32 [frames of the aligned utterances, in their order]."""
+        found = [path.targets for path in self.paths if path is not None]
+        return np.concatenate([np.zeros(0, np.int32), *found])
+
+
+class Aligner:
+    """Aligns utterances to their words; graphs are built once for all rounds.
+
+    Args:
+        lexicon: lexicon entry -> targets; ``"word(2)"`` is another way to say ``"word"``.
+        silence: targets that may stand between words and at both ends.
+    """
+
+    def __init__(self, lexicon: Mapping[str, Sequence[int]], silence: Sequence[int]) -> None:
+        self.lexicon = Lexicon.of(lexicon, silence)
+        self.model: LanguageModel = train([tuple(self.lexicon.words)], 1)
+        self.graphs: dict[tuple[str, ...], Graph] = {}
+
+    def graph(self, words: tuple[str, ...]) -> Graph:
+        """The graph of a sentence."""
+        if words not in self.graphs:
+            self.graphs[words] = transcript_graph(words, self.model, self.lexicon)
+        return self.graphs[words]
+
+    def fewest_frames(self, words: tuple[str, ...]) -> int:
+        """How many frames the words need at least."""
+        said = self.lexicon.words
+        return sum(min(map(len, said[word])) for word in words)
+
+    def align(self, words: tuple[str, ...], scores: np.ndarray) -> Recognised | None:
+        """The best path through a sentence; None if it has no words or too few frames.
+
+        Args:
+            words: what was said.
+            scores: float [frames, n_targets].
+        """
+        if not words or len(scores) < self.fewest_frames(words):
+            return None
+        found = decode(self.graph(words), np.asarray(scores, np.float64), EVERYTHING)
+        return found if found.complete else None
+
+    def align_all(
+        self, utterances: Utterances, scores: Callable[[int, int], np.ndarray]
+    ) -> Alignment:
+        """The best path of every utterance.
+
+        Args:
+            utterances: whom to align.
+            scores: (first row, rows) -> float [rows, n_targets].
+        """
+        rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
+        paths = tuple(
+            self.align(words, scores(start, frames)) if frames else None
+            for (start, frames), words in zip(rows, utterances.words, strict=True)
+        )
+        found = [path for path in paths if path is not None]
+        frames = sum(len(path.targets) for path in found)
+        return Alignment(paths, sum(path.score for path in found) / max(1, frames))

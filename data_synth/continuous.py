@@ -1,9 +1,13 @@
 """Synthetic sentences with known truth: continuous speech of tied states in context.
 
-Words come from an invented bigram (``text``), are said as phones whose states are tied by
-their neighbours (``senones``), and sound by the same physics as isolated words
-(``invented``, ``articulation``). A test set is a condition: who speaks, how fast, into
-what, and how loud the background is.
+Words come from an invented bigram (``invented_language``), are said as phones whose states are
+tied by their neighbours (``tie``), and sound by the same physics as isolated words
+(``articulation``). A test set is a condition: who speaks, how fast, into what, and how loud the
+background is.
+
+Phones fall into families of neighbours (k-means of their places; silence is one of its
+own). A phone's first state has a target for each family to the left, its last state one
+for each family to the right, its middle one target: 2 (families + 1) + 1 a phone.
 
 Utterance i of a split is a pure function of (recipe, split, i): a corpus can be made in
 chunks of any size, and none of it need be stored.
@@ -18,32 +22,35 @@ from pathlib import Path
 
 import numpy as np
 
-from data_synth import invented
+from data_synth import invented_language
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
-from data_synth.cache import cached, recipe_key
-from data_synth.corpus import Corpus, Utterances
-from data_synth.counted import counted_chunks
+from data_synth.corpus import Card, Corpus, Utterances
 from data_synth.features import normalised, with_deltas
-from data_synth.invented import SILENCE_STATES, STATES_A_PHONE, Voice, phone_name
-from data_synth.senones import tie
-from data_synth.storage import Card, Chunk, write_chunks
-from data_synth.text import Manner, invent_bigram
-from data_synth.tree import expanded
+from data_synth.invented_language import (
+    SILENCE_STATES,
+    STATES_A_PHONE,
+    Manner,
+    Voice,
+    invent_bigram,
+    phone_name,
+)
+from data_synth.storage import Chunk, cached, counted_chunks, recipe_key, write_chunks
+from data_synth.tree import SILENCE, Node, Tree, expanded
 from harness.base.seeds import stream
 
 MAKERS = (
     "continuous.py",
-    "text.py",
-    "senones.py",
+    "invented_language.py",
     "tree.py",
-    "invented.py",
     "articulation.py",
     "features.py",
     "corpus.py",
     "storage.py",
 )
+
 # States, int64 [n], frames in each, int64 [n], and displacements, float64 [n, dims].
 Visits = tuple[np.ndarray, np.ndarray, np.ndarray]
+
 FIRST_CHARACTER = 0x4E00  # where the common Chinese characters begin in Unicode
 
 
@@ -70,7 +77,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Recipe(invented.Recipe):
+class Recipe(invented_language.Recipe):
     """The knobs of a continuous corpus: those of isolated words, and these.
 
     ``test`` and ``noise_snr_db`` are not used: ``conditions`` say it.
@@ -111,7 +118,7 @@ class Recipe(invented.Recipe):
 def invent_lexicon(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """Words and their phones; homophones share the phones of an earlier word."""
     distinct = max(1, round(recipe.words * (1.0 - recipe.homophones)))
-    said = invented.invent_words(dataclasses.replace(recipe, words=distinct))
+    said = invented_language.invent_words(dataclasses.replace(recipe, words=distinct))
     rng = stream(recipe.seed, "homophones")
     stems = list(said)
     for number in range(recipe.words - distinct):
@@ -127,7 +134,7 @@ class Maker:
 
     def __init__(self, recipe: Recipe, name: str = "continuous") -> None:
         self.recipe, self.name = recipe, name
-        self.language = invented.invent_language(recipe)
+        self.language = invented_language.invent_language(recipe)
         self.senones = tie(recipe, self.language.places, recipe.families, recipe.pull)
         self.phones = invent_lexicon(recipe)
         self.words = tuple(self.phones)
@@ -160,7 +167,7 @@ class Maker:
             odd = dataclasses.replace(
                 self.recipe, speaker_spread=spread * self.recipe.speaker_spread
             )
-            self.voices[speaker, spread] = invented.invent_voice(odd, speaker)
+            self.voices[speaker, spread] = invented_language.invent_voice(odd, speaker)
         return self.voices[speaker, spread]
 
     def people(self, speech: str) -> range:
@@ -280,3 +287,79 @@ def make(
         write_chunks(folder, maker.card(), made)
 
     return cached(cache / "corpora" / f"{name}-{scale}-{key}", fill)
+
+
+KMEANS_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Senones:
+    """The tied states of an invented language.
+
+    Attributes:
+        tree: what decides them; targets start after the silence's.
+        places: float64 [targets, dims], where each is aimed at, the silence's first.
+    """
+
+    tree: Tree
+    places: np.ndarray
+
+
+def families(places: np.ndarray, count: int) -> np.ndarray:
+    """Groups of phones that are close, by k-means from spread-out starts: int64 [phones]."""
+    centres = places[:1]
+    while len(centres) < min(count, len(places)):
+        gap = ((places[:, None] - centres) ** 2).sum(2).min(1)
+        centres = np.concatenate([centres, places[gap.argmax()][None]])
+    label = np.zeros(len(places), np.int64)
+    for _ in range(KMEANS_ROUNDS):
+        label = ((places[:, None] - centres) ** 2).sum(2).argmin(1)
+        alive = [
+            places[label == k].mean(0) if (label == k).any() else c for k, c in enumerate(centres)
+        ]
+        centres = np.stack(alive)
+    return np.unique(label, return_inverse=True)[1]
+
+
+def tie(recipe: invented_language.Recipe, places: np.ndarray, count: int, pull: float) -> Senones:
+    """Makes the tree, and the places of its leaves.
+
+    Args:
+        recipe: seed and number of phones.
+        places: float64 [3 + 3 * phones, dims], the untied places of ``invent_language``.
+        count: families of neighbours; 0 leaves the states untied from context.
+        pull: distance of a leaf from its untied place.
+    """
+    silence, states = places[:STATES_A_PHONE], places[STATES_A_PHONE:]
+    states = states.reshape(recipe.phones, STATES_A_PHONE, -1)
+    label = families(states.mean(axis=1), count) if count else np.zeros(0, np.int64)
+    groups = [
+        tuple(phone_name(int(p)) for p in np.flatnonzero(label == k))
+        for k in range(label.max(initial=-1) + 1)
+    ]
+    rng = stream(recipe.seed, "senones")
+    nodes: list[Node] = []
+    roots: dict[str, tuple[int, ...]] = {}
+    leaves = [*silence]
+
+    def leaf(place: np.ndarray) -> int:
+        leaves.append(place + pull * rng.normal(size=place.shape) if groups else place)
+        return ~(len(leaves) - 1)
+
+    def asked(side: str, place: np.ndarray) -> int:
+        """A chain of questions, one a family; who answers none of them is silence."""
+        if not groups:
+            return leaf(place)
+        first = len(nodes)
+        answers = [leaf(place) for _ in groups]
+        last = leaf(place)
+        for k, (group, yes) in enumerate(zip(groups, answers, strict=True)):
+            no = last if k + 1 == len(groups) else first + k + 1
+            nodes.append((side, group, yes, no))
+        return first
+
+    for phone in range(recipe.phones):
+        left, middle, right = states[phone]
+        roots[phone_name(phone)] = (asked("left", left), leaf(middle), asked("right", right))
+    silence_roots = {SILENCE: tuple(~s for s in range(STATES_A_PHONE))}
+    return Senones(Tree({**silence_roots, **roots}, tuple(nodes)), np.stack(leaves))

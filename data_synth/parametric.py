@@ -19,11 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
-from data_synth.cache import cached, recipe_key
-from data_synth.corpus import Corpus, Utterances
-from data_synth.counted import counted_chunks
+from data_synth.corpus import Card, Corpus, Utterances
 from data_synth.features import normalised, with_deltas
-from data_synth.invented import (
+from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
     Recipe,
@@ -31,12 +29,12 @@ from data_synth.invented import (
     invent_language,
     invent_voice,
 )
-from data_synth.storage import Card, Chunk, write_chunks
+from data_synth.storage import Chunk, cached, counted_chunks, recipe_key, write_chunks
 from harness.base.seeds import stream
 
 MAKERS = (
     "parametric.py",
-    "invented.py",
+    "invented_language.py",
     "articulation.py",
     "features.py",
     "corpus.py",

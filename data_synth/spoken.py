@@ -17,16 +17,14 @@ from typing import cast
 
 import numpy as np
 
-from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus
 from data_synth.features import utterance_features
-from data_synth.recorded import Recording, table_of
-from data_synth.storage import write
+from data_synth.invented_language import Bigram, Manner, invent_bigram
+from data_synth.recorded import Recording, table_of, with_noise
+from data_synth.storage import cached, recipe_key, write
 from data_synth.targets import silence_of
-from data_synth.text import Bigram, Manner, invent_bigram
 from data_synth.tree import SILENCE, expanded, untied
 from data_synth.voices import Speaker, Spoken
-from data_synth.waves import with_noise
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 
@@ -34,7 +32,15 @@ RATE_HZ = 16_000
 STATES = 3
 SHIFT, HALF_WINDOW = 160, 200  # samples from frame to frame, and to a frame's middle
 TRIES = 20
-MAKERS = ("spoken.py", "voices.py", "text.py", "features.py", "waves.py", "corpus.py", "storage.py")
+MAKERS = (
+    "spoken.py",
+    "voices.py",
+    "invented_language.py",
+    "features.py",
+    "recorded.py",
+    "corpus.py",
+    "storage.py",
+)
 LANGUAGES = {
     "spoken-english": (
         "en-us",

@@ -2,12 +2,13 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
-"""A corpus on disk: two arrays to map into memory, a table of utterances, a card.
+"""Corpora on disk: their files, the cache in which each is made once, and progress of making one.
 
 ``features.npy``, ``targets.npy``, ``utterances.parquet``, ``corpus.json``, and
 ``lm_text.parquet`` if there is text for a language model. A corpus
 is written in chunks into a hidden folder beside the final one, which takes its name
-only when it is whole.
+only when it is whole. In the cache a folder's name ends with a key of the recipe and of the code
+that follows it (``recipe_key``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +31,15 @@ import pyarrow.parquet as pq
 from data_synth.corpus import COLUMNS, Card, Corpus, Utterances, digest, join
 from data_synth.tree import tree_from
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.store.files import sync
 
 FORMAT = 1
+
 HEADER_BYTES = 128
+
 LM_TEXT = "lm_text.parquet"
+
 MADE_AT_ONCE = 500
 """Utterances, where they are made to be written."""
 
@@ -245,3 +251,99 @@ def _lm_text(path: Path, sentences: int) -> tuple[tuple[str, ...], ...]:
     if len(text) != sentences:
         raise ValueError(f"{path.name} has {len(text)} sentences, corpus.json says {sentences}")
     return text
+
+
+PACKAGE = Path(__file__).parent
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """The folder for made and fetched corpora.
+
+    ``cache`` if given, else the environment's LAGBENCH_CACHE, else
+    XDG_CACHE_HOME/lagbench, else ~/.cache/lagbench.
+    """
+    if cache is not None:
+        return cache
+    if named := os.environ.get("LAGBENCH_CACHE"):
+        return Path(named)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "lagbench"
+
+
+def recipe_key(recipe: dict[str, Any], makers: tuple[str, ...]) -> str:
+    """A short key that changes with the recipe and with the code that follows it.
+
+    Args:
+        recipe: all that decides the corpus, as plain values.
+        makers: the modules that make it, as paths within this package.
+    """
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
+    for maker in makers:
+        digest.update((PACKAGE / maker).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
+    """The corpus in ``folder``, made first if it is not there, and again if it is damaged.
+
+    Args:
+        folder: where it is kept.
+        make: fills an empty folder with a corpus; if it fails nothing is kept.
+    """
+    if not (folder / "corpus.json").exists():
+        new_folder(folder, make)
+    try:
+        return load(folder)
+    except UserError as error:
+        LOG.warning(f"{error}; it is made again")
+        remove_folder(folder)
+        new_folder(folder, make)
+        return load(folder)
+
+
+EVERY_S = 5.0
+
+
+def counted(
+    progress: Callable[[str], None],
+    of: str,
+    total: int,
+    what: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[int], None]:
+    """What is told how many are done, and passes on a line now and then.
+
+    Args:
+        progress: takes a line: one in ``EVERY_S`` seconds, and the one that says that all are done.
+        of: whose they are, as ``"fsdd"``.
+        total: how many there will be.
+        what: is counted, as ``"recordings read"``.
+        clock: seconds; only differences count.
+    """
+    said_s = clock()
+
+    def tell(done: int) -> None:
+        nonlocal said_s
+        if done >= total or clock() - said_s >= EVERY_S:
+            said_s = clock()
+            progress(f"{of}: {done} of {total} {what}")
+
+    return tell
+
+
+def counted_chunks(
+    made: Iterable[Chunk], progress: Callable[[str], None], of: str, total: int
+) -> Iterator[Chunk]:
+    """The chunks of a corpus, with their utterances counted as they are taken.
+
+    Args:
+        made: the chunks.
+        progress: takes a line.
+        of: the corpus, as ``"parametric corpus"``.
+        total: how many utterances there will be.
+    """
+    tell, done = counted(progress, of, total, "utterances made"), 0
+    for chunk in made:
+        yield chunk
+        done += len(chunk.utterances)
+        tell(done)

@@ -3,7 +3,7 @@
 1. Flat start: a sentence's states share its loud stretch equally, silence has the quiet
    ends; one Gaussian a state.
 2. Viterbi training of monophones (``rounds``), their mixtures growing meanwhile.
-3. Statistics of every state in its contexts; a tree ties them (``tying``).
+3. Statistics of every state in its contexts; a tree ties them (``tree``).
 4. Viterbi training of the tied states (``tied_rounds``).
 5. If asked, realignment with a network trained on the targets of 4.
 
@@ -19,12 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from data_synth.align import equal_parts
+from data_synth.align import Aligner, Alignment, Mixtures, equal_parts, refit
 from data_synth.corpus import Corpus, Utterances, join, splice_index
-from data_synth.mixtures import Mixtures, refit
-from data_synth.sentences import Aligner, Alignment
-from data_synth.tree import SILENCE, Tree, expanded, untied
-from data_synth.tying import grow, pooled, questions, statistics_of
+from data_synth.tree import SILENCE, Tree, expanded, grow, pooled, questions, statistics_of, untied
 from harness.acoustics.language_model import variants
 from harness.acoustics.lattice import Recognised
 from harness.base.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 from harness.judge import comparison as provenance
 from harness.judge.comparison import Row, Table, Tolerance
 from harness.store import Cell, Run
-from reports import comparison, tolerance
+from reports import comparison
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Tolerated:
             The files.
         """
         named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
-        return tolerance.write(self.found, Path(out), _provenance(named))
+        return comparison.write_tolerance(self.found, Path(out), _provenance(named))
 
     def __str__(self) -> str:
-        return "\n".join(tolerance.lines(self.found))
+        return "\n".join(comparison.lines_of_tolerance(self.found))
 
 
 def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:

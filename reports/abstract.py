@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
 from harness.judge.parts import ENOUGH, LOOKS
-from reports import judged, numbers, reference_terms
+from reports import numbers, reference_terms, verdict_notes
 from reports.provenance import cited_runs
 
 EARLIER = (
@@ -58,7 +58,7 @@ def _basis(results: Results) -> str:
     ]
     return (
         f"They rest on {runs} run{'s' * (runs != 1)} with {seeds} seed{'s' * (seeds != 1)}; "
-        f"corpus {judged.corpus_of(results)}{''.join(speech)}."
+        f"corpus {verdict_notes.corpus_of(results)}{''.join(speech)}."
     )
 
 
@@ -105,7 +105,7 @@ def _alone(claim: Claim) -> Part:
 def _clearness(part: Part) -> float:
     """Half widths of its interval from the estimate to the nearest end; 0 if unknown."""
     half = numbers.half_width(part.ci95)
-    ends = [end for end in judged.ends(part) if end is not None]
+    ends = [end for end in verdict_notes.ends(part) if end is not None]
     if not half or part.measured is None or not ends:
         return 0.0
     return min(abs(part.measured - end) for end in ends) / half

@@ -13,9 +13,9 @@ from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, gantt, listing, pdf, reasons, reference_terms, tables
-from reports.document import document
+from reports import bench, figures, gantt, pdf, provenance, reference_terms, tables, verdict_notes
 from reports.page.page import page
+from reports.pdf import document
 from reports.provenance import made_from
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -33,9 +33,9 @@ def assemble(out: Path, results: Results | None = None) -> None:
     drawn = with_files(found, out)
     if results is not None or drawn != found:
         write_results(path, drawn)
-    runs = listing.lines(drawn, out)
-    write_bytes(out / listing.NAME, listing.to_csv(runs).encode())
-    told = document(drawn, runs, reasons.given(out, drawn))
+    runs = provenance.lines(drawn, out)
+    write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
+    told = document(drawn, runs, verdict_notes.read_reasons(out, drawn))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
     if pdf.possible():
         more = {"bench": bench.page(out), "sources": made_from(out)}

@@ -12,8 +12,7 @@ from typing import Any
 
 from harness.base.errors import UserError
 from harness.bench.baseline import KEPT, latest
-from harness.bench.comparison import Row, is_ratio
-from harness.bench.showing import short
+from harness.bench.comparison import Row, is_ratio, short
 from harness.store.files import write_bytes
 from reports import numbers
 

@@ -11,31 +11,427 @@ An exhibit declares how it is drawn::
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
 
-See ``series``, ``gantt``, ``messages``, ``slots`` and ``architecture`` for each one's other keys.
+See ``gantt`` for the other keys of timelines. Drawn here are an exhibit's rows as curves, bars or a
+histogram, messages between workers, slots of a minibatch (from which utterance each is filled),
+and the architecture of paper 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
-from harness.base.errors import unknown
-from harness.judge import Exhibit
+from harness.base.errors import UserError, unknown
+from harness.judge import Exhibit, Row
 from harness.judge.paired import against, seeds_of
-from reports import architecture, gantt, messages, numbers, series, slots, style
+from reports import gantt, numbers, style
 from reports.reference_terms import PAPER, Words
+from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
+
+MARKED_POINTS = 12  # markers along a curve; more would hide it
+
+MOST_BANDS = 3  # of more, nobody sees whose colour a field has
+
+MOST_SHARED = 0.5  # of a band that lies in another: of more, two colours make a third
+
+FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
+
+ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
+
+ACROSS = 96  # characters of a legend's line
+
+
+def curves(axes: Axes, exhibit: Exhibit) -> None:
+    """One line a label over the columns as x, with its interval as a band or as whiskers.
+
+    ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names), and ``x_ticks``
+    and ``y_ticks`` (the values to mark).
+    """
+    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+        _curve(axes, exhibit, index, label, rows)
+    _scales(axes, exhibit)
+
+
+def differences(axes: Axes, exhibit: Exhibit) -> None:
+    """The curves minus the one that ``draw`` names in ``against``, paired by seed."""
+    reference = str(exhibit.draw["against"])
+    places = {label: place for place, label in enumerate(by_label(exhibit.rows))}
+    apart = replace(exhibit, rows=against(exhibit.rows, reference))
+    axes.axhline(0.0, color=MUTED, lw=0.8)
+    for label, rows in by_label(apart.rows).items():
+        _curve(axes, apart, places[label], label, rows)
+    scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
+    _scales(axes, replace(exhibit, draw=scales))
+    axes.set_ylabel(f"minus {reference}")
+
+
+def banded(exhibit: Exhibit) -> bool:
+    """Whether intervals are drawn as bands: of few curves that do not share one field.
+
+    Else as whiskers, so are those of a curve that goes back, for its band would cross itself;
+    other long curves keep their bands, for whiskers would hide them.
+    """
+    groups = list(by_label(exhibit.rows).values())
+    short = max(map(len, groups), default=0) <= MARKED_POINTS
+    if len(groups) > MOST_BANDS or any(_turns(_xs(exhibit, rows)) for rows in groups):
+        return False
+    shares = (_shared(exhibit, one, other) for one, other in combinations(groups, 2))
+    return not (short and any(share > MOST_SHARED for share in shares))
+
+
+def _turns(x: np.ndarray) -> bool:
+    """Whether a curve goes both ways."""
+    steps = np.diff(x)
+    return bool((steps < 0).any() and (steps > 0).any())
+
+
+def _shared(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
+    """How much of the narrower interval lies in the wider, on average where both curves run."""
+    (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (one, other)), map(_ends, (one, other))
+    low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
+    common = np.minimum(ends[1], high) - np.maximum(ends[0], low)
+    narrower = np.minimum(ends[1] - ends[0], high - low)
+    told = narrower > 0  # NaN is not
+    return float((common[told] / narrower[told]).mean()) if told.any() else 0.0
+
+
+def _scales(axes: Axes, exhibit: Exhibit) -> None:
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if scale := exhibit.draw.get(f"{name}_scale"):
+            axes.set(**{f"{name}scale": scale})
+            axis.set_major_formatter(plain)  # powers of ten would be set as mathematics
+            axis.set_minor_formatter(NullFormatter())
+        if scale == "log":  # less than a decade has few powers of ten in it, or none
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        if ticks := exhibit.draw.get(f"{name}_ticks"):
+            axis.set_ticks(ticks, [plain(tick) for tick in ticks])
+            axis.set_ticks([], minor=True)
+
+
+def plain(value: float, position: float = 0.0) -> str:
+    """A tick's label in digits; the position is matplotlib's and does not matter."""
+    del position
+    return f"{value:g}"
+
+
+def bars(axes: Axes, exhibit: Exhibit) -> None:
+    """Groups of bars over the columns, one bar a label, with interval whiskers."""
+    groups = list(dict.fromkeys(row.column for row in exhibit.rows))
+    labelled = by_label(exhibit.rows)
+    width = 0.8 / len(labelled) if labelled else 0.8
+    for index, (label, rows) in enumerate(labelled.items()):
+        offset = (index - (len(labelled) - 1) / 2) * width
+        x = np.array([groups.index(row.column) for row in rows]) + offset
+        low, high = _ends(rows)
+        y = _numbers([row.measured for row in rows])
+        error = np.nan_to_num(np.clip([y - low, high - y], 0, None))
+        axes.bar(
+            x,
+            np.nan_to_num(y),
+            width * 0.92,
+            yerr=error,
+            label=label,
+            color=cycle(COLOURS, index),
+            edgecolor="white",
+            hatch=cycle(HATCHES, index),
+            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+        )
+        _seeds(axes, x, rows, INK)
+        printed = _numbers([row.paper for row in rows])
+        axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
+    axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+    axes.grid(visible=False, axis="x")
+
+
+def histogram(axes: Axes, exhibit: Exhibit) -> None:
+    """Filled steps: a row's column is the middle of its bin, its figure the count."""
+    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+        x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
+        colour = cycle(COLOURS, index)
+        axes.fill_between(x, np.nan_to_num(y), step="mid", color=colour, alpha=0.25, lw=0)
+        axes.step(x, y, where="mid", color=colour, ls=cycle(DASHES, index), label=label)
+    axes.set_ylim(bottom=0)
+
+
+def by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows grouped by label, in order of appearance."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.label, []).append(row)
+    return groups
+
+
+def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]) -> None:
+    x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
+    colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
+    low, high = _ends(rows)
+    step = math.ceil(len(rows) / MARKED_POINTS)
+    if banded(exhibit):
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
+    else:
+        whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
+        aside = ScaledTranslation(index * ASIDE_IN, 0, axes.figure.dpi_scale_trans)
+        whiskers["transform"] = axes.transData + aside  # or they would lie on each other
+        known = np.isfinite(low) | np.isfinite(high)  # of others a cap alone would be drawn
+        reach = np.nan_to_num([y - low, high - y]).clip(0)[:, known]
+        axes.errorbar(x[known], y[known], reach, color=colour, **whiskers)
+        ends = np.array([[*x, *x], [*low, *high]]).T  # what is moved aside does not count by itself
+        axes.update_datalim(ends[np.isfinite(ends).all(axis=1)])
+    _seeds(axes, x, rows, colour)
+    axes.plot(
+        x,
+        y,
+        label=label,
+        color=colour,
+        ls=cycle(DASHES, index),
+        marker=marker,
+        markevery=(index % step, step),  # not all at one x, where they would hide each other
+    )
+    printed = _numbers([row.paper for row in rows])
+    axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
+
+
+def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
+    """What each seed gave: dots of few points, thin lines of many."""
+    values = [seeds_of(row) for row in rows]
+    seeds = min(map(len, values), default=0)
+    look: dict[str, Any] = (
+        {"marker": ".", "ms": 2.6, "ls": ""} if len(rows) <= FEW else {"lw": 0.35}
+    )
+    for seed in range(seeds):
+        axes.plot(x, [each[seed] for each in values], color=colour, alpha=0.55, **look)
+
+
+def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
+    try:
+        return np.array([float(row.column) for row in rows])
+    except (TypeError, ValueError):
+        wrong = next(row.column for row in rows if not _is_number(row.column))
+        raise UserError(
+            f"results.json: exhibit {exhibit.id}: column {wrong!r} of a curve; allowed: numbers"
+        ) from None
+
+
+def _is_number(column: object) -> bool:
+    try:
+        float(column)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def _ends(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
+    bounds = [row.ci95 or (None, None) for row in rows]
+    return _numbers([low for low, _ in bounds]), _numbers([high for _, high in bounds])
+
+
+def legend(axes: Axes, rows: Sequence[Row], printed: str) -> None:
+    """What is drawn how, above the axes; ``printed`` names the marks of figures not ours."""
+    handles, _ = axes.get_legend_handles_labels()
+    if any(row.paper is not None for row in rows):
+        paper = Line2D([], [], label=printed, marker="D", ls="")
+        paper.set(mfc="white", mec=MUTED, mew=1.2, ms=6)
+        handles = [*handles, paper]
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), ACROSS // (longest + 8)))
+        axes.legend(  # above the axes, where no data are
+            handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0
+        )
+
+
+BOXES = {
+    "parameter server": (0.50, 0.82, 0.30),
+    "decoder": (0.20, 0.42, 0.22),
+    "trainer": (0.80, 0.42, 0.22),
+    "speech": (0.20, 0.06, 0.22),
+}
+"""Middle and width of each box, in shares of the axes."""
+
+BOX_HEIGHT = 0.17
+
+
+def architecture(axes: Axes, exhibit: Exhibit) -> None:
+    """Boxes and arrows; beside the first three arrows, the exhibit's rows of one column.
+
+    ``draw`` holds ``column``: whose lags are written, in columns ``"…, s"`` and
+    ``"…, updates"``.
+    """
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.06, 0.96)
+    for name, (x, y, width) in BOXES.items():
+        _box(axes, name, x, y, width)
+    labels = list(dict.fromkeys(row.label for row in exhibit.rows))
+    lags = [_lag(exhibit.rows, label, str(exhibit.draw.get("column", ""))) for label in labels]
+    ways = [
+        ((0.42, 0.735), (0.20, 0.505), (0.015, 0.64), "decoder's fetch"),
+        ((0.56, 0.735), (0.76, 0.505), (0.405, 0.585), "trainer's fetch"),
+        ((0.88, 0.505), (0.64, 0.79), (0.80, 0.66), "push of a gradient"),
+    ]
+    for index, ((start, end, place, what), lag) in enumerate(zip(ways, lags, strict=False)):
+        _arrow_to_box(axes, start, end, COLOURS[index])
+        axes.text(*place, f"{what}\n{lag}", color=COLOURS[index], fontsize=8.5, va="center")
+    _arrow_to_box(axes, (0.31, 0.42), (0.69, 0.42), MUTED)
+    axes.text(0.5, 0.38, "outer gradients, frame by frame", color=MUTED, ha="center", va="top",
+              fontsize=8.5)  # fmt: skip
+    _arrow_to_box(axes, (0.20, 0.145), (0.20, 0.335), MUTED)
+    axes.text(0.5, 0.06, f"each replica; ages for {exhibit.draw.get('column', '')}, at the fold",
+              color=MUTED, ha="left", va="center", fontsize=8.5)  # fmt: skip
+
+
+def _box(axes: Axes, name: str, x: float, y: float, width: float) -> None:
+    corner = (x - width / 2, y - BOX_HEIGHT / 2)
+    style = "round,pad=0.0,rounding_size=0.02"
+    axes.add_patch(
+        FancyBboxPatch(corner, width, BOX_HEIGHT, boxstyle=style, fc="white", ec=INK, lw=1.0)
+    )
+    axes.text(x, y, name, ha="center", va="center", color=INK)
+
+
+def _arrow_to_box(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str
+) -> None:
+    axes.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=colour, lw=1.3)
+    )
+
+
+def _lag(rows: Sequence[Row], label: str, column: str) -> str:
+    """The two ages of one path, in words."""
+    found = {
+        str(row.column).rpartition(", ")[2]: row.measured
+        for row in rows
+        if row.label == label and str(row.column).startswith(f"{column}, ")
+    }
+    told = [f"{value:.3g} {unit}" for unit, value in found.items() if value is not None]
+    return ", ".join(told)
+
+
+LABEL = {True: "added by its receiver", False: "takes the place of the receiver's part"}
+
+
+def messages(axes: Axes, exhibit: Exhibit) -> None:
+    """Draw the messages of ``exhibit.draw``.
+
+    ``workers`` is how many lanes there are; ``messages`` is a list of
+    ``{"from", "to", "sent_s", "arrived_s", "part", "adds"}``: two worker numbers from 0,
+    seconds, what is sent in words, and whether it is added or replaces. All messages between
+    two workers are told apart by their times.
+
+    Raises:
+        UserError: there are no messages.
+    """
+    rows: list[dict[str, Any]] = exhibit.draw.get("messages", [])
+    if not rows:
+        raise UserError(f"results.json: exhibit {exhibit.id}: draw.messages: empty")
+    workers = int(exhibit.draw["workers"])
+    scale, unit = (1e3, "ms") if max(row["arrived_s"] for row in rows) < 2 else (1.0, "s")
+    for row in rows:
+        _arrow_of_message(axes, row, scale)
+    for lane in range(workers):
+        axes.axhline(lane, color=MUTED, lw=0.8, zorder=1)
+    axes.set_yticks(range(workers), [f"worker {lane + 1}" for lane in range(workers)])
+    axes.set_ylim(workers - 0.6, -0.6)
+    axes.set_xlim(0, 1.02 * scale * max(row["arrived_s"] for row in rows))
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.legend(
+        handles=[
+            Line2D([], [], color=COLOURS[not adds], ls=DASHES[not adds], label=label)
+            for adds, label in LABEL.items()
+            if any(row["adds"] == adds for row in rows)
+        ],
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=2,
+        borderpad=0,
+    )
+    exhibit.axes.setdefault("x", f"time since the all-reduce began ({unit})")
+
+
+def _arrow_of_message(axes: Axes, row: dict[str, Any], scale: float) -> None:
+    adds = bool(row["adds"])
+    start = (row["sent_s"] * scale, row["from"])
+    end = (row["arrived_s"] * scale, row["to"])
+    axes.annotate(
+        "",
+        xy=end,
+        xytext=start,
+        arrowprops={
+            "arrowstyle": "-|>,head_width=0.18,head_length=0.36",
+            "color": COLOURS[not adds],
+            "ls": DASHES[not adds],
+            "lw": 1.2,
+            "shrinkA": 0,
+            "shrinkB": 0,
+        },
+    )
+    axes.text(
+        start[0] + 0.14 * (end[0] - start[0]),
+        start[1] + 0.14 * (end[1] - start[1]),
+        row["part"],
+        fontsize=8,
+        color=INK,
+        ha="center",
+        va="center",
+        bbox={"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"},
+    )
+
+
+SLOT_HEIGHT = 0.72
+
+
+def slots(axes: Axes, exhibit: Exhibit) -> None:
+    """A lane for each label, from the top; a bar for each run of columns with one figure.
+
+    A row is one frame: its label is the slot, its column the minibatch, its figure the
+    utterance.
+    """
+    lanes = by_label(exhibit.rows)
+    for lane, rows in enumerate(lanes.values()):
+        spans: dict[int, list[float]] = {}
+        for row in rows:
+            spans.setdefault(int(row.measured or 0), []).append(float(row.column))
+        for utterance, steps in spans.items():
+            left, width = min(steps), max(steps) - min(steps) + 1
+            colour = cycle(COLOURS[:6], utterance)
+            axes.barh(lane, width, SLOT_HEIGHT, left, color=colour, alpha=0.35, ec="white", lw=1.0)
+            if width >= 2:
+                axes.text(left + width / 2, lane, str(utterance), ha="center", va="center",
+                          fontsize=7.5)  # fmt: skip
+    axes.set_yticks(range(len(lanes)), [label.removeprefix("slot ") for label in lanes])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
-    "curves": series.curves,
-    "bars": series.bars,
-    "histogram": series.histogram,
-    "messages": messages.messages,
-    "slots": slots.slots,
-    "architecture": architecture.architecture,
+    "curves": curves,
+    "bars": bars,
+    "histogram": histogram,
+    "messages": messages,
+    "slots": slots,
+    "architecture": architecture,
 }
+
 WITH_LEGEND = ("curves", "bars", "histogram")
+
 FORMS = ("svg", "png")
 
 
@@ -62,9 +458,9 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     with style.canvas(panels=1 + paired(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
         if kind in WITH_LEGEND:
-            series.legend(axes, exhibit.rows, said.printed)
+            legend(axes, exhibit.rows, said.printed)
         for panel in below:
-            series.differences(panel, exhibit)
+            differences(panel, exhibit)
         (below or [axes])[-1].set_xlabel(exhibit.axes.get("x", ""))
         axes.set_ylabel(exhibit.axes.get("y", ""))
         return {form: style.rendered(figure, form) for form in FORMS}
@@ -84,13 +480,13 @@ def caption(exhibit: Exhibit) -> str:
     told: list[str] = []
     samples = [row.sample for row in exhibit.rows if row.sample]
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
-        shape = "Bands" if kind == "curves" and series.banded(exhibit) else "Whiskers"
+        shape = "Bands" if kind == "curves" and banded(exhibit) else "Whiskers"
         seeds = {len(sample.values) for sample in samples}
         over = f" over {' or '.join(map(str, sorted(seeds)))} seeds" if seeds else ""
         told.append(f"{shape}: 95% intervals{over}.")
     if any(len(seeds_of(row)) > 1 for row in exhibit.rows):
-        longest = max(map(len, series.by_label(exhibit.rows).values()))
-        few = kind == "bars" or longest <= series.FEW
+        longest = max(map(len, by_label(exhibit.rows).values()))
+        few = kind == "bars" or longest <= FEW
         told.append(f"{'Dots' if few else 'Thin lines'}: single seeds.")
     if paired(exhibit):
         told.append(

@@ -1,13 +1,209 @@
-"""Typst: data in, PDF bytes out."""
+"""The PDF of a report: its pages as plain data, and typst, which sets them by a template."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from harness.base.seeds import SHORT
+from harness.judge import Claim, Exhibit, Part, Results
+from harness.judge.claims import VERDICTS
+from reports import abstract, figures, numbers, provenance, reference_terms, tables, verdict_notes
+from reports.provenance import BAD, Line, cited_runs, settings_of, unexpected, wall_time, where_from
+from reports.reference_terms import Words
+
+Data = dict[str, Any]
+
+
+def document(
+    results: Results, runs: Sequence[Line], given: Mapping[str, str] | None = None
+) -> Data:
+    """Everything the template prints.
+
+    Args:
+        results: claims and exhibits; figures must have been entered in ``files``.
+        runs: what is known of the runs behind them.
+        given: claim id -> why it was not reproduced, as somebody found out.
+    """
+    bad = {run.hash for run in runs if run.status in BAD}
+    cited = cited_runs(results)
+    reference, said = results.provenance.get("reference", {}), reference_terms.of(results)
+    return {
+        "kicker": f"{results.paper} · {said.done} with lagbench · {results.scale} scale",
+        "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
+        "words": asdict(said),
+        "title": reference.get("title", results.paper),
+        "authors": reference.get("authors", ""),
+        "facts": _halves(what_was_run(results, len(cited))),
+        "abstract": abstract.lines(results),
+        "caution": said.caution(results.scale),
+        "smoke": results.scale == "smoke",
+        "failures": _failures(unexpected(results.provenance, runs), results.provenance),
+        "claims-title": "Verdicts",
+        "claims-legend": _claims_legend(results, said),
+        "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
+        "tally": _tally(results.claims),
+        "claims": [
+            _claim(claim, bad, (given or {}).get(claim.id, ""), said) for claim in results.claims
+        ],
+        "legend": _legend(results, said),
+        "exhibits": [_exhibit(exhibit, bad, said) for exhibit in results.exhibits],
+        "provenance": where_from(results) | {"runs-note": runs_note(runs)},
+    }
+
+
+def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
+    """Name and value of what a reader asks first."""
+    facts = results.provenance
+    rows = [
+        ("scale", results.scale),
+        ("corpus", verdict_notes.corpus_of(results)),
+        ("seeds", ", ".join(map(str, results.seeds))),
+        ("device", str(facts.get("device", ""))),
+        ("runs", str(runs)),
+        ("wall time", wall_time(facts)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def runs_note(runs: Sequence[Line]) -> str:
+    """How many runs there are, and where they are listed."""
+    listed = [run for run in runs if run.hash]
+    if not listed:
+        return ""
+    plural = "s" if len(listed) != 1 else ""
+    missing = sum(run.status == provenance.UNKNOWN for run in listed)
+    return (
+        f"{len(listed)} run{plural} in {provenance.RUNS_CSV}, one a line: its setting, hash, seed, "
+        "how it ended, and every key of its configuration that sets it apart. The hashes behind "
+        "one figure are in tables/*.csv."
+        + (f" {missing} cited runs are not stored." if missing else "")
+    )
+
+
+def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
+    parts = verdict_notes.several(claim)
+    told_by_parts = bool(parts) and (
+        claim.measured is None or any(_same(claim, part) for part in parts)
+    )
+    marks, unexplained = _marks(claim.runs, bad), replace(claim, because="")
+    alone = [verdict_notes.test_of(part) for part in claim.parts if not parts]
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "where": claim.where,
+        "statistic": claim.statistic,
+        "note": claim.note,
+        "why": [
+            told for told in (verdict_notes.why(claim, said), verdict_notes.plain(given)) if told
+        ],
+        "why-is": verdict_notes.heading(claim.verdict),
+        "told-by-parts": told_by_parts,
+        "remarks": [told for told in (*alone, *verdict_notes.remarks(unexplained), marks) if told],
+        "parts": [
+            _judged(part) | {"label": part.label, "test": verdict_notes.test_of(part)}
+            for part in parts
+        ],
+        **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
+    }
+
+
+def _legend(results: Results, said: Words) -> str:
+    """What figures of tables and curves are, and what stands beside them."""
+    printed = any(row.paper is not None for exhibit in results.exhibits for row in exhibit.rows)
+    ours = f"Ours stands beside {said.the}'s, with its" if printed else "Figures have their"
+    return f"{ours} 95% interval over seeds; full precision and run hashes are in tables/*.csv."
+
+
+def _claims_legend(results: Results, said: Words) -> str:
+    """What stands beside a quantity; of results that do not say it, that they do not."""
+    if not abstract.knows_power(results):
+        return abstract.EARLIER
+    return (
+        f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; power, the "
+        f"chance of “reproduced” if {said.the}'s figure is true; and what is found: how far beyond "
+        "an end it must lie for a chance of 80%."
+    )
+
+
+def _same(claim: Claim, part: Part) -> bool:
+    return (claim.measured, claim.ci95) == (part.measured, part.ci95)
+
+
+def _marks(runs: Iterable[str], bad: Collection[str]) -> str:
+    """What the dagger beside a figure says."""
+    resting = len({run for run in runs if run in bad})
+    plural = "s" if resting != 1 else ""
+    return f"† Rests on {resting} run{plural} that diverged or failed." if resting else ""
+
+
+def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
+    return {
+        "paper": "" if blank else verdict_notes.stated(item),
+        "measured": "" if blank else numbers.measured(item.measured, item.ci95),
+        "interval": "" if blank else numbers.interval(item.measured, item.ci95),
+        "verdict": item.verdict,
+        "flag": flag,
+    }
+
+
+def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
+    image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
+    shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
+    marks = _marks((run for row in exhibit.rows for run in row.runs), bad)
+    caption = figures.caption(exhibit) if image else ""
+    remarks = (exhibit.note, caption, shown.remark if shown else "", marks, _absent(exhibit, image))
+    return {
+        "id": exhibit.id,
+        "label": exhibit.paper_label or exhibit.id,
+        "title": exhibit.title,
+        "note": " ".join(filter(None, remarks)),
+        "image": image,
+        "table": None
+        if shown is None
+        else {
+            "columns": shown.columns,
+            "rows": shown.rows,
+            "printed": shown.printed,
+            "against": said.noun,
+        },
+    }
+
+
+def _absent(exhibit: Exhibit, image: str | None) -> str:
+    """That a figure could not be drawn."""
+    if image or "file" not in exhibit.draw:
+        return ""
+    return f"Not drawn: {exhibit.draw['file']} is not beside these results."
+
+
+def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
+    counts = Counter(claim.verdict for claim in claims)
+    return [(verdict, counts[verdict]) for verdict in VERDICTS]
+
+
+def _failures(bad: Sequence[Line], facts: Mapping[str, Any]) -> str:
+    """Which runs did not end well, by setting where one is known, else by hash."""
+    if not bad:
+        return ""
+    names = settings_of(facts.get("settings", {}))
+    counts = Counter((names.get(run.hash, run.hash[:SHORT]), run.status) for run in bad)
+    told = "; ".join(f"{name}: {count} {status}" for (name, status), count in counts.items())
+    return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well. {told}."
+
+
+def _halves(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    middle = (len(facts) + 1) // 2
+    return [facts[:middle], facts[middle:]]
+
+
 TEMPLATE = Path(__file__).with_name("report.typ")
+
 TIMESTAMP = 0  # a report tells its dates itself; the same content is the same bytes
 
 

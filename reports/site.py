@@ -13,9 +13,8 @@ from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
-from reports import abstract, build, judged
-from reports.page.page import framed
-from reports.page.parts import tag
+from reports import abstract, build, verdict_notes
+from reports.page.page import framed, tag
 
 FROM = Path("reports/published")
 MADE = ("report.html", "report.pdf", "runs.csv", "results.json")
@@ -90,7 +89,7 @@ def _row(place: Path, results: Results) -> str:
     cells = [
         escape(results.paper),
         escape(results.scale),
-        escape(judged.corpus_of(results)),
+        escape(verdict_notes.corpus_of(results)),
         str(len(results.seeds)),
         *(str(counts[verdict]) for verdict in VERDICTS),
         links,

@@ -2,6 +2,7 @@
 
 The data are not in them: the page takes each exhibit's rows from the results it carries, under the
 exhibit's id; ``ID:differences`` are those of `harness.judge.paired`, and ``ID:seeds`` single seeds.
+The forest plot has every judged quantity beside where the paper has it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.judge import Exhibit
+from harness.judge import Claim, Exhibit, Part
+from harness.judge.claims import VERDICTS
 from harness.judge.paired import seeds_of
-from reports import figures, numbers, series
+from reports import figures, numbers, verdict_notes
+from reports.reference_terms import PAPER, Words
 from reports.style import COLOURS, DASHES
 
 Spec = dict[str, Any]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
 DECADES = 4  # of a logarithmic axis, from which on only powers of ten have lines
+
 SERIES_COLOURS = [*COLOURS[:-1], "#8c6d31"]  # black is not seen on a dark page
+
 SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke"]
+
 MARK = {"type": "point", "shape": "diamond", "filled": False, "size": 70, "strokeWidth": 1.6}
 
 
@@ -37,7 +44,7 @@ def groups(exhibits: Sequence[Exhibit]) -> list[list[Exhibit]]:
 def chart(group: Sequence[Exhibit]) -> Spec:
     """A group's charts below each other; curves are brushed together from a strip on top."""
     panels = [panel for exhibit in group for panel in _panels(exhibit)]
-    long = any(len(rows) > series.FEW for e in group for rows in series.by_label(e.rows).values())
+    long = any(len(rows) > figures.FEW for e in group for rows in figures.by_label(e.rows).values())
     brushed = len(panels) > 1 and group[0].draw.get("as", "curves") == "curves"
     if brushed or (long and group[0].draw.get("as", "curves") == "curves"):
         panels = [_strip(group[0]), *(_windowed(panel) for panel in panels)]
@@ -63,7 +70,7 @@ def _panels(exhibit: Exhibit) -> list[Spec]:
 def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True) -> Spec:
     name = name or exhibit.id
     look = _look(exhibit)
-    few = max(map(len, series.by_label(exhibit.rows).values())) <= series.FEW
+    few = max(map(len, figures.by_label(exhibit.rows).values())) <= figures.FEW
     ends = {"y": _axis(exhibit, "y", "low", y, log=y_log), "y2": {"field": "high"}}
     y_axis = _axis(exhibit, "y", "measured", y, log=y_log)
     tips = [_tip("label"), _tip("x", "quantitative"), _tip("told")]
@@ -77,7 +84,7 @@ def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
         band = {"type": "area", "opacity": 0.16}
         layer.insert(0, {
-            "mark": band if series.banded(exhibit) else {"type": "rule"},
+            "mark": band if figures.banded(exhibit) else {"type": "rule"},
             "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
             "encoding": ends | {"color": look["color"]},
         })  # fmt: skip
@@ -195,7 +202,7 @@ def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = Tr
 
 def _look(exhibit: Exhibit) -> Spec:
     """Colour, dash and shape of each label: the same in print."""
-    labels = list(series.by_label(exhibit.rows))
+    labels = list(figures.by_label(exhibit.rows))
     legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolOpacity": 1}
 
     def scale(choices: Sequence[Any]) -> Spec:
@@ -236,3 +243,107 @@ def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
                         _tip("end", "quantitative")],
         },
     }  # fmt: skip
+
+
+VERDICT_COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
+"""Of the verdicts, in their order."""
+
+BAND_COLOUR, EDGE = "#9db8cf", 0.08
+"""Colour of where the paper holds; the share of a row that is left at both its ends."""
+
+
+def about(said: Words) -> str:
+    """What the plot shows, for somebody who does not see it."""
+    return (
+        f"Every judged quantity with its 95% interval, where it must lie for {said.the} to hold, "
+        f"and {said.the}'s value. The table below has the figures."
+    )
+
+
+def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
+    """Every judged quantity on a line of its own scale: value, interval, band, printed value.
+
+    Args:
+        rows: what `forest_rows` gives; the lines' order is theirs.
+        said: what the quantities are held against.
+    """
+    names = [row["name"] for row in rows]
+    across = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}
+
+    def at(field: str) -> Spec:
+        return {"field": field, **across}
+
+    colour = {
+        "field": "verdict", "type": "nominal", "legend": None,
+        "scale": {"domain": list(VERDICTS), "range": list(VERDICT_COLOURS)},
+    }  # fmt: skip
+    tips = ("claim", "quantity", "measured", "interval", "holds", "paper", "verdict")
+    called = {"paper": said.noun}
+    return {
+        "$schema": SCHEMA,
+        "description": about(said),
+        "data": {"name": "forest"},
+        "params": [{"name": "shown", "value": list(VERDICTS)}],
+        "transform": [{"filter": "indexof(shown, datum.verdict) >= 0"}],
+        "height": {"step": 18},
+        "encoding": {
+            "y": {"field": "name", "type": "nominal", "sort": names, "title": None},
+            "tooltip": [
+                {"field": tip, "type": "nominal", "title": called.get(tip, tip)} for tip in tips
+            ],
+        },
+        "layer": [
+            {"mark": {"type": "bar", "color": BAND_COLOUR, "opacity": 0.4, "height": 13},
+             "encoding": {"x": at("band_low"), "x2": {"field": "band_high"}}},
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": {"x": at("low"), "x2": {"field": "high"}, "color": colour}},
+            {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+             "encoding": {"x": at("value"), "color": colour}},
+            {"mark": MARK, "encoding": {"x": at("printed")}},
+        ],
+    }  # fmt: skip
+
+
+def forest_rows(claims: Sequence[Claim]) -> list[Spec]:
+    """A line for each judged quantity, its figures as shares of its own width."""
+    return [
+        _line(place, claim, part)
+        for place, claim in enumerate(claims)
+        for part in (claim.parts or (Part("", claim.paper, claim.measured, claim.ci95),))
+        if part.measured is not None and (part.verdict or not claim.parts)
+    ]
+
+
+def _line(place: int, claim: Claim, part: Part) -> Spec:
+    low, high = part.ci95 or (None, None)
+    paper = part.paper if isinstance(part.paper, int | float) else None
+    band = verdict_notes.ends(part)
+    banded = band != (None, None)
+    known = [x for x in (part.measured, low, high, paper, *band) if x is not None]
+    least, most = min(known), max(known)
+    width = (most - least) or 1.0
+
+    def share(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return round(EDGE + (1 - 2 * EDGE) * (value - least) / width, 4)
+
+    ends = (0.0 if band[0] is None else share(band[0]), 1.0 if band[1] is None else share(band[1]))
+    label = f" · {part.label}" if part.label and len(claim.parts) > 1 else ""
+    return {
+        "name": f"{claim.id.partition('.')[2] or claim.id}{label}",
+        "place": place,
+        "claim": claim.statement,
+        "quantity": part.label or claim.statistic,
+        "measured": numbers.measured(part.measured, part.ci95),
+        "interval": numbers.interval(part.measured, part.ci95),
+        "holds": verdict_notes.band(band) if banded else "",
+        "paper": numbers.printed(part.paper),
+        "verdict": claim.verdict,
+        "value": share(part.measured),
+        "low": share(low),
+        "high": share(high),
+        "printed": share(paper),
+        "band_low": ends[0] if banded else None,
+        "band_high": ends[1] if banded else None,
+    }

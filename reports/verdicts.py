@@ -1,7 +1,8 @@
 """The verdicts of ``reports/published`` in README and docs, generated: nothing is typed twice.
 
-``python -m reports.verdicts`` rewrites what stands between the markers of `PAGES`. What is
-published gives a reason for every claim that is contradicted or undecided (`reports.reasons`).
+``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown.
+A published report gives a reason for every claim that is contradicted or undecided
+(`reports.verdict_notes`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 
 from harness.base.errors import UserError
 from harness.base.printable import printable
-from harness.judge import Results, read_results
+from harness.judge import Claim, Part, Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
-from reports import markdown
-from reports.reasons import NAME, NEEDS_REASON, given, heading
+from reports import numbers, reference_terms, verdict_notes
+from reports.verdict_notes import NEEDS_REASON, REASONS_TOML, heading, read_reasons
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
 
@@ -78,7 +79,7 @@ def page(item: Published) -> str:
     ]
     facts = item.results.provenance
     source = f"From `{item.folder.as_posix()}/results.json`, commit {facts.get('git', 'unknown')}."
-    parts = [title, source, markdown.verdict_table(item.results).strip()]
+    parts = [title, source, verdict_table(item.results).strip()]
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])]) + "\n"
 
 
@@ -113,10 +114,10 @@ def main(root: Path) -> int:
 
 def _read(folder: Path) -> Published:
     results = printable(read_results(folder / "results.json"))
-    reasons = given(folder, results)
+    reasons = read_reasons(folder, results)
     if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
         needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{folder / NAME}: not there; allowed: {needed}")
+        raise UserError(f"{folder / REASONS_TOML}: not there; allowed: {needed}")
     return Published(folder, results, reasons)
 
 
@@ -139,3 +140,50 @@ def _counts(item: Published, to_root: str) -> tuple[str, ...]:
 
 if __name__ == "__main__":
     sys.exit(main(Path.cwd()))
+
+COLUMNS = ("claim", "statement", "measured", "95% interval", "band", "power", "finds", "verdict")
+"""Beside what the claims are held against."""
+
+
+def verdict_table(results: Results) -> str:
+    """One row per claim, and one below it for each of its parts.
+
+    The line above the table says at which scale the verdicts were reached.
+    """
+    seeds = f"{len(results.seeds)} seed{'s' if len(results.seeds) != 1 else ''}"
+    said = reference_terms.of(results)
+    caution = f" These are not verdicts on {said.whole}." if results.scale == "smoke" else ""
+    head = (*COLUMNS[:2], said.noun, *COLUMNS[2:])
+    rows = [head, ("---",) * len(head)]
+    for claim in results.claims:
+        statement = f"{claim.statement.rstrip('.')}."
+        parts = verdict_notes.several(claim)
+        told = " ".join([_text(statement), *map(_text, verdict_notes.remarks(claim))])
+        rows.append((f"`{claim.id}`", told, *_judged(claim)))
+        rows += [("", "· " + _text(part.label), *_judged(part)) for part in parts]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    corpus = verdict_notes.corpus_of(results)
+    where = f"{results.paper}, {results.scale} scale, {seeds}, corpus {_text(corpus)}."
+    return f"{where}{caution}\n\n{table}\n"
+
+
+def _judged(item: Claim | Part) -> tuple[str, ...]:
+    silent = isinstance(item, Claim) and bool(verdict_notes.several(item))  # the parts below say it
+    alone = item.parts[0] if isinstance(item, Claim) and item.parts else item
+    band = alone.band if isinstance(alone, Part) else None
+    figures = (
+        _text(verdict_notes.stated(item)),
+        numbers.measured(item.measured, item.ci95),
+        numbers.interval(item.measured, item.ci95),
+        "" if band is None else verdict_notes.band(band),
+    )
+    shown = ("",) * len(figures) if silent else figures
+    found = verdict_notes.finds(alone) if isinstance(alone, Part) and not silent else ""
+    return (*shown, verdict_notes.power(item), found, f"**{item.verdict}**" if item.verdict else "")
+
+
+def _text(text: str) -> str:
+    """Plain text in a cell: what Markdown would read as markup is escaped."""
+    for mark in "\\|*_<`[":
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split())

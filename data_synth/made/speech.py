@@ -1,32 +1,48 @@
-"""The speech of a split, utterance by utterance, wherever it is wanted."""
+"""The speech of a split, utterance by utterance, its physics on a device, and a corpus of it.
+
+Of such a corpus only the development and test sets are stored.
+
+The physics is that of ``articulation``, for many utterances at once, in torch and elementwise.
+Its arrays are ``[dims, utterances, frames]``, utterances padded to one length. What comes after an
+utterance's end, and what lies beside it, changes none of its bits: no sum here is over a
+dimension whose length others decide, and no matrix product, whose order of summation would be
+a library's to choose.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from data_synth import continuous
 from data_synth.articulation import waves
-from data_synth.continuous import Maker
-from data_synth.corpus import Made
-from data_synth.made import sound
-from data_synth.made.counters import Draws
-from data_synth.made.sentences import Tables, Visits, visits
+from data_synth.continuous import Maker, Recipe
+from data_synth.corpus import Corpus, Made, Utterances, join
+from data_synth.features import DELTA_WINDOW
+from data_synth.made.sentences import Draws, Tables, Visits, visits
+from data_synth.storage import counted
 
 FORMAT = 1
 """Grows when the same recipe would no longer make the same speech."""
+
 AT_ONCE = {"cpu": 32, "cuda": 512}
 """Utterances made together: what fits a processor's cache, and what keeps a GPU busy."""
+
 NAMED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Voices:
-    """Everybody in a split, on a device; see ``invented.Voice``.
+    """Everybody in a split, on a device; see ``invented_language.Voice``.
 
     Attributes:
         turn: [articulation, articulation, speakers].
@@ -114,17 +130,17 @@ class Speech:
             here.channel * r.channel_spread * draws.normal(name, 3) for name in ("channel", "hum")
         )
         colour = voices.colour[:, found.speaker, None] + self._ripples(ripple)
-        units = sound.weighted(self._mouth, sound.weighted(turn, path[:-1], shift), bias).tanh_()
-        speech = sound.weighted(self._spectrum, units, path[-1] + colour)
+        units = weighted(self._mouth, weighted(turn, path[:-1], shift), bias).tanh_()
+        speech = weighted(self._spectrum, units, path[-1] + colour)
         least, most = here.snr_db
         snr = (least + (most - least) * draws.uniform("snr", 1)[0]) * (np.log(10.0) / 10.0)
         level = voices.level[found.speaker] + self._levels(ripple) - snr.float()
         noise = r.band_noise * draws.normal("band", r.bands, path.shape[2])
         background = level[:, None] + self._ripples(humming)
-        static = sound.cepstra(speech, background, noise, self._cosines)
-        first = sound.slopes(static, frames)
-        whole = torch.cat([static, first, sound.slopes(first, frames)])
-        return sound.normalised(whole, frames)
+        static = cepstra(speech, background, noise, self._cosines)
+        first = slopes(static, frames)
+        whole = torch.cat([static, first, slopes(first, frames)])
+        return normalised(whole, frames)
 
     def _path(self, found: Visits, at: Tensor, draws: Draws) -> Tensor:
         """Articulators in every frame, ``[articulation + 1, U, longest]``."""
@@ -133,9 +149,7 @@ class Speech:
         aims += r.jitter * draws.normal("jitter", dims, found.targets.shape[1])
         aims = aims.gather(2, at.expand(dims, -1, -1))
         noise = draws.normal("wobble", dims, at.shape[1])
-        return sound.smeared(aims, found.frames, r.smear) + sound.wobbling(
-            noise, r.wobble, r.wobble_pole
-        )
+        return smeared(aims, found.frames, r.smear) + wobbling(noise, r.wobble, r.wobble_pole)
 
     def _draws(self, numbers: np.ndarray) -> Draws:
         split = self.maker.conditions[self.split].speech_of or self.split
@@ -188,12 +202,12 @@ class Speech:
 
     def _ripples(self, sizes: Tensor) -> Tensor:
         """``articulation.ripple`` of each utterance, ``[bands, U, 1]``, of ``sizes [3, U, 1]``."""
-        return sound.weighted(self._waves, sizes, sizes.new_zeros(1, 1, 1))
+        return weighted(self._waves, sizes, sizes.new_zeros(1, 1, 1))
 
     def _levels(self, sizes: Tensor) -> Tensor:
         """Their means over the bands, ``[U]``."""
         means = self._put(waves(self.maker.recipe.bands).mean(1))[None]
-        return sound.weighted(means, sizes, sizes.new_zeros(1, 1, 1))[0, :, 0]
+        return weighted(means, sizes, sizes.new_zeros(1, 1, 1))[0, :, 0]
 
     def _put(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values, np.float32)).to(self.device)
@@ -207,3 +221,162 @@ def _cut(numbers: np.ndarray, size: int) -> Iterator[np.ndarray]:
 def _rows(lengths: np.ndarray, longest: int) -> np.ndarray:
     """Where frames that are there lie among ``[U, longest]`` laid flat."""
     return np.flatnonzero(np.arange(longest) < lengths[:, None])
+
+
+NEGLIGIBLE = 2.0**-24
+"""What of a filter's past is left out, as float32 does."""
+
+
+def one_pole(x: Tensor, pole: float) -> Tensor:
+    """y_t = x_t + pole y_{t−1} along the last dimension, y_{−1} = 0, by doubling.
+
+    Hillis and Steele 1986. ``x`` is overwritten.
+    """
+    reach, factor = 1, pole
+    while factor > NEGLIGIBLE and reach < x.shape[-1]:
+        x[..., reach:] += x[..., :-reach] * factor
+        reach, factor = 2 * reach, factor * factor
+    return x
+
+
+def smeared(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
+    """Half the causal and half the anticipating smoothing by two one-pole filters each.
+
+    Args:
+        aims: ``[dims, U, T]``; after an utterance's end of no matter.
+        frames: int64 ``[U]``.
+        smear: pole of the filters, which start as if the edge had lasted for ever.
+    """
+    places = torch.arange(aims.shape[2], device=aims.device)
+    inside = places < frames[:, None]
+    last = (frames - 1).expand(len(aims), -1)[:, :, None]
+    first, last = aims[:, :, :1], aims.gather(2, last)
+    gain = (1.0 - smear) * (1.0 - smear)
+    causal = one_pole(one_pole((aims - first) * gain, smear), smear) + first
+    back = ((aims - last) * gain * inside).flip(2)
+    return 0.5 * (causal + (one_pole(one_pole(back, smear), smear).flip(2) + last))
+
+
+def wobbling(noise: Tensor, wobble: float, pole: float) -> Tensor:
+    """Autoregressive noise of standard deviation ``wobble``, of normal ``noise [dims, U, T]``."""
+    fresh = noise * (wobble * (1.0 - pole * pole) ** 0.5)
+    fresh[:, :, 0] = wobble * noise[:, :, 0]
+    return one_pole(fresh, pole)
+
+
+def weighted(weights: Tensor, x: Tensor, start: Tensor) -> Tensor:
+    """Weighted sums, start + Σ_j weights[:, j] x_j, summed in the order of j.
+
+    Args:
+        weights: ``[out, in]`` of all utterances, or ``[out, in, U, 1]`` of each.
+        x: ``[in, U, T]``.
+        start: what broadcasts to ``[out, U, T]``.
+    """
+    weights = weights if weights.ndim == 4 else weights[:, :, None, None]
+    total = weights[:, 0] * x[0] + start
+    for j in range(1, len(x)):
+        total += weights[:, j] * x[j]
+    return total
+
+
+def cepstra(speech: Tensor, background: Tensor, noise: Tensor, cosines: Tensor) -> Tensor:
+    """Cosine transform of log(e^speech + e^background) + noise: ``[cepstra, U, T]``."""
+    top = torch.maximum(speech, background)
+    energy = (speech - background).abs_().neg_().exp_().log1p_().add_(top).add_(noise)
+    return weighted(cosines, energy, torch.zeros_like(energy[:1]))
+
+
+def held(x: Tensor, frames: Tensor, beyond: int) -> Tensor:
+    """Each utterance with its edge frames repeated: ``[dims, U, T + 2 beyond]``."""
+    places = torch.arange(-beyond, x.shape[2] + beyond, device=x.device)
+    index = torch.minimum(places.clamp_min(0), frames[:, None] - 1)
+    return x.gather(2, index.expand(len(x), -1, -1))
+
+
+def slopes(x: Tensor, frames: Tensor, window: int = DELTA_WINDOW) -> Tensor:
+    """``features.deltas`` of every utterance."""
+    wide, length = held(x, frames, window), x.shape[2]
+    slope = torch.zeros_like(x)
+    for n in range(1, window + 1):
+        ahead, behind = wide[:, :, window + n :], wide[:, :, window - n :]
+        slope += n * (ahead[:, :, :length] - behind[:, :, :length])
+    return slope / (2 * sum(n * n for n in range(1, window + 1)))
+
+
+def total(x: Tensor) -> Tensor:
+    """Sums over the last dimension ``[..., 1]`` in halves: zeros at the end change no bit."""
+    while (length := x.shape[-1]) > 1:
+        half = 1 << (length - 1).bit_length() - 1
+        front = x[..., :half].clone()
+        front[..., : length - half] += x[..., half:]
+        x = front
+    return x
+
+
+def normalised(x: Tensor, frames: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over each utterance's frames; a constant dimension is 0."""
+    inside = (torch.arange(x.shape[2], device=x.device) < frames[:, None]).float()
+    count = frames[:, None].float()
+    centred = (x - total(x * inside) / count) * inside
+    spread = (total(centred * centred) / count).sqrt()
+    return centred / torch.where(spread > 1e-8, spread, torch.inf)
+
+
+def make(
+    name: str, recipe: Recipe, scale: str, *, cache: Path, progress: Callable[[str], None]
+) -> Corpus:
+    """The corpus of a recipe: its training speech made where it is trained on, the rest stored.
+
+    What is said in training, and the target of every frame, is made now: it is 4 bytes a frame.
+    """
+    without = dataclasses.replace(recipe, train=0)
+    stored = continuous.make(name, without, scale, cache=cache, progress=progress)
+    speech = Speech(Maker(recipe, name), "train")
+    table, targets = said(speech, progress)
+    return dataclasses.replace(
+        stored,
+        targets=np.concatenate([stored.targets, targets]),
+        utterances=join([stored.utterances, table.shifted(len(stored.features))]),
+        speech=speech,
+        stored_fingerprint=fingerprint(stored, recipe, targets),
+    )
+
+
+def said(speech: Speech, progress: Callable[[str], None]) -> tuple[Utterances, np.ndarray]:
+    """All utterances of a split, and their targets, int32 [frames]."""
+    maker, split, every = speech.maker, speech.split, np.arange(speech.utterances)
+    first = maker.people(split).start
+    speakers = np.array([f"speaker-{first + s:04d}" for s in range(len(maker.people(split)))])
+    frames: list[np.ndarray] = []
+    who: list[np.ndarray] = []
+    words: list[tuple[str, ...]] = []
+    targets: list[np.ndarray] = []
+    tell = counted(progress, f"{maker.name} corpus", len(every), "training utterances drawn")
+    for found in speech.said(every):
+        frames.append(found.frames.numpy())
+        who.append(speakers[found.speaker.numpy()])
+        rows: list[list[int]] = found.words.numpy().tolist()
+        words += [tuple(maker.words[w] for w in row if w >= 0) for row in rows]
+        targets.append(found.of_frames.numpy().astype(np.int32))
+        tell(len(words))
+    lengths = np.concatenate(frames)
+    table = Utterances(
+        id=np.array([f"{split}-{i:07d}" for i in range(len(every))]),
+        speaker=np.concatenate(who),
+        split=np.full(len(every), split),
+        start=np.cumsum(lengths) - lengths,
+        frames=lengths,
+        words=tuple(words),
+    )
+    return table, np.concatenate(targets)
+
+
+def fingerprint(stored: Corpus, recipe: Recipe, targets: np.ndarray) -> str:
+    """SHA-256 (hex) of what is stored, of all targets, and of what features are a function of."""
+    content = {
+        "stored": stored.fingerprint,
+        "targets": hashlib.sha256(targets.data).hexdigest(),
+        "recipe": dataclasses.asdict(recipe),
+        "format": FORMAT,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -53,7 +53,7 @@ def find(name: str, inside: str, cache: Path) -> Path:
     Args:
         name: of the corpus, for the message.
         inside: the folder, e.g. ``"aishell_sample/data_aishell"``.
-        cache: see ``data_synth.cache.cache_folder``.
+        cache: see ``data_synth.storage.cache_folder``.
 
     Raises:
         UserError: neither is there; says how to get it.

@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.align import realign, viterbi_training
-from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances, join
 from data_synth.features import utterance_features
 from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
-from data_synth.storage import write
-from data_synth.waves import babble, read_wav, with_noise
+from data_synth.recorded import babble, read_wav, with_noise
+from data_synth.storage import cached, recipe_key, write
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 
@@ -42,7 +41,7 @@ MAKERS = (
     "public/fsdd.py",
     "features.py",
     "align.py",
-    "waves.py",
+    "recorded.py",
     "corpus.py",
     "storage.py",
     "../harness/acoustics/hmm.py",
@@ -127,7 +126,7 @@ def fetch(cache: Path, progress: Callable[[str], None], url: str = URL) -> Path:
     """Downloads the recordings into the cache, checked; nothing is kept if they differ.
 
     Args:
-        cache: see ``data_synth.cache.cache_folder``.
+        cache: see ``data_synth.storage.cache_folder``.
         progress: called with lines of text.
         url: a tar.gz archive with a folder ``recordings`` in it.
 

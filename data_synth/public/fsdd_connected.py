@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus, Utterances, join
 from data_synth.features import utterance_features
 from data_synth.public import fsdd
 from data_synth.public.fetching import manifest_sha256
-from data_synth.recorded import Recording, table_of
-from data_synth.storage import write
+from data_synth.recorded import Recording, read_wav, table_of
+from data_synth.storage import cached, recipe_key, write
 from data_synth.targets import Effort, Speech, from_transcripts
-from data_synth.waves import read_wav
 from harness.base.seeds import stream
 
 MAKERS = (
@@ -32,11 +30,8 @@ MAKERS = (
     "public/fsdd.py",
     "recorded.py",
     "targets.py",
-    "mixtures.py",
-    "sentences.py",
-    "features.py",
     "align.py",
-    "waves.py",
+    "features.py",
     "corpus.py",
     "storage.py",
 )

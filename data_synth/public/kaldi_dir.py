@@ -1,6 +1,6 @@
 """Any Kaldi data directory: features or recordings, ``text``, ``utt2spk`` and a lexicon.
 
-Features are those of ``feats.scp``, or made of ``wav.scp`` (`kaldi_features`). Targets are taken
+Features are those of ``feats.scp``, or made of ``wav.scp`` (`kaldi_files`). Targets are taken
 over where alignments or times of phones are given (`kaldi_targets`); elsewhere they are found from
 the transcripts (``targets``).
 
@@ -18,8 +18,7 @@ import numpy as np
 
 from data_synth.corpus import Corpus
 from data_synth.features import with_deltas
-from data_synth.public.kaldi_features import has_sound, matrices, rate_of
-from data_synth.public.kaldi_tables import read_lexicon, read_table
+from data_synth.public.kaldi_files import has_sound, matrices, rate_of, read_lexicon, read_table
 from data_synth.public.kaldi_targets import Given, given_targets
 from data_synth.recorded import Recipe, Recording, Tally, normalise, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of

@@ -21,8 +21,7 @@ import numpy as np
 
 from data_synth.align import equal_parts
 from data_synth.features import SHIFT_S
-from data_synth.public.kaldi_arks import archive
-from data_synth.public.kaldi_tables import SILENCE_PHONES, read_table
+from data_synth.public.kaldi_files import SILENCE_PHONES, archive, read_table
 from data_synth.recorded import read_lines
 from data_synth.targets import monophones
 from data_synth.tree import SILENCE, Tree

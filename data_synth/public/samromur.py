@@ -12,13 +12,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from data_synth.cache import cached, recipe_key
 from data_synth.corpus import Corpus
 from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
 from data_synth.public.fetching import find as find_folder
 from data_synth.recorded import Recipe, Recording, build, read_lines
-from data_synth.storage import write
+from data_synth.storage import cached, recipe_key, write
 from data_synth.targets import Effort
 from harness.base.errors import UserError
 
@@ -35,12 +34,9 @@ MAKERS = (
     "public/samromur.py",
     "recorded.py",
     "targets.py",
-    "mixtures.py",
-    "tying.py",
-    "sentences.py",
-    "features.py",
     "align.py",
-    "waves.py",
+    "tree.py",
+    "features.py",
     "corpus.py",
     "storage.py",
 )

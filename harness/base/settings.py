@@ -13,8 +13,9 @@ Example:
     >>> build(Wire, {"latency_s": 1e-6}, "wire.toml")
     Wire(latency_s=1e-06)
 
-Numbers in SI units, printed for people. What a user names: text in regular files of a sane size,
-and what gzip has packed.
+Settings of one physical kind share one range (`rate`, `duration`, `size`, `ratio`): no typing slip
+gives an endless duration. Numbers in SI units are printed for people. What a user names: text in
+regular files of a sane size, and what gzip has packed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ __all__ = [
     "allowed_words",
     "build",
     "counts",
+    "duration",
     "find_changed",
     "format_quantity",
     "format_seconds",
@@ -51,7 +53,10 @@ __all__ = [
     "load_toml",
     "meanings",
     "meanings_in",
+    "rate",
+    "ratio",
     "setting",
+    "size",
     "text_of",
 ]
 
@@ -547,3 +552,34 @@ class _Inflated(io.RawIOBase):
         if self._left < 0:
             raise OSError(f"it unpacks to more than {self._most >> 20} MiB")
         return count
+
+
+LEAST_RATE, GREATEST_RATE = 1e-6, 1e21
+
+GREATEST_SIZE = 1e21
+
+GREATEST_DURATION_S = 1e9
+
+GREATEST_RATIO = 1e6
+
+
+def rate(default: object = None, *, added: bool = False) -> Any:
+    """Bytes or floating-point operations a second; by default none, which is infinitely fast."""
+    return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE, added=added)
+
+
+def duration(default: object = 0.0, *, added: bool = False) -> Any:
+    """Seconds, up to some thirty years."""
+    return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S, added=added)
+
+
+def size(default: object = MISSING) -> Any:
+    """Bytes, or floating-point operations."""
+    return setting(default, at_least=0.0, at_most=GREATEST_SIZE)
+
+
+def ratio(
+    default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO, added: bool = False
+) -> Any:
+    """How many times as much."""
+    return setting(default, at_least=at_least, at_most=GREATEST_RATIO, added=added)

@@ -1,4 +1,7 @@
-"""A run of the benchmarks beside the baseline: pure functions of measured and expected."""
+"""A run of the benchmarks beside the baseline: pure functions of measured and expected, and lines.
+
+A line has benchmark, quantity, now, baseline, change, verdict.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,21 @@ from typing import Any, Literal
 LEAST_TOLERANCE = 0.3
 """What a ratio may always lose: what most move by between a busy machine and a very busy one,
 because two pieces of work do not lean on the caches alike."""
+
 REPEATS, UNREPEATED = 3, 0.5
 """With fewer runs than these there is no spread to speak of, and a ratio may lose this much."""
+
 SPREADS = 2.0
 """How many times the spread that was seen in repeated runs a ratio may lose."""
+
 ELSEWHERE = 1.0
 """What a ratio may lose at least on another processor than the baseline's: two pieces of work
 do not slow down alike, so there only what doubles is told apart."""
 
 Verdict = Literal["ok", "faster", "SLOWER", "DIFFERENT", "GONE", "skipped", "new"]
+
 FAILING: tuple[Verdict, ...] = ("SLOWER", "DIFFERENT", "GONE")
+
 Count = int | float | str
 
 
@@ -198,3 +206,51 @@ def bound(name: str, values: Sequence[float]) -> Bound:
     spread = max(loss(name, value, middle) for value in values)
     least = LEAST_TOLERANCE if len(values) >= REPEATS else UNREPEATED
     return Bound(middle, max(least, SPREADS * spread))
+
+
+HEAD = ("benchmark", "quantity", "now", "baseline", "worse by", "allowed", "verdict")
+
+WIDEST = 18
+"""Of a value: hashes are cut."""
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """One line for every row under a head, in columns."""
+    cells = [HEAD, *(_cells(row) for row in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
+    return [_line(line, widths) for line in cells]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    words, figures, last = cells[:2], cells[2:-1], cells[-1]
+    left = [cell.ljust(width) for cell, width in zip(words, widths[:2], strict=True)]
+    right = [cell.rjust(width) for cell, width in zip(figures, widths[2:-1], strict=True)]
+    return "  ".join([*left, *right, last])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    change, allowed = _percent(row.loss), _percent(row.tolerance)
+    return (
+        short(row.benchmark),
+        row.quantity,
+        _value(row.now),
+        _value(row.baseline),
+        change,
+        allowed.lstrip("+"),
+        row.verdict,
+    )
+
+
+def short(benchmark: str) -> str:
+    """A pytest name without its folder and the words all have."""
+    file, _, test = benchmark.rpartition("/")[2].partition("::")
+    return f"{file.removeprefix('test_').removesuffix('.py')}: {test.removeprefix('test_')}"
+
+
+def _value(value: Count | None) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:+.0f}%"

@@ -15,8 +15,8 @@ from harness.bench.comparison import (
     compare,
     expected,
     flagged,
+    short,
 )
-from harness.bench.showing import short
 from harness.bench.steps import Run
 
 AGAIN = 2

@@ -79,8 +79,8 @@ def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
 def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     """Print the table; with ``--check`` what fails is named and decides the exit code."""
     from harness.bench.baseline import load, record
+    from harness.bench.comparison import table
     from harness.bench.regressions import check
-    from harness.bench.showing import table
 
     baseline, about = load(path)
     partly = bool(arguments.only)
@@ -109,7 +109,7 @@ def _enter(kept: Path, folder: Path) -> None:
 
 def _summary(rows: list[Row], failing: list[Row]) -> str:
     """One line: how many quantities hold, or which do not."""
-    from harness.bench.showing import short
+    from harness.bench.comparison import short
 
     if not failing:
         return f"{len(rows)} quantities: none is worse than the baseline allows"

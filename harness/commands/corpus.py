@@ -225,8 +225,7 @@ def _configure_knobs(verb: argparse.ArgumentParser) -> None:
 
 
 def _knobs(arguments: argparse.Namespace) -> int:
-    from data_synth.knobs import table
-    from data_synth.presets import PRESETS
+    from data_synth.presets import PRESETS, table
     from data_synth.validate import Effort
 
     if arguments.preset not in PRESETS:

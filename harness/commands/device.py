@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown("--scale", arguments.scale, SCALES)
     device = resolve(arguments.device)
     gpu = device == "cuda"
-    from harness.bench.session import ARCHIVE, PLAN, Asked, Reproduction, measure
+    from harness.bench.device import ARCHIVE, PLAN, Asked, Reproduction, measure
 
     named = arguments.preset or (None if gpu else ["none"])
     presets = (

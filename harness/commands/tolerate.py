@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.search.search import Search, tolerance
     from harness.store import Cell
     from harness.store.files import writable_folder
-    from reports import tolerance as pages
+    from reports import comparison as pages
 
     knob = knob_of(arguments.what)
     ends = zip((arguments.low, arguments.high), knob.usual, strict=True)
@@ -94,8 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
-    pages.write(found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes})
-    for line in pages.lines(found):
+    pages.write_tolerance(
+        found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes}
+    )
+    for line in pages.lines_of_tolerance(found):
         print(line)
     print(f"{arguments.out / 'report.md'}")
     return EXIT_DONE

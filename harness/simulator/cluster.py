@@ -17,10 +17,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, build, load_toml, setting, text_of
+from harness.base.settings import (
+    Spec,
+    build,
+    duration,
+    load_toml,
+    rate,
+    ratio,
+    setting,
+    size,
+    text_of,
+)
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
-from harness.simulator.quantities import duration, rate, ratio, size
 
 __all__ = [
     "Checkpoints",

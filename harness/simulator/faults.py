@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.base.settings import Spec, setting
+from harness.base.settings import GREATEST_DURATION_S, Spec, duration, setting
 from harness.simulator import laws
 from harness.simulator.events import kernel
-from harness.simulator.quantities import GREATEST_DURATION_S, duration
 
 __all__ = [
     "DEATH",

@@ -35,10 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.base.settings import Spec, setting
+from harness.base.settings import Spec, duration, setting
+from harness.base.settings import rate as rate_setting
 from harness.simulator.events import SIZE, Heap, first_s, kernel, new_heap, pop, push
-from harness.simulator.quantities import duration
-from harness.simulator.quantities import rate as rate_setting
 
 __all__ = [
     "Level",

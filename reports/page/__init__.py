@@ -1,5 +1,5 @@
 """``report.html``: the report as one page that needs no network and no other file.
 
-``page`` puts it together, ``payload`` is what its script works with, ``parts`` its sections;
+``page`` has its sections, its script's data, and puts it together;
 ``page.css`` and ``page.js`` are its looks and its behaviour.
 """

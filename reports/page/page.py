@@ -1,23 +1,306 @@
-"""The page put together: one file of HTML, looks, behaviour, drawing library and results."""
+"""A report as one page: sections in HTML, and the file with looks, behaviour, library and results.
+
+The sections have everything that can be read without the page's script. The script works with a
+payload: specifications, printed figures, runs and timelines.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from harness.judge import Results
-from reports.listing import Line
-from reports.page import parts
-from reports.page.payload import payload
-from reports.provenance import made_from
+from harness.judge import Claim, Exhibit, Part, Results
+from harness.judge.paired import against
+from harness.simulator.timeline import Timeline
+from harness.simulator.timeline_file import load_timeline, trace_events
+from reports import abstract, figures, gantt, numbers, reference_terms, specs, tables, verdict_notes
+from reports.provenance import USUAL, Line, made_from
+
+Data = Mapping[str, Any]
+
+COLUMNS = ("statement", "verdict", "measured", "95% interval")
+"""Of the claims, before what they are held against and power; the first three fit a telephone."""
+
+
+def tag(name: str, *children: str, **attributes: str) -> str:
+    """An element; a trailing ``_`` of an attribute's name is dropped, another is a hyphen.
+
+    Example:
+        >>> tag("td", "a", class_="figure", data_key="1")
+        '<td class="figure" data-key="1">a</td>'
+    """
+    told = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+    )
+    return f"<{name}{told}>{''.join(children)}</{name}>"
+
+
+def number(shown: str, at: str) -> str:
+    """A figure that opens its runs."""
+    return tag("button", escape(shown), class_="number", data_at=at)
+
+
+def head(results: Results, data: Data) -> str:
+    """Title, the answer in one sentence, the abstract's other lines, facts and cautions."""
+    before = data["words"]["title"]
+    title = (tag("small", f"{before} ") if before else "") + escape(data["title"])
+    facts = "".join(
+        tag("dt", escape(name)) + tag("dd", escape(value))
+        for half in data["facts"]
+        for name, value in half
+    )
+    notices = [("notice", data["caution"]), ("notice bad", data["failures"])]
+    answer, *others = [abstract.answer(results), *data["abstract"][1:]]
+    return "".join(
+        [
+            tag("p", escape(data["kicker"]), class_="muted"),
+            tag("h1", title),
+            tag("p", escape(data["authors"]), class_="muted"),
+            tag("p", escape(answer), class_="answer"),
+            *(tag("p", escape(line)) for line in others),
+            *(tag("p", escape(said), class_=kind) for kind, said in notices if said),
+            tag("dl", facts),
+        ]
+    )
+
+
+def claims(results: Results, data: Data) -> str:
+    """The forest plot with its legend, which filters, and the table that sorts."""
+    if not results.claims:
+        return ""
+    legend = "".join(
+        tag("button", f"{count} {verdict}", data_verdict=verdict, aria_pressed="true")
+        for verdict, count in data["tally"]
+    )
+    said = reference_terms.of(results)
+    names = (*COLUMNS, said.noun, "power")
+    heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
+    rows = "".join(
+        _claim_rows(place, claim, shown)
+        for place, (claim, shown) in enumerate(zip(results.claims, data["claims"], strict=True))
+    )
+    return "".join(
+        [
+            tag("h2", escape(data["claims-title"])),
+            tag("p", "Every judged quantity on a scale of its own: ● measured, ━ its 95% interval, "
+                f"▬ where it must lie for {said.the} to hold, ◇ {said.the}'s value; lengths of "
+                "two lines are not compared. Choose which verdicts are shown, here and in the "
+                "table:",
+                class_="note"),
+            tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
+            _place("forest", specs.about(said)),
+            tag("p", escape(data["claims-legend"]), class_="note"),
+            _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
+                  "claims"),
+        ]
+    )  # fmt: skip
+
+
+def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
+    """The claim, then its parts, each a row, so that sorting keeps every figure comparable."""
+    why = [f"{shown['why-is']}: {' '.join(shown['why'])}"] if shown["why"] else []
+    remarks = [*why, *shown["remarks"], *([shown["note"]] if shown["note"] else [])]
+    told = "".join(tag("p", escape(each), class_="why") for each in remarks)
+    about = f"{tag('code', escape(claim.id))} · {escape(claim.where)} · {escape(claim.statistic)}"
+    said = escape(claim.statement) + tag("span", about, class_="small") + told
+    at = f"claim:{place}"
+    rows = [_figures(said, claim, at, claim.verdict, blank=bool(shown["told-by-parts"]))]
+    for part, its in zip(verdict_notes.several(claim), shown["parts"], strict=True):
+        test = f"{tag('code', escape(claim.id))} {escape(its['test'])}"
+        label = f"· {escape(part.label)}" + tag("span", test, class_="small")
+        rows.append(_figures(label, part, at, claim.verdict, blank=False))
+    return "".join(rows)
+
+
+def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: bool) -> str:
+    measured = numbers.measured(item.measured, item.ci95)
+    cells = [
+        (_key(item.measured), number("runs" if blank else measured, at)),
+        ("", "" if blank else escape(numbers.interval(item.measured, item.ci95))),
+        ("", "") if blank else (_key(item.paper), escape(verdict_notes.stated(item))),
+        (_key(item.power), escape(verdict_notes.power(item)) if item.power is not None else ""),
+    ]
+    shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
+    mine = tag("td", tag("span", item.verdict or "", class_=_classes(item.verdict)))
+    return tag("tr", tag("td", said), mine, shown, data_verdict=verdict)
+
+
+def _classes(verdict: str | None) -> str:
+    return f"verdict {(verdict or '').replace(' ', '-')}".strip()
+
+
+def _key(value: object) -> str:
+    """What a column is sorted by."""
+    return "" if value is None else str(value)
+
+
+def exhibits(results: Results, data: Data, out: Path, timelines: Iterable[str]) -> str:
+    """Tables, charts and pictures in the paper's order; charts that share an axis together."""
+    groups = specs.groups(results.exhibits)
+    first = {group[0].id: group for group in groups}
+    later = {exhibit.id for group in groups for exhibit in group[1:]}
+    told = {each["id"]: each for each in data["exhibits"]}
+    drawn = set(timelines)
+    made = [
+        _chart(first[exhibit.id], told) if exhibit.id in first
+        else _still(exhibit, told[exhibit.id], out, timeline=exhibit.id in drawn)
+        for exhibit in results.exhibits
+        if exhibit.id not in later
+    ]  # fmt: skip
+    if not made:
+        return ""
+    return (
+        tag("h2", "Tables and figures")
+        + tag("p", "Press a figure for the runs behind it.", class_="note")
+        + "".join(made)
+    )
+
+
+def _chart(group: Sequence[Exhibit], told: Mapping[str, Data]) -> str:
+    labels = {told[each.id]["label"] for each in group}
+    below = "".join(
+        _caption(told[each.id], titled=len(labels) < len(group))
+        + tag(
+            "details",
+            tag("summary", f"The figures of {escape(each.id)} as a table"),
+            data_table=each.id,
+        )
+        for each in group
+    )
+    said = "; ".join(f"{each.title}, in figures below" for each in group)
+    place = _place(f"chart-{group[0].id}", said)
+    return tag("figure", place, below, id=group[0].id)
+
+
+def _still(exhibit: Exhibit, shown: Data, out: Path, *, timeline: bool) -> str:
+    """A table, a picture as in print, or a timeline with its two ways out."""
+    parts = [tag("h3", escape(f"{shown['label']}. {exhibit.title}"))]
+    if shown["table"]:
+        parts.append(_table(exhibit, shown["table"]))
+    elif shown["image"]:
+        content = base64.b64encode((out / shown["image"].lstrip("/")).read_bytes()).decode()
+        parts.append(
+            f'<img alt="{escape(exhibit.title)}" src="data:image/svg+xml;base64,{content}">'
+        )
+    if timeline:
+        parts += [
+            tag("p", "The first folds; drag to move, turn the wheel to widen. ",
+                tag("button", "Open in Perfetto", data_perfetto=exhibit.id), " ",
+                tag("button", "Download the trace", data_trace=exhibit.id), class_="note"),
+            _place(f"timeline-{exhibit.id}", f"{exhibit.title}, lane by lane"),
+        ]  # fmt: skip
+    parts.append(_caption(shown, named=False))
+    if exhibit.rows and not shown["table"]:
+        parts.append(
+            tag(
+                "details",
+                tag("summary", f"The figures of {escape(exhibit.id)} as a table"),
+                data_table=exhibit.id,
+            )
+        )
+    return tag("figure", *parts, id=exhibit.id)
+
+
+def _caption(shown: Data, *, named: bool = True, titled: bool = False) -> str:
+    name = f"{shown['title' if titled else 'label']}. " if named else ""
+    return tag("figcaption", escape(name + shown["note"]), " ", tag("code", escape(shown["id"])))
+
+
+def _table(exhibit: Exhibit, shown: Data) -> str:
+    columns: list[str] = shown["columns"]
+    printed: list[bool] = shown["printed"]
+    printing = f"<th scope='col'>{shown['against']}</th>"
+    heads = "".join(
+        tag("th", escape(name) or "measured", scope="colgroup", colspan="2" if paper else "1")
+        for name, paper in zip(columns, printed, strict=True)
+    )
+    below = "".join(
+        (printing if paper else "") + "<th scope='col'>measured</th>" for paper in printed
+    )
+    rows = "".join(
+        tag("tr", tag("th", escape(label), scope="row"), *_cells(exhibit, row, printed))
+        for label, row in shown["rows"]
+    )
+    corner = tag("td", "")
+    twice = tag("tr", corner, below) if any(printed) else ""
+    return _wide(
+        tag("table", tag("thead", tag("tr", corner, heads), twice), tag("tbody", rows)),
+        exhibit.title,
+    )
+
+
+def _cells(
+    exhibit: Exhibit, row: Sequence[tables.Cell | None], printed: Sequence[bool]
+) -> list[str]:
+    cells: list[str] = []
+    for cell, paper in zip(row, printed, strict=True):
+        if paper:
+            cells.append(tag("td", escape(cell["paper"]) if cell else "", class_="figure"))
+        mine = "" if cell is None else (
+            number(cell["measured"], f"row:{exhibit.id}:{cell['row']}")
+            + ("†" if cell["flag"] else "")
+            + tag("span", escape(cell["spread"]), class_="small")
+        )  # fmt: skip
+        cells.append(tag("td", mine, class_="figure"))
+    return cells
+
+
+def provenance(data: Data, sources: Sequence[tuple[str, str]]) -> str:
+    """Where it comes from, what differs, and the results themselves.
+
+    Args:
+        data: what ``document`` gives.
+        sources: name and SHA-256 of what the page is made from; the first are its results.
+    """
+    where = data["provenance"]
+    facts = "".join(tag("dt", escape(k)) + tag("dd", escape(v)) for k, v in where["facts"])
+    rows = "".join(
+        tag("tr", *(tag("td", escape(cell)) for cell in row)) for row in where["differences"]
+    )
+    source = data["words"]["elsewhere"]
+    names = "".join(tag("th", name, scope="col") for name in ("what", source, "here"))
+    differ = (
+        tag("h3", f"What differs from the {source}")
+        + _wide(tag("table", tag("thead", tag("tr", names)), tag("tbody", rows)), "differences")
+        if rows
+        else ""
+    )
+    others = "".join(tag("dt", name) + tag("dd", tag("code", sha)) for name, sha in sources[1:])
+    (name, digest), *_ = sources
+    return "".join(
+        [
+            tag("h2", "Where this comes from"),
+            tag("dl", facts),
+            differ,
+            tag("h3", "Made from, SHA-256"),
+            tag("dl", tag("dt", name),
+                tag("dd", tag("code", digest), tag("span", "", id="digest", data_sha256=digest)),
+                others),
+            tag("p", tag("button", f"Download {name}", data_results="1")),
+        ]
+    )  # fmt: skip
+
+
+def _place(name: str, said: str) -> str:
+    """Where the script draws; what it draws is told by tables, so its marks are not read out."""
+    return tag("div", "", class_="chart", id=name, role="img", aria_label=said)
+
+
+def _wide(table: str, name: str) -> str:
+    """A table that scrolls by itself where the screen is narrow, also with the keyboard."""
+    return tag("div", table, class_="wide", tabindex="0", role="region", aria_label=name)
+
 
 HERE = Path(__file__).parent
+
 VENDOR = HERE.parent / "vendor"
+
 LIBRARIES = ("vega", "vega-lite", "vega-embed")
 
 
@@ -34,12 +317,12 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
     more = payload(results, runs, out)
     body = "".join(
         [
-            parts.tag("header", parts.head(results, data)),
-            parts.tag(
+            tag("header", head(results, data)),
+            tag(
                 "main",
-                parts.claims(results, data),
-                parts.exhibits(results, data, out, more["traces"]),
-                parts.provenance(data, made_from(out)),
+                claims(results, data),
+                exhibits(results, data, out, more["traces"]),
+                provenance(data, made_from(out)),
                 id="content",
             ),
             '<dialog id="runs" aria-labelledby="runs-title"></dialog>',
@@ -77,3 +360,117 @@ def _library(name: str) -> str:
     script = (VENDOR / f"{name}.min.js").read_text(encoding="utf-8")
     licence = (VENDOR / f"LICENSE.{name}").read_text(encoding="utf-8")
     return f"/*! {name}\n{licence}*/\n{script.partition('//# sourceMappingURL=')[0]}"
+
+
+Payload = dict[str, Any]
+
+ROUNDED = 6  # decimals of seconds that a bar of a timeline needs
+
+
+def payload(results: Results, runs: Sequence[Line], out: Path) -> Payload:
+    """Everything but the results themselves.
+
+    Args:
+        results: what was found.
+        runs: what is known of the runs behind it.
+        out: the folder with the timelines.
+    """
+    timelines = kept_timelines(results, out)
+    spans = {name: _spans(each) for name, each in timelines.items()}
+    return {
+        "charts": charts(results, timelines),
+        "data": {
+            "forest": specs.forest_rows(results.claims),
+            **{
+                f"{e.id}:differences": _differences(e)
+                for e in results.exhibits
+                if figures.paired(e)
+            },
+            **{f"{name}:spans": rows for name, rows in spans.items()},
+        },
+        "told": {e.id: [_told(row.measured, row.ci95) for row in e.rows] for e in results.exhibits},
+        "columns": {
+            e.id: [numbers.printed(row.column) for row in e.rows] for e in results.exhibits
+        },
+        "runs": {
+            line.hash: [line.kind, line.setting, line.seed, line.status, line.apart, line.note]
+            for line in runs
+            if line.hash
+        },
+        "usual": {line.kind: line.apart for line in runs if line.setting == USUAL},
+        "traces": {name: _trace(each) for name, each in timelines.items()},
+        "against": reference_terms.of(results).noun,
+        "commit": str(results.provenance.get("git", "not recorded")),
+        "command": str(results.provenance.get("command", "not recorded")),
+    }
+
+
+def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, specs.Spec]:
+    """Specifications by the element they are drawn in."""
+    made = {f"chart-{group[0].id}": specs.chart(group) for group in specs.groups(results.exhibits)}
+    made |= {
+        f"timeline-{name}": specs.timeline(f"{name}:spans", _lanes(each), each.kinds)
+        for name, each in timelines.items()
+    }
+    rows = specs.forest_rows(results.claims)
+    return {"forest": specs.forest(rows, reference_terms.of(results)), **made} if rows else made
+
+
+def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:
+    """The beginning of every timeline that an exhibit draws and that is there."""
+    files = {
+        exhibit.id: out / str(exhibit.draw["file"])
+        for exhibit in results.exhibits
+        if "file" in exhibit.draw
+    }
+    return {
+        name: gantt.beginning(load_timeline(path)) for name, path in files.items() if path.is_file()
+    }
+
+
+def _told(value: float | None, ci95: numbers.Bounds) -> str:
+    return f"{numbers.measured(value, ci95)} {numbers.spread(value, ci95)}".strip()
+
+
+def _differences(exhibit: Exhibit) -> list[Payload]:
+    return [
+        {
+            "label": row.label,
+            "x": row.column,
+            "measured": row.measured,
+            "low": (row.ci95 or (None, None))[0],
+            "high": (row.ci95 or (None, None))[1],
+            "told": _told(row.measured, row.ci95),
+        }
+        for row in against(exhibit.rows, str(exhibit.draw["against"]))
+    ]
+
+
+def _lane(worker: int) -> str:
+    if worker >= 0:
+        return f"worker {worker + 1}"
+    return "server" if worker == -1 else f"shard {-worker}"
+
+
+def _lanes(timeline: Timeline) -> list[str]:
+    found: set[int] = set(timeline.spans.worker.tolist())
+    return [_lane(worker) for worker in sorted(found, key=lambda w: (w < 0, abs(w)))]
+
+
+def _spans(timeline: Timeline) -> list[Payload]:
+    spans = timeline.spans
+    columns = (spans.worker, spans.kind, spans.start_s, spans.end_s)
+    return [
+        {
+            "lane": _lane(worker),
+            "kind": timeline.kinds[kind],
+            "start": round(start, ROUNDED),
+            "end": round(end, ROUNDED),
+        }
+        for worker, kind, start, end in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _trace(timeline: Timeline) -> str:
+    events = list(trace_events(timeline))
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))

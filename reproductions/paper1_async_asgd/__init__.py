@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from harness.runs.executed import Configuration
 from reproductions.paper import Paper, Subject
-from reproductions.paper1_async_asgd.beyond import BEYOND
 from reproductions.paper1_async_asgd.claims import CLAIMS
-from reproductions.paper1_async_asgd.costs import COSTS
-from reproductions.paper1_async_asgd.exhibits import EXHIBITS
-from reproductions.paper1_async_asgd.experiments import differences, experiments
-from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
-from reproductions.paper1_async_asgd.timings import timings
+from reproductions.paper1_async_asgd.exhibits import BEYOND, COSTS, EXHIBITS, UNDERDETERMINED
+from reproductions.paper1_async_asgd.experiments import (
+    PRESETS,
+    REPORTED,
+    differences,
+    experiments,
+    timings,
+)
 from reproductions.paper1_async_asgd.tuning import TUNING, tuned
-from reproductions.paper1_async_asgd.underdetermined import UNDERDETERMINED
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:

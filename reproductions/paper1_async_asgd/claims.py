@@ -27,9 +27,14 @@ from reproductions.paper1_async_asgd.exhibits import (
     final_errors,
     training_seconds,
 )
-from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name
-from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
-from reproductions.paper1_async_asgd.timings import LATER, setting
+from reproductions.paper1_async_asgd.experiments import (
+    CHUNK_HOURS,
+    LATER,
+    PRESETS,
+    REPORTED,
+    chunk_name,
+    setting,
+)
 from reproductions.readings import (
     at_epoch,
     errors_of_utterances,

@@ -1,10 +1,25 @@
-"""Paper 1's training runs, as complete configurations; a variant is two lines."""
+"""Paper 1's runs as complete configurations, the presets of each scale, and its timings.
+
+A preset decides the network, the data's cut, and what was tuned; a variant of a training is two
+lines. Timing runs have the paper's server at other minibatches, and read in three ways.
+The paper reports 14.3 h for one pass, and a speed-up of 3.2 on four GPUs that is of an earlier
+system. From 14.3 h follows how many minibatches a second the four GPUs made, and then
+
+- A: if the 3.2 holds here too, how long a GPU computed, and that the rest of its cycle was two
+  copies of the parameters at some 6.4 GB/s;
+- B: if instead the server was the limit, how long a fold took;
+- C: at the rate paper 2 reports of the same card, with copies from pinned memory and a server
+  that costs nothing, neither figure.
+"""
 
 from __future__ import annotations
 
+import math
+import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
@@ -13,17 +28,93 @@ from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Sear
 from harness.networks.feedforward import Precision
 from harness.runs.config import Stage
 from harness.runs.executed import TimingConfig
-from harness.simulator import load_cluster
+from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH
 from reproductions.paper import Subject, levels
-from reproductions.paper1_async_asgd.presets import FOLDER, PRESETS, REPORTED, Chosen, Preset
+
+FOLDER = Path(__file__).parent
+
+REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+
+RATE: float = REPORTED["paper"]["first_rate"]
+
+
+class Chosen(NamedTuple):
+    """A method's first rate, and its one other setting; ``tuning`` says which that is."""
+
+    rate: float
+    other: float
+
+
+AS_PRINTED: Mapping[str, Chosen] = {
+    "hand": Chosen(RATE, 0.01),
+    "adapt": Chosen(RATE, 1.0),
+    "search": Chosen(RATE, 0.03),
+    "multi_pass": Chosen(RATE, 0.005),
+}
+"""The paper's rate for every method, and our defaults of what it leaves open: nothing is tuned."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a scale decides.
+
+    Args:
+        hidden: units of the hidden layers (the paper: seven of 2048).
+        minibatch: frames, where the paper has 256. A small corpus gets a smaller one so
+            that a pass still makes thousands of folds.
+        folds: the most folds a pass makes; a corpus too large for them gets minibatches
+            twice the size, or four times, and so on.
+        chunk: the smallest chunk's share of the training set (the paper: 1 h of 500);
+            table 1's others are as many times larger as in the paper.
+        subset: figure 2's share of the training set (the paper: 100 h of 500).
+        seeds: how many by default.
+        baseline_passes: the multi-pass baseline's limit; its own rule stops it earlier.
+        evaluations: development scores a pass; 50 are ten in its first fifth.
+        chosen: what development data chose, by method.
+    """
+
+    hidden: tuple[int, ...]
+    minibatch: int
+    folds: float
+    chunk: float
+    subset: float
+    seeds: int
+    baseline_passes: int
+    evaluations: int
+    chosen: Mapping[str, Chosen]
+
+
+AT_LAPTOP: Mapping[str, Chosen] = {
+    "hand": Chosen(0.032, 0.001),
+    "adapt": Chosen(0.032, 1.0),
+    "search": Chosen(RATE, 0.03),
+    "multi_pass": Chosen(0.004, 0.005),
+}
+
+AT_OVERNIGHT: Mapping[str, Chosen] = {
+    "hand": Chosen(RATE, 0.003),
+    "adapt": Chosen(RATE, 8.0),
+    "search": Chosen(RATE, 0.01),
+    "multi_pass": Chosen(0.004, 0.001),
+}
+
+PRESETS = {
+    "smoke": Preset((192,) * 2, 16, 5000, 1 / 25, 1.0, 2, 16, 10, AT_LAPTOP),
+    "laptop": Preset((128,) * 3, 32, math.inf, 1 / 100, 1.0, 3, 20, 50, AT_LAPTOP),
+    "overnight": Preset((64,) * 3, 32, math.inf, 1 / 100, 1.0, 9, 20, 50, AT_OVERNIGHT),
+    "gpu": Preset((1024,) * 7, 128, math.inf, 1 / 500, 0.2, 3, 16, 50, AS_PRINTED),
+    "paper": Preset((2048,) * 7, 256, math.inf, 1 / 500, 0.2, 3, 20, 50, AS_PRINTED),
+}
 
 CLUSTER = FOLDER.parent / "clusters" / "k20m-server.toml"
 
 OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
 """Corpora whose words are single characters."""
+
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
+
 TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -265,4 +356,86 @@ def _run(
         device=subject.device,
         shuffling=shuffling_of(subject.corpus),
         precision=precision_of(subject),
+    )
+
+
+PAPER: dict[str, Any] = REPORTED["paper"]
+
+HOURS: float = REPORTED["table3"]["one_pass"]
+
+SPEEDUP: float = REPORTED["claims"]["speedup_4"]
+
+MINIBATCHES = (64, 128, 256, 512, 1024, 2048)
+
+LATER = 1024
+"""The minibatch of the paper's own asynchronous SGD from its fourth pass on (section 4.3)."""
+
+A_PASS = PAPER["frames"] / PAPER["minibatch"]
+"""Minibatches of one pass."""
+
+COUNTS: tuple[int, int] = (1, PAPER["workers"])
+"""Workers whose speeds are compared."""
+
+READINGS = ("A", "B", "C")
+
+PINNED_BYTES_PER_S = 6.0e9  # PCI Express 2 with 16 lanes, as in the cluster file
+
+K20_FLOPS_PER_S = 1.44e12  # paper 2's timings: 0.169 s for 243.3 GFLOP
+
+
+def setting(workers: int, minibatch: int) -> str:
+    """The name of a timing at this minibatch."""
+    return f"timing_{workers}_of_{minibatch}"
+
+
+def reading(name: str, workers: int) -> str:
+    """The name of a timing of this reading."""
+    return f"reading_{name}_{workers}"
+
+
+def timings(seed: int) -> dict[str, TimingConfig]:
+    """One worker and four, at every minibatch and in each reading."""
+    return {**by_minibatch(seed), **of_readings(seed)}
+
+
+def by_minibatch(seed: int) -> dict[str, TimingConfig]:
+    """One worker and four at every minibatch."""
+    return {setting(n, size): timing(seed, n, size) for size in MINIBATCHES for n in COUNTS}
+
+
+def of_readings(seed: int) -> dict[str, TimingConfig]:
+    """One worker and four in each reading."""
+    layers = tuple(PAPER["layers"])
+    return {
+        reading(name, n): TimingConfig(machine, n, layers, PAPER["minibatch"], 2000, seed)
+        for name, machine in clusters().items()
+        for n in COUNTS
+    }
+
+
+def clusters() -> dict[str, Cluster]:
+    """The server of each reading; nothing varies."""
+    workload = Workload.of_network(PAPER["layers"], PAPER["minibatch"])
+    per_s, workers = A_PASS / (3600.0 * HOURS), PAPER["workers"]
+    cycle_s = workers / per_s
+    compute_s = cycle_s * SPEEDUP / workers
+    copies = 2.0 * workload.parameter_bytes
+    k20 = Device(achieved_flops_per_s=K20_FLOPS_PER_S)
+    return {
+        "A": _server(Device(launch_s=compute_s), copies / (cycle_s - compute_s), 0.0),
+        "B": _server(k20, PINNED_BYTES_PER_S, 1.0 / per_s),
+        "C": _server(k20, PINNED_BYTES_PER_S, 0.0),
+    }
+
+
+def _server(device: Device, bytes_per_s: float, fold_s: float) -> Cluster:
+    """The paper's server with these costs and no others."""
+    file = load_cluster(CLUSTER)
+    return replace(
+        file,
+        devices={file.workers[0].device: device},
+        link=Link(bandwidth_bytes_per_s=bytes_per_s),
+        host=Host(),
+        server=Server(fold_s=fold_s, fold_traffic=0.0),
+        jitter=Jitter(),
     )

@@ -3,7 +3,7 @@
 First its first rate, in octaves, its other setting at the default; then the other setting, at the
 rate that was chosen. The lowest development frame error at the end of training decides, on
 the corpus and the seed of development, which no verdict uses. What was chosen stands in
-``presets``, where it was committed before the verdicts' seeds ran; the exhibit shows all of it.
+``experiments``, where it was committed before the verdicts' seeds ran; the exhibit shows all of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from harness.speech.frames import RunConfig
 from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
-from reproductions.paper1_async_asgd.experiments import METHODS
-from reproductions.paper1_async_asgd.presets import AS_PRINTED, PRESETS, RATE, Chosen
+from reproductions.paper1_async_asgd.experiments import AS_PRINTED, METHODS, PRESETS, RATE, Chosen
 from reproductions.readings import hashes
 
 RATES = tuple(RATE * 2.0**octave for octave in range(-2, 4))

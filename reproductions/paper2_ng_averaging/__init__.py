@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
-from reproductions.paper2_ng_averaging.beyond import BEYOND
 from reproductions.paper2_ng_averaging.claims import CLAIMS
-from reproductions.paper2_ng_averaging.exhibits import FIGURES, PREDICTION
-from reproductions.paper2_ng_averaging.experiments import differences, experiments
-from reproductions.paper2_ng_averaging.law_exhibits import LAW
+from reproductions.paper2_ng_averaging.exhibits import BEYOND, FIGURES, PREDICTION, TABLES
+from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
+from reproductions.paper2_ng_averaging.law import LAW
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.paper2_ng_averaging.presets import SEEDS
-from reproductions.paper2_ng_averaging.tables import TABLES
 
 PAPER = Paper(
     id="paper2",

@@ -1,21 +1,29 @@
-"""Word errors of paper 2's settings, by test set and over all sets together.
+"""Word errors of paper 2's settings, what a change costs in them, and the intervals of both.
 
 A claim is judged on the errors of all test sets together: one set of a small corpus is a few
 thousand words, and what the paper calls a loss is a few in a hundred of them (decision
-record on paper 2). The sets that the paper prints are shown beside it.
+record on paper 2). The sets that the paper prints are shown beside it. Statistics are ours, the
+paper's, and the paper's at our level of errors.
+
+A ratio of two rates is nearly linear in errors near their means, so its deviation is carried
+by each utterance of each seed as ``(a - (A/B) b) / B`` (the delta method). A difference of two
+ratios is then a sum of such shares, and its interval that of a rate (``utterances``), with
+everything paired by seed and by utterance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge.interval import Interval as interval_Interval
 from harness.judge.makers import UNKNOWN, Runs, unless_missing
+from harness.judge.parts import Quantity
 from harness.judge.results import Row
-from harness.judge.statistics import Interval
-from harness.judge.utterances import rate_ci
+from harness.judge.statistics import Array, Interval
+from harness.judge.utterances import Counts, rate_ci, rate_difference_ci, rate_ratio_ci, seed_rates
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import REPORTED
@@ -28,7 +36,9 @@ LABELS = {
     "swb2p3": "Hub5'01 SWB2P3",
     "swb-cell": "Hub5'01 SWB-Cell",
 }
+
 ALL = "all sets"
+
 MAIN = 2
 """How many of a corpus's sets come first: SWB and CallHome in tables 2 to 6."""
 
@@ -81,3 +91,102 @@ def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, colum
 @unless_missing(UNKNOWN)
 def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
     return rate_ci(*of(subject, runs, test))
+
+
+def loss_difference_ci(
+    a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts
+) -> interval_Interval:
+    """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
+
+    Args:
+        a: errors of a setting, [S, U]; the others are on the same seeds and utterances.
+        b: of the one it loses against.
+        c: of the setting of the other loss.
+        d: of the one that loses against.
+        lengths: reference length per utterance, [U] or [S, U].
+
+    Raises:
+        ValueError: shapes do not fit, or nothing was tested.
+    """
+    for errors in (a, b, c, d):  # what does not fit is said first
+        rate_ci(errors, lengths)
+    if not (b.sum() and d.sum()):
+        return interval_Interval(np.nan)
+    first, one = _linearised(a, b, lengths)
+    second, other = _linearised(c, d, lengths)
+    return rate_ci(first - second + (one - other) * lengths, lengths)
+
+
+def _linearised(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
+    """What each utterance adds to A / B beyond its mean, [S, U], and A / B itself."""
+    rate = float(seed_rates(b, lengths).mean())
+    ratio = float(seed_rates(a, lengths).mean()) / rate
+    return (np.asarray(a, np.float64) - ratio * np.asarray(b, np.float64)) / rate, ratio
+
+
+Statistic = Callable[..., Interval]
+
+
+@unless_missing(UNKNOWN)
+def over_sets(
+    subject: Subject,
+    runs: Runs,
+    settings: Sequence[str],
+    statistic: Statistic,
+    test: str = ALL,
+) -> Interval:
+    """A statistic of some settings' errors on a set, or on all of them together."""
+    read = [of(subject, runs[name], test) for name in settings]
+    return statistic(*(each.wrong for each in read), read[0].said)
+
+
+def shown(
+    subject: Subject,
+    runs: Runs,
+    settings: Sequence[str],
+    statistic: Statistic,
+    scale: float = 1.0,
+    before: str = "",
+) -> list[Quantity]:
+    """The same on each main set, beside what the paper's table gives; not judged."""
+    found: list[Quantity] = []
+    for test in main_tests(subject):
+        interval = over_sets(subject, runs, settings, statistic, test)
+        shown = interval if scale == 1.0 else 100.0 * interval
+        label = before + label_of(test)
+        found.append(Quantity(label, paper(settings, test, statistic), shown))
+    return found
+
+
+def paper(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
+    """The statistic of the paper's own rates, if it prints them all."""
+    in_print = [printed(name, test) for name in settings]
+    rates = [rate for rate in in_print if rate is not None]
+    return round(PAPERS[statistic](rates), 3) if len(rates) == len(in_print) else None
+
+
+def true_value(
+    subject: Subject, runs: Runs, settings: Sequence[str], statistic: Statistic
+) -> float:
+    """The statistic if the paper's relative effects were ours, on all sets it prints together.
+
+    Its rates are scaled so that the last setting has our rate.
+    """
+    tests = [t for t in LABELS if all(printed(name, t) is not None for name in settings)]
+    rates = [sum(printed(name, t) or 0.0 for t in tests) for name in settings]
+    ours = over_sets(subject, runs, settings[-1:], rate_ci).estimate
+    return PAPERS[statistic]([ours * rate / rates[-1] for rate in rates])
+
+
+def gain_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, said: Counts) -> Interval:
+    """(A − B) − (C − D), paired."""
+    return rate_difference_ci(a - b, c - d, said)
+
+
+PAPERS: dict[Statistic, Callable[[Sequence[float]], float]] = {
+    loss_difference_ci: lambda r: r[0] / r[1] - r[2] / r[3],
+    rate_difference_ci: lambda r: r[0] - r[1],
+    rate_ratio_ci: lambda r: r[0] / r[1],
+    gain_difference_ci: lambda r: (r[0] - r[1]) - (r[2] - r[3]),
+}
+"""Each statistic of the rates that the paper prints."""

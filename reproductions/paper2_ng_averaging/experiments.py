@@ -1,48 +1,222 @@
-"""Paper 2's runs as complete configurations: training by setting, and one epoch timed."""
+"""Paper 2's runs as complete configurations, with the presets of each scale and the rates found.
+
+Runs train by setting, or time one epoch. Whatever is compared has a first rate of its own, of the
+mean gradient, found by the same search (`sweep`) on development data. A scale that was not searched
+takes the paper's rate, 0.32 times the workers.
+
+Cells are the runs that the law of averages is fitted to: shares of the data, few and many workers.
+The same passes over less data are fewer averages. What the law is checked on is not among the
+cells: the whole of a scale's data (``ng_8``, ``ng_16``, ``ng_32``, ``ng_64``, ``bmuf``, ``outer``).
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe, WideRandom
-from harness.algorithms.averaging import GradientAveraging, ModelAveraging
+from harness.algorithms.averaging import (
+    BlockMomentum,
+    GradientAveraging,
+    Mean,
+    ModelAveraging,
+    OuterNesterov,
+)
 from harness.algorithms.schedules import Exponential, Halving
+from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.runs.config import Stage
 from harness.runs.executed import Configuration, TimingConfig
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH
 from reproductions.paper import DEVELOPMENT, Subject, levels
-from reproductions.paper2_ng_averaging.all_reduce import AllReduceConfig
-from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS, STEPS, cells, rate_of
-from reproductions.paper2_ng_averaging.equivalence import EquivalenceConfig
+from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
     EVERY,
+    FOLDER,
     REPORTED,
     averaging,
     cluster,
     fitted,
     workload,
 )
-from reproductions.paper2_ng_averaging.presets import PRESETS, Preset, natural, plain
-from reproductions.paper2_ng_averaging.rates import (
-    SWEPT_AT,
-    newbob_passes,
-    rated,
-    tuning,
-    with_rate,
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a scale decides.
+
+    Args:
+        hidden: units of the hidden layers (the paper: six of 2048).
+        minibatch: frames, where the paper has 1024; a small one, so that a pass over a small
+            corpus still makes many rounds.
+        share: of the training set that is trained on.
+        passes: where the paper has 15.
+        most_passes: newbob ends by itself; what does not would end here.
+        ranks: of natural gradient's estimates, of inputs and of output derivatives.
+        period: minibatches between their updates.
+        history: frames over which they forget.
+        max_change: how far a frame may move a layer's parameters on average, for SGD too.
+        seeds: how many by default.
+        cells: workers of the cells that the law of averages is fitted to.
+        pretraining: passes of each machine, the first layer's twice as many, where pretraining is
+            compared with none; elsewhere 1.
+    """
+
+    hidden: tuple[int, ...]
+    minibatch: int
+    share: float
+    passes: int
+    most_passes: int
+    ranks: tuple[int, int]
+    period: int
+    history: float
+    max_change: float
+    seeds: int
+    cells: tuple[int, int]
+    pretraining: int = 1
+
+
+PRESETS = {
+    "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2, (2, 4)),
+    "laptop": Preset((128,) * 4, 32, 0.105, 8, 40, (10, 20), 4, 500.0, 0.4, 3, (2, 8)),
+    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, (8, 32), 5),
+    "gpu": Preset((512,) * 6, 256, 1.0, 4, 20, (30, 60), 4, 2000.0, 0.075, 3, (8, 32)),
+    "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3, (8, 32)),
+}
+
+SEEDS = {scale: preset.seeds for scale, preset in PRESETS.items()}
+
+
+def natural(preset: Preset) -> NaturalGradient:
+    """Natural gradient under the preset's max-change."""
+    inputs, outputs = (
+        Preconditioner(rank, preset.period, history=preset.history) for rank in preset.ranks
+    )
+    return NaturalGradient(inputs, outputs, PerSample(preset.max_change))
+
+
+def plain(preset: Preset) -> NaturalGradient:
+    """Plain SGD under the same max-change."""
+    return NaturalGradient(None, None, PerSample(preset.max_change))
+
+
+RATES = FOLDER / "rates.toml"
+
+SWEPT_AT = {"smoke": "laptop", "laptop": "laptop", "overnight": "overnight"}
+"""Whose rates a scale uses."""
+
+AROUND = {"half": 0.5, "chosen": 1.0, "double": 2.0}
+"""What the report shows of a search: the chosen rate is the best of these multiples of it."""
+
+
+@lru_cache
+def found(scale: str) -> Mapping[str, Any]:
+    """What the search at a scale found: ``rates`` by setting, and ``newbob_passes``."""
+    return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
+
+
+def rated(scale: str, name: str, config: RunConfig) -> RunConfig:
+    """A setting at the rate that was found for it, or at the paper's."""
+    paper = REPORTED["paper"]["first_rate"] * config.workers
+    return with_rate(config, float(found(scale).get("rates", {}).get(name, paper)))
+
+
+def newbob_passes(scale: str, otherwise: int) -> int:
+    """How many passes newbob took on 16 workers on development data."""
+    return int(found(scale).get("newbob_passes", otherwise))
+
+
+def with_rate(config: RunConfig, rate: float) -> RunConfig:
+    """The same run from another first rate."""
+    assert isinstance(config.schedule, Exponential | Halving)
+    return replace(config, schedule=replace(config.schedule, rate=float(rate)))
+
+
+def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:
+    """A setting around its rate, without tests, by what its runs are called."""
+    return {
+        tuned(name, label): replace(
+            with_rate(config, factor * config.schedule.rate), tested="never"
+        )
+        for label, factor in AROUND.items()
+    }
+
+
+def tuned(name: str, label: str) -> str:
+    """What a run of a search is called."""
+    return f"{name}, {label} the rate" if label != "chosen" else f"{name}, its rate"
+
+
+SHARES = {"eighth": 0.125, "quarter": 0.25, "half": 0.5}
+
+SIZES = ("few", "many")
+"""The two numbers of workers of a preset's cells."""
+
+STEPS = {"mean": Mean(), "bmuf": BlockMomentum(), "outer": OuterNesterov()}
+
+SERIAL = "serial"
+
+SEARCHED_ON = "quarter"
+
+
+def cell(step: str, size: str, share: str) -> str:
+    """What a cell is called."""
+    return "_".join((step, size, share))
+
+
+def serial(share: str) -> str:
+    """What one worker on a share of the data is called."""
+    return f"{SERIAL}_{share}"
+
+
+def cells(one: RunConfig, workers: tuple[int, int]) -> dict[str, RunConfig]:
+    """Every cell, and one worker on its data.
+
+    Args:
+        one: one worker on the whole data.
+        workers: few, and many.
+    """
+    assert isinstance(one.algorithm, ModelAveraging)
+    (stage,), found = one.stages, dict[str, RunConfig]()
+    for share, part in SHARES.items():
+        alone = replace(one, stages=(replace(stage, share=part * stage.share),))
+        found[serial(share)] = alone
+        for (step, outer), (size, n) in product(STEPS.items(), zip(SIZES, workers, strict=True)):
+            averaged = replace(one.algorithm, outer=outer)
+            found[cell(step, size, share)] = replace(alone, workers=n, algorithm=averaged)
+    return found
+
+
+def rate_of(name: str) -> str:
+    """Whose rate a setting has: a cell's was searched for on a quarter of the data."""
+    before, _, share = name.rpartition("_")
+    return f"{before}_{SEARCHED_ON}" if share in SHARES else name
+
+
+SEARCHED_CELLS = (
+    serial(SEARCHED_ON),
+    *(cell(step, size, SEARCHED_ON) for step in STEPS for size in SIZES),
 )
+"""The cells whose rates were searched for."""
 
 PRINTED: dict[str, Any] = REPORTED["paper"]
+
 GPUS: tuple[int, ...] = tuple(REPORTED["timings"]["gpus"])
+
 NODES: tuple[int, ...] = tuple(PRINTED["nodes"])
+
 MANY = 16
 """The nodes of tables 3 to 6."""
+
 BEYOND = 64
 """Twice the paper's most: where the law says whether averaging still pays."""
+
 SEARCHED = (
     *(f"ng_{n}" for n in (*NODES, BEYOND)),
     *("random_1", "random_32", "rbm_1", "rbm_32", "every_20", "small_1", "small_16"),

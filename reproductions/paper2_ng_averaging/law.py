@@ -1,21 +1,46 @@
-"""A law of what averaging costs: the excess error of N workers after R averages.
+"""The law of averages: the excess error of N workers after R averages, fitted, checked and shown.
 
 ``error(N) / error(1) = 1 + A N^w R^-a``, both on the same data. With the error of one worker
 falling as ``D^-b`` in the data D, and D growing as ``N R``, it also says how many workers still
 pay: in the same time, R averages, more workers see more data and lose more by averaging.
+
+The law is fitted to cells and checked on other runs. Its constants, and what they foretell, are
+means over seeds; their intervals are a jackknife's. Exhibits show the cells that it was fitted to,
+what it foretold, and what was measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
+
+from harness.judge.makers import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
+from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import Interval, mean_ci, ratio_ci
+from harness.store import Run
+from reproductions.paper import Subject
+from reproductions.paper2_ng_averaging import errors
+from reproductions.paper2_ng_averaging.experiments import (
+    BEYOND,
+    SERIAL,
+    SHARES,
+    SIZES,
+    STEPS,
+    cell,
+    gpus,
+    serial,
+)
+from reproductions.paper2_ng_averaging.prediction import REPORTED, averaging, cluster, fitted
+from reproductions.readings import hashes
 
 WORKERS, AVERAGES = 16.0, 100.0
 """Units of both, so that A is the excess of 16 workers after 100 averages."""
+
 LIMITS = ((math.log(1e-6), -3.0, 0.0), (math.log(1e3), 3.0, 3.0))
 """Of log A, w and a: more averages never harm."""
 
@@ -114,3 +139,301 @@ def pseudo_values(statistic: Callable[[Sequence[int]], float], seeds: int) -> li
     whole = statistic(every)
     left_out = ([s for s in every if s != out] for out in every)
     return [seeds * whole - (seeds - 1) * statistic(rest) for rest in left_out]
+
+
+WHOLE = "ng_1"
+
+Statistic = Callable[[Sequence[int]], float]
+
+Array = npt.NDArray[np.float64]
+
+
+def cells_of(step: str) -> dict[str, str]:
+    """The cells that the law of an outer step is fitted to, with one worker on the same data."""
+    return {cell(step, size, share): serial(share) for size in SIZES for share in SHARES}
+
+
+def needed(step: str) -> tuple[str, ...]:
+    """The settings behind the law of an outer step."""
+    return (WHOLE, *map(serial, SHARES), *cells_of(step))
+
+
+def in_the_paper(workers: int) -> float:
+    """Averages in a run of the paper: about 8,900 on 16 GPUs."""
+    return REPORTED["paper"]["epochs"] * averaging().epoch_folds(cluster(fitted().free), workers)
+
+
+def place(group: Sequence[Run]) -> tuple[int, float]:
+    """Workers and averages of a setting, these as a mean over seeds: corpora differ in size."""
+    folds = [run.summary["folds"] for run in group]
+    return group[0].config["workers"], float(np.mean(folds))
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Errors of settings over that of one worker on the same data, and the law of an outer step.
+
+    Args:
+        subject: what the report is about.
+        runs: the finished ones that are `needed`.
+        step: of the server, by its name among the cells.
+        read: error rates ``[S]`` that were read, by setting.
+        fitted: laws that were fitted, by their seeds.
+    """
+
+    subject: Subject
+    runs: Runs
+    step: str
+    read: dict[str, Array] = field(default_factory=dict[str, Array])
+    fitted: dict[tuple[int, ...], Law] = field(default_factory=dict[tuple[int, ...], Law])
+
+    @unless_missing(UNKNOWN)
+    def measured(self, name: str, alone: str = WHOLE) -> Interval:
+        """The error of a setting over that of one worker, or of another, over seeds."""
+        return ratio_ci(self._rates(name).tolist(), self._rates(alone).tolist())
+
+    def foretold(self, workers: int, after: float) -> Interval:
+        """The same by the law."""
+        return self._over_seeds(lambda seeds: self._law(seeds).ratio(workers, after))
+
+    def foretold_of(self, name: str) -> Interval:
+        """The same at the workers and averages of a setting."""
+        return self._over_seeds(lambda seeds: self._law(seeds).ratio(*place(self.runs[name])))
+
+    def constants(self) -> dict[str, Interval]:
+        """The law's, by what they are."""
+        return {
+            name: self._over_seeds(lambda seeds, name=name: getattr(self._law(seeds), name))
+            for name in ("size", "by_workers", "by_averages")
+        }
+
+    def most_that_pay(self, name: str) -> Interval:
+        """The workers beyond which more, in the time of a setting, no longer help."""
+
+        def most(seeds: Sequence[int]) -> float:
+            return self._law(seeds).most_that_pay(place(self.runs[name])[1], self._slope(seeds))
+
+        return self._over_seeds(most)
+
+    def over(self, many: str, few: str, share: float) -> Interval:
+        """The error of a setting over that of one on a share of its data, by the law."""
+
+        def ratio(seeds: Sequence[int]) -> float:
+            law, grown = self._law(seeds), share ** self._slope(seeds)
+            above, below = (law.ratio(*place(self.runs[name])) for name in (many, few))
+            return grown * above / below
+
+        return self._over_seeds(ratio)
+
+    def _law(self, seeds: Sequence[int]) -> Law:
+        """Fitted to the cells of some seeds."""
+
+        def of(name: str, alone: str) -> Cell:
+            ratio = self._rates(name)[list(seeds)].mean() / self._rates(alone)[list(seeds)].mean()
+            return Cell(*place(self.runs[name]), float(ratio))
+
+        known = tuple(seeds)
+        if known not in self.fitted:
+            self.fitted[known] = fit([of(*names) for names in cells_of(self.step).items()])
+        return self.fitted[known]
+
+    def _slope(self, seeds: Sequence[int]) -> float:
+        means = [float(self._rates(serial(share))[list(seeds)].mean()) for share in SHARES]
+        return slope(list(SHARES.values()), means)
+
+    def _rates(self, name: str) -> Array:
+        """The error rate of each seed."""
+        if name not in self.read:
+            wrong, said = errors.of(self.subject, self.runs[name])
+            self.read[name] = wrong.sum(-1) / said.sum(-1)
+        return self.read[name]
+
+    @unless_missing(UNKNOWN)
+    def _over_seeds(self, statistic: Statistic) -> Interval:
+        return mean_ci(pseudo_values(statistic, len(self.runs[WHOLE])))
+
+
+NOTHING = 1e-6
+
+NAMES = {"mean": "averaging", "bmuf": "block momentum", "outer": "outer Nesterov"}
+
+HELD_OUT = {
+    "mean": {n: f"ng_{n}" for n in (8, 16, 32, BEYOND)},
+    "bmuf": {16: "bmuf"},
+    "outer": {16: "outer"},
+}
+"""On the whole data, which no cell has."""
+
+CONSTANTS = {
+    "size": "A, at 16 workers and 100 averages",
+    "by_workers": "w, power of workers",
+    "by_averages": "a, power of averages",
+}
+
+FORETOLD, MEASURED, APART = "foretold", "measured", "measured − foretold"
+
+ON_HALF = "measured on half the data"
+
+PAYS = cell("mean", SIZES[1], "half")
+"""Overnight, half as many workers as the most on half the data: as many averages, the same time."""
+
+
+def law(subject: Subject, runs: Runs) -> Exhibit:
+    """Excess errors of plain averaging against averages: cells, and the law through them."""
+    return _figure("p2.law", subject, runs, ("mean",))
+
+
+def momenta(subject: Subject, runs: Runs) -> Exhibit:
+    """The same with a momentum on the server."""
+    return _figure("p2.law-momenta", subject, runs, ("bmuf", "outer"))
+
+
+def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exhibit:
+    rows = [row for step in steps for row in _curves(Excess(subject, runs, step))]
+    drawn = any(_whole(Excess(subject, runs, step)) for step in steps)
+    held_out = "A fourth point" if drawn else "What p2.law-checked shows"
+    return Exhibit(
+        id_,
+        "figure",
+        "Word error over that of one GPU on the same data, against the number of averages: "
+        f"{' and '.join(NAMES[step] for step in steps)}",
+        tuple(rows),
+        axes={"x": "averages in a run", "y": "error over that of one GPU"},
+        draw={"as": "curves", "x_scale": "log", "x_ticks": _ticks(rows)},
+        paper_label="Beyond the paper",
+        note="The law is 1 + A (GPUs/16)^w (averages/100)^−a, fitted to an eighth, a quarter and "
+        f"half of the data. {held_out}, on the whole data, was held out. Every cell has the rate "
+        f"found on a quarter of the data. Whole rounds only: {_left_out(runs, steps)}.",
+    )
+
+
+@unless_missing("how many frames that leaves out is not known")
+def _left_out(runs: Runs, steps: Sequence[str]) -> str:
+    """The frames that one worker sees and many do not, as their rounds do not share them out."""
+    names = [names for step in steps for names in cells_of(step).items()]
+    shares = dict[str, float]()
+    for name, alone in names:
+        workers, rounds = place(runs[name])
+        share = 1.0 - workers * rounds / place(runs[alone])[1]
+        shares[f"{gpus(workers)} on {SHARES[alone.removeprefix(f'{SERIAL}_')]:.3g}"] = share
+    most = max(shares, key=lambda label: shares[label])
+    return f"{most} of the data leave out {shares[most]:.0%} of the frames that one sees, the most"
+
+
+def _whole(excess: Excess) -> list[str]:
+    """The settings on the whole data with as many workers as a cell."""
+    drawn = {excess.runs[name][0].config["workers"] for name in cells_of(excess.step)}
+    return [name for n, name in HELD_OUT[excess.step].items() if n in drawn]
+
+
+def _ticks(rows: Sequence[Row]) -> list[float]:
+    """1, 2 and 5 of every power of ten among the rows' columns."""
+    columns = [float(row.column) for row in rows] or [1.0]
+    ticks = (m * 10.0**power for power in range(7) for m in (1, 2, 5))
+    return [tick for tick in ticks if min(columns) <= tick <= max(columns)]
+
+
+def checked(subject: Subject, runs: Runs) -> Exhibit:
+    """What the law foretold of cells that it was not fitted to, and its constants."""
+    rows: list[Row] = []
+    for step, names in HELD_OUT.items():
+        excess = Excess(subject, runs, step)
+        for n, name in names.items():
+            label = f"{NAMES[step]}, {gpus(n)}"
+            behind = hashes(runs[name], *(runs[each] for each in needed(step)))
+            rows += _compared(label, excess.foretold_of(name), excess.measured(name), behind)
+            rows += _on_half(label, excess, name)
+    return Exhibit(
+        "p2.law-checked",
+        "table",
+        "Error over that of one GPU on the whole data: foretold by the law, and measured",
+        (*rows, *_whether_more_pay(subject, runs)),
+        paper_label="Beyond the paper",
+        note=f"Who knows no law carries over what was {ON_HALF}. {_constants_told(subject, runs)}",
+    )
+
+
+def _on_half(label: str, excess: Excess, name: str) -> list[Row]:
+    """What as many workers lose on half the data, if a cell has them: a law has to be nearer."""
+    runs, alone = excess.runs, serial("half")
+    on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
+    workers = {each: runs[each][0].config["workers"] for each in (name, *on_half)}
+    return [
+        Row.of(label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone]))
+        for each in on_half
+        if workers[each] == workers[name]
+    ]
+
+
+def _curves(excess: Excess) -> list[Row]:
+    """Measured points and the law's, for each number of workers that has cells."""
+    named = {**cells_of(excess.step), **dict.fromkeys(_whole(excess), WHOLE)}
+    return [row for name, alone in named.items() for row in _points(excess, name, alone)]
+
+
+@unless_missing(NO_ROWS)
+def _points(excess: Excess, name: str, alone: str) -> tuple[Row, ...]:
+    """A setting as it was measured, and by the law."""
+    workers, after = place(excess.runs[name])
+    label, behind = f"{NAMES[excess.step]}, {gpus(workers)}", hashes(excess.runs[name])
+    return (
+        Row.of(label, after, None, excess.measured(name, alone), behind),
+        Row.of(f"law, {label}", after, None, excess.foretold(workers, after), behind),
+    )
+
+
+def _whether_more_pay(subject: Subject, runs: Runs) -> list[Row]:
+    """The most workers on the whole data, against fewer on half of it."""
+    excess, name = Excess(subject, runs, "mean"), f"ng_{BEYOND}"
+    few, many = (gpus(runs[each][0].config["workers"]) for each in (PAYS, name))
+    behind = hashes(runs[name], runs[PAYS])
+    foretold, measured = excess.over(name, PAYS, SHARES["half"]), excess.measured(name, PAYS)
+    rows = _compared(f"{many} on the whole data over {few} on half", foretold, measured, behind)
+    most = Row.of(
+        f"most GPUs that pay in the time of {many} on the whole data", FORETOLD, None,
+        excess.most_that_pay(name), behind,
+    )  # fmt: skip
+    return [*rows, most]
+
+
+def _compared(
+    label: str, foretold: Interval, measured: Interval, behind: tuple[str, ...]
+) -> list[Row]:
+    apart = measured.estimate - foretold.estimate
+    return [
+        Row.of(label, FORETOLD, None, foretold, behind),
+        Row.of(label, MEASURED, None, measured, behind),
+        Row(label, APART, None, apart, None, behind),
+    ]
+
+
+def _constants_told(subject: Subject, runs: Runs) -> str:
+    """The constants of every law, with their intervals."""
+    told: list[str] = []
+    for step, name in NAMES.items():
+        found = Excess(subject, runs, step).constants()
+        each = (f"{CONSTANTS[k]}: {_constant_told(k, i)}" for k, i in found.items())
+        told.append(f"{name}: {'; '.join(each)}")
+    return f"Constants with 95% intervals over seeds. {'. '.join(told)}."
+
+
+def _constant_told(name: str, found: Interval) -> str:
+    """With its interval; one that no seed moved off a limit of the fit has none to tell."""
+    ends = {limit for limits in LIMITS for limit in limits} if name != "size" else set[float]()
+    for end in ends:
+        if max(abs(found.low - end), abs(found.high - end)) < NOTHING:
+            return f"{end:g}, where the fit may go no further"
+    return f"{found.estimate:.2g} ({found.low:.2g} to {found.high:.2g})"
+
+
+def _needed(*steps: str) -> tuple[str, ...]:
+    """The settings behind what is shown of these outer steps, each once."""
+    every = [name for step in steps for name in (*needed(step), *HELD_OUT[step].values())]
+    return tuple(dict.fromkeys(every))
+
+
+LAW = (
+    Maker("p2.law", _needed("mean"), law, smoke=False),
+    Maker("p2.law-momenta", _needed("bmuf", "outer"), momenta, smoke=False),
+    Maker("p2.law-checked", _needed(*STEPS), checked, smoke=False),
+)

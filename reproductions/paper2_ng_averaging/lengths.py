@@ -18,9 +18,14 @@ from dataclasses import replace
 from harness.grid.display import execute_named
 from harness.speech.frames import RunConfig
 from reproductions.paper import DEVELOPMENT, Subject
-from reproductions.paper2_ng_averaging.experiments import compared, gpus, pretraining
-from reproductions.paper2_ng_averaging.presets import PRESETS
-from reproductions.paper2_ng_averaging.rates import AROUND, with_rate
+from reproductions.paper2_ng_averaging.experiments import (
+    AROUND,
+    PRESETS,
+    compared,
+    gpus,
+    pretraining,
+    with_rate,
+)
 from reproductions.paper2_ng_averaging.sweep import CORPUS, frame_error
 from reproductions.tried import asked
 

@@ -31,9 +31,16 @@ from harness.speech.frames import RunConfig
 from harness.store import Run
 from harness.store.files import write_bytes
 from reproductions.paper import DEVELOPMENT, Subject
-from reproductions.paper2_ng_averaging.cells import SEARCHED_CELLS
-from reproductions.paper2_ng_averaging.experiments import MANY, SEARCHED, compared
-from reproductions.paper2_ng_averaging.rates import RATES, SWEPT_AT, found, with_rate
+from reproductions.paper2_ng_averaging.experiments import (
+    MANY,
+    RATES,
+    SEARCHED,
+    SEARCHED_CELLS,
+    SWEPT_AT,
+    compared,
+    found,
+    with_rate,
+)
 
 CORPUS = "conversational"
 MOST_ROUNDS = 16

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
-from reproductions.paper3_async_mmi.beyond import BEYOND
 from reproductions.paper3_async_mmi.claims import CLAIMS
-from reproductions.paper3_async_mmi.differences import differences
-from reproductions.paper3_async_mmi.exhibits import EXHIBITS
-from reproductions.paper3_async_mmi.experiments import experiments
-from reproductions.paper3_async_mmi.presets import PRESETS, REPORTED, SMALL
+from reproductions.paper3_async_mmi.exhibits import BEYOND, EXHIBITS
+from reproductions.paper3_async_mmi.experiments import (
+    PRESETS,
+    REPORTED,
+    SMALL,
+    differences,
+    experiments,
+)
 
 PAPER = Paper(
     id="paper3",

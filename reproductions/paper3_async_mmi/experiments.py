@@ -1,47 +1,407 @@
-"""Every run of paper 3 by its name: of verdicts, of tuning and of the law; and timings."""
+"""Paper 3's runs as complete configurations, the presets of each scale, and what differs there.
+
+Runs are those of verdicts, of tuning and of the law, and timings; a variant of a training is two
+lines. A preset has what a scale decides, and what was fixed on development data before any
+verdict.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
+from data_synth import load_corpus
+from data_synth.corpus import Corpus
+from harness.acoustics.decoder import Beam
+from harness.acoustics.mmi import Criterion
+from harness.algorithms.async_sgd import AsyncSgd, Gradients
+from harness.algorithms.schedules import Exponential
 from harness.algorithms.stale import DelayCompensated, StalenessAware
+from harness.runs.config import Stage
 from harness.runs.executed import Configuration, TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
-from harness.speech.frames import ForcedAlignment
+from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.protocol import Sequence
-from harness.speech.sequence import SequenceConfig
-from reproductions.paper import Subject
+from harness.speech.sequence import Plateau, SequenceConfig
+from harness.tasks.order import Shuffling
+from reproductions.paper import Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig
-from reproductions.paper3_async_mmi.presets import (
-    ASKED,
-    CELLS,
-    CLUSTER,
-    DECODE_COST,
-    KAPPA,
-    RIVALS,
-    STRENGTHENED,
-    STRENGTHENED_BY,
-    TRIED,
-    VERSIONS,
-    Cell,
-)
-from reproductions.paper3_async_mmi.trainings import (
-    LAYERS,
-    PAPER,
-    REPLICAS,
-    UNLIKE,
-    fetches,
-    large,
-    largest,
-    measured,
-    once,
-    sequence,
-    shuffled,
-    variants,
-)
+
+FOLDER = Path(__file__).parent
+
+REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+
+CLUSTER = FOLDER.parent / "clusters" / "distbelief.toml"
+
+SMALL, LARGE = "voice-search-small", "voice-search-large"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a scale decides.
+
+    Args:
+        hidden: units of the hidden layers (the paper: four of 1024).
+        large_hidden: the same of the large task (the paper: eight layers).
+        seeds: how many by default.
+        minibatch: frames, of cross-entropy training (the paper: 200).
+        ce_passes: of cross-entropy training.
+        slots: of an MMI minibatch (the paper: 32).
+        rates: of each setting that is tuned, of summed gradients; see `TUNED`.
+        passes: of every MMI run whose error on the test set is compared.
+        evaluations: a pass.
+        held_out: utterances.
+        fetch: the intervals of each fetch sweep, in passes over the corpus; see `intervals`.
+        fetch_rate: of these sweeps. The paper has the largest that is stable with fifty replicas.
+        halvings: of the search for a largest stable rate.
+    """
+
+    hidden: tuple[int, ...]
+    large_hidden: tuple[int, ...]
+    seeds: int
+    minibatch: int
+    ce_passes: int
+    slots: int
+    rates: Mapping[str, float]
+    passes: int
+    evaluations: int
+    held_out: int
+    fetch: Mapping[str, tuple[float, ...]]
+    fetch_rate: float
+    halvings: int
+
+
+TUNED = ("one", "ten", "fifty", "last", "large", "full", "on the fly", "none")
+"""What has a rate of its own: replicas, layers and task of MMI; shufflings of cross-entropy."""
+
+TRIED = (0.5, 1.0, 2.0)
+"""Multiples of each rate that the development seed tries."""
+
+SWEEPS = {"last": "last layer", "all": "all layers", "no silence": "last layer, silence fixed"}
+
+INTERVALS = 5
+"""How many every sweep has: exhibits name them by number."""
+
+
+def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:
+    return dict.fromkeys(SWEEPS, intervals)
+
+
+def _rates(*rates: float) -> Mapping[str, float]:
+    return dict(zip(TUNED, rates, strict=True))
+
+
+PRESETS = {
+    "smoke": Preset(
+        hidden=(64,) * 4, large_hidden=(64,) * 8, seeds=2, minibatch=50, ce_passes=3, slots=8,
+        rates=_rates(0.0002, 0.0001, 0.0001, 0.0001, 0.00004, 0.002, 0.002, 0.002),
+        passes=1, evaluations=1, held_out=10,
+        fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0001, halvings=2,
+    ),
+    "laptop": Preset(
+        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
+        rates=_rates(0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002),
+        passes=1, evaluations=4, held_out=100,
+        fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0003, halvings=3,
+    ),
+    "overnight": Preset(
+        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
+        rates=_rates(0.0003, 0.0003, 0.0002, 0.0006, 0.0002, 0.002, 0.001, 0.001),
+        passes=3, evaluations=6, held_out=200,
+        fetch={
+            "last": (0.035, 0.071, 0.12, 0.19, 0.38),
+            "all": (0.0073, 0.015, 0.024, 0.039, 0.078),
+            "no silence": (0.035, 0.071, 0.12, 0.19, 0.38),
+        },
+        fetch_rate=0.0004,
+        halvings=4,
+    ),
+    "gpu": Preset(
+        hidden=(512,) * 4, large_hidden=(512,) * 8, seeds=3, minibatch=200, ce_passes=4, slots=16,
+        rates=_rates(0.0003, 0.00015, 0.00015, 0.00015, 0.00004, 0.0005, 0.0005, 0.00025),
+        passes=3, evaluations=8, held_out=200,
+        fetch=_same(0.005, 0.01, 0.02, 0.04, 0.08), fetch_rate=0.00015, halvings=4,
+    ),
+    "paper": Preset(
+        hidden=(1024,) * 4, large_hidden=(2560,) * 8, seeds=3, minibatch=200, ce_passes=10,
+        slots=32, rates=_rates(0.002, 0.001, 0.001, 0.001, 0.001, 0.0005, 0.0005, 0.00025),
+        passes=5, evaluations=20, held_out=750,
+        fetch=_same(0.005, 0.01, 0.02, 0.04, 0.08), fetch_rate=0.001, halvings=4,
+    ),
+}  # fmt: skip
+
+
+def replicas(n: int) -> str:
+    """So many, in words."""
+    return f"{n} replica{'s' * (n > 1)}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where the largest stable rate is sought.
+
+    Args:
+        replicas: decoders and trainers.
+        slots: as a multiple of the scale's.
+        cancel_below: the criterion's threshold: the larger, the fewer frames are kept.
+    """
+
+    replicas: int
+    slots: float = 1.0
+    cancel_below: float = 0.002
+
+    def rival(self, name: str) -> str:
+        """The setting of an algorithm in its place, by what that is called."""
+        return f"{self.name}, {name}"
+
+    @property
+    def name(self) -> str:
+        """Its setting."""
+        return f"law {replicas(self.replicas)}, slots × {self.slots:g}, τ {self.cancel_below:g}"
+
+
+FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.0))
+
+HELD_OUT = (Cell(25), Cell(50, 0.5), Cell(25, 2.0), Cell(25, 1.0, 0.05))
+
+CELLS = (*FITTED, *HELD_OUT)
+"""Of the stability law: those it is fitted on, and those it is held against."""
+
+STRENGTHS = (1.0, 100.0, 10_000.0)
+"""λ of the delay compensation that are tried, in `STRENGTHENED`; of the summed gradient."""
+
+STRENGTHENED = Cell(50)
+
+STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
+"""Their settings."""
+
+STRENGTH = 1.0
+"""The one that the held-out cells are asked with; decision 83 says what it was chosen from."""
+
+VERSIONS = 256
+"""That a compensating server keeps, more than fifty replicas ever miss: 0.16 GB overnight."""
+
+RIVALS: Mapping[str, AsyncSgd | Gradients] = {
+    "staleness-aware rates": StalenessAware(),
+    "delay compensation": DelayCompensated(STRENGTH, VERSIONS),
+}
+"""Algorithms for stale gradients, which are asked for their largest rates in `ASKED`."""
+
+ALIKE = (Cell(10), Cell(25), Cell(50))
+"""Cells that differ in replicas alone."""
+
+ASKED = (*HELD_OUT, *(cell for cell in ALIKE if cell not in HELD_OUT))
+
+MOST_STATES = 10_000
+"""States of the words' loop up to which sums over all of it are cheaper than wide searches."""
+
+LATTICES = Beam(width=10.0, max_active=2000, lattice=6.0)
+"""Of lattices where the loop has more; a frame of 39,000 states then takes 0.26 ms, not 1.5."""
+
+KEPT = 0.2
+"""Share of frames that ten replicas keep overnight; it says how long a pass takes."""
+
+DECODE_COST = 1.27
+"""What decoding a frame takes, in frames trained on; measured with the paper's sizes."""
+
+KAPPA = 0.3
+
+NUMERATOR = "sum"
+"""The paper says neither; settled on development data."""
+
+PAPER = REPORTED["paper"]
+
+LAYERS: tuple[int, ...] = tuple(PAPER["layers"])
+
+REPLICAS = {1: "one", 10: "ten", 50: "fifty"}
+
+UNLIKE: tuple[Shuffling, ...] = ("none", "on the fly")
+"""The shufflings that the start does not have."""
+
+NEVER_S = 1e9
+"""Decoders that never fetch again: the start's parameters decide every outer gradient."""
+
+FIRST_PASSES = 2
+"""Of the network whose forced alignments the start is trained on."""
+
+
+def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> RunConfig:
+    """Cross-entropy training of one worker: what sequence training starts from.
+
+    As in the paper, its targets are forced alignments by another system: here a network of the
+    small task's size, trained on the corpus's own targets.
+    """
+    preset = PRESETS[subject.scale]
+    own = RunConfig(
+        corpus=subject.corpus.name,
+        scale=subject.scale,
+        corpus_seed=subject.corpus_seed,
+        fingerprint=subject.corpus.fingerprint,
+        hidden=hidden,
+        activation="relu",
+        initial=None,
+        algorithm=AsyncSgd(),
+        schedule=_annealed(preset.rates["full"], preset.ce_passes),
+        stages=(Stage(preset.minibatch, PAPER["minibatch_ce"]),),
+        passes=preset.ce_passes,
+        chunk=1.0,
+        evaluations=1,
+        cluster=load_cluster(CLUSTER),
+        workers=1,
+        timed_layers=LAYERS,
+        seed=seed,
+        device=subject.device,
+        tested="never",
+    )
+    few = _annealed(preset.rates["full"], FIRST_PASSES)
+    first = replace(own, hidden=preset.hidden, schedule=few, passes=FIRST_PASSES)
+    return replace(own, targets=ForcedAlignment(first, KAPPA))
+
+
+def _annealed(rate: float, passes: int) -> Exponential:
+    return Exponential(rate, passes, 0.02)
+
+
+def shuffled(subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0) -> RunConfig:
+    """The start with its frames in another order, at so many times the rate that suits it."""
+    preset = PRESETS[subject.scale]
+    at = _annealed(factor * preset.rates[shuffling], preset.ce_passes)
+    return replace(start(subject, seed, preset.hidden), shuffling=shuffling, schedule=at)
+
+
+def sequence(
+    subject: Subject, seed: int, replicas: int, hidden: tuple[int, ...] | None = None
+) -> SequenceConfig:
+    """MMI training as the paper has it, with so many replicas."""
+    preset = PRESETS[subject.scale]
+    return SequenceConfig(
+        corpus=subject.corpus.name,
+        scale=subject.scale,
+        corpus_seed=subject.corpus_seed,
+        fingerprint=subject.corpus.fingerprint,
+        start=start(subject, seed, hidden or preset.hidden),
+        criterion=criterion(subject.corpus),
+        cluster=load_cluster(CLUSTER),
+        timed_layers=LAYERS,
+        seed=seed,
+        device=subject.device,
+        replicas=replicas,
+        slots=preset.slots,
+        rate=preset.rates[REPLICAS[replicas]],
+        plateau=Plateau() if preset.passes > 1 else None,
+        passes=preset.passes,
+        evaluations=preset.evaluations,
+        held_out=preset.held_out,
+        decode_cost=DECODE_COST,
+    )
+
+
+def criterion(corpus: Corpus) -> Criterion:
+    """MMI over lattices made on the fly, or over their limit where that is the cheaper."""
+    whole = Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"])
+    states = sum(map(len, corpus.lexicon.values()))
+    return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
+
+
+def measured(config: SequenceConfig) -> SequenceConfig:
+    """The start of a run, measured as the run is: no training at all."""
+    return replace(config, passes=0, replicas=1)
+
+
+def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+    """Ten replicas with one choice changed; and what shuffling does to cross-entropy training."""
+    preset, ten = PRESETS[subject.scale], sequence(subject, seed, 10)
+    # Nothing cancels without a denominator: the minibatch is as much larger as the frames are more.
+    alone = replace(
+        ten,
+        criterion=replace(ten.criterion, kind="numerator", numerator="alignment"),
+        slots=round(preset.slots / KEPT),
+    )
+    return {
+        "last": replace(ten, layers="last", rate=preset.rates["last"]),
+        "realigned": alone,
+        "aligned once": replace(alone, fetch_s=NEVER_S),
+        **{name: measured(replace(ten, start=shuffled(subject, seed, name))) for name in UNLIKE},
+    }
+
+
+def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
+    """Of a fetch sweep, the run that fetches at every utterance: one pass of ten replicas."""
+    rate = PRESETS[subject.scale].fetch_rate
+    # Figure 5 draws the way; and who reads more often sees more runs collapse, so all do alike.
+    base = replace(once(sequence(subject, seed, 10)), rate=rate, evaluations=4)
+    if sweep == "last":
+        return replace(base, layers="last")
+    return base if sweep == "all" else replace(base, layers="last", update_silence=False)
+
+
+def once(config: SequenceConfig) -> SequenceConfig:
+    """One pass at one rate, at whose end no words are recognised."""
+    return replace(config, passes=1, plateau=None, evaluations=2, test=False)
+
+
+def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+    """The fetch sweeps: last layer, all layers, last layer without silence."""
+    found: dict[str, SequenceConfig] = {}
+    for sweep, intervals in PRESETS[subject.scale].fetch.items():
+        base = fetch_base(subject, seed, sweep)
+        found[fetch_name(sweep, 0)] = base
+        for i, passes in enumerate(intervals, start=1):
+            found[fetch_name(sweep, i)] = replace(base, fetch_s=fetch_s(subject, passes))
+    return found
+
+
+def fetch_name(sweep: str, interval: int) -> str:
+    """The setting of a sweep's interval, counted from 1; 0 fetches at every utterance."""
+    return f"{sweep}, interval {interval}" if interval else f"{sweep}, every utterance"
+
+
+def fetch_s(subject: Subject, passes: float) -> float:
+    """Simulated seconds of so many passes of ten replicas, had each kept the usual share."""
+    updates = subject.corpus.frames_of("train") * KEPT / PRESETS[subject.scale].slots
+    return round(passes * updates / 10 * STEP_S, 1)
+
+
+STEP_S = 0.44
+"""A replica's step on the cluster file: next to its copies all else costs little."""
+
+
+def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
+    """The search for the largest stable rate of a training, about where the law has it.
+
+    Args:
+        config: with the replicas and slots in question.
+        subject: whose scale says at which rate one replica is known to be stable.
+    """
+    preset = PRESETS[subject.scale]
+    lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
+    return LargestRateConfig(once(config), round(lowest, 7), round(16 * lowest, 7), preset.halvings)
+
+
+@cache
+def _loaded(scale: str, corpus_seed: int) -> Corpus:
+    return load_corpus(LARGE, scale=scale, seed=corpus_seed)
+
+
+def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+    """One pass on the large task where the corpus is the small one of the two; else the only task.
+
+    The paper gets "most of the gain within a few days", far from convergence.
+    """
+    if subject.corpus.name != SMALL:
+        ten = sequence(subject, seed, 10)
+        return {"large": ten, "large ce": measured(ten)}
+    wide = replace(subject, corpus=_loaded(subject.scale, subject.corpus_seed))
+    preset = PRESETS[subject.scale]
+    ten = sequence(wide, seed, 10, preset.large_hidden)
+    ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)
+    return {"large": ten, "large ce": measured(ten)}
+
 
 TIMED_STEPS = 400
 """Minibatches of each replica where only time is simulated."""
@@ -152,3 +512,56 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **cells(subject),
         **rivals(subject),
     }
+
+
+DENOMINATORS = {
+    "graph": "the whole graph, which is their limit",
+    "lattice": "lattices made on the fly: the words' loop is too large for sums over all of it",
+}
+
+
+def differences(subject: Subject) -> list[dict[str, str]]:
+    """Rows of ``what``, ``paper`` and ``here``."""
+    preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
+    train = corpus.split("train")
+    hours = train.total_frames * corpus.frame_shift_s / 3600.0
+    flying = 50 * preset.slots / len(train)
+    rows = [
+        ("training speech",
+         f"{paper['training_hours']} h Icelandic, {paper['utterances']:,} queries",
+         f"{hours:.2f} h {corpus.name}, {len(train):,} queries"),
+        ("network", levels(paper["layers"]),
+         levels(corpus.layers(preset.hidden))),
+        ("vocabulary", f"{paper['vocabulary']:,} words", f"{len(corpus.lexicon):,} words"),
+        ("slots of a minibatch", str(paper["minibatch"]),
+         f"{preset.slots}: a small corpus is soon all in flight (50 replicas: {flying:.0%})"),
+        ("rates", f"{paper['rate_one']} with one replica, {paper['rate_many']} with more",
+         ", ".join(f"{name} {preset.rates[name]:g}" for name in ("one", "ten", "fifty", "last"))
+         + "; of sums over a minibatch, tuned on development data (p3.rates)"),
+        ("passes of MMI", "many, rate divided by 10 at a plateau",
+         f"{preset.passes}, {'the same' if preset.passes > 1 else 'one rate'}"),
+        ("start's targets", "alignments of a system with Gaussian mixtures",
+         f"forced alignments by a network of {FIRST_PASSES} passes on the true states"),
+        ("denominator", "lattices made on the fly", DENOMINATORS[criterion(corpus).denominator]),
+        ("numerator", "not said", f"{NUMERATOR} over all alignments"),
+        ("acoustic scale", "not said", f"{KAPPA:g}"),
+        ("re-aligned control", "forced alignments",
+         "forced alignments; no frame is left out, so minibatches are larger by as much"),
+        ("shuffling compared", "training from scratch, replicas and criterion not said",
+         "cross-entropy training from scratch, one replica, minibatches of "
+         f"{preset.minibatch} slots"),
+        ("test language model", "trigram", "trigram of the corpus's text"),
+        ("fetch intervals", "minutes; the rate of ten replicas and fifty; all decoders at once",
+         "passes: " + "; ".join(
+             f"{sweep} " + ", ".join(f"{x:g}" for x in intervals)
+             for sweep, intervals in preset.fetch.items())
+         + f"; one pass, rate {preset.fetch_rate:g}; each decoder as its next utterance begins"),
+        ("server", "in shards", "one shard"),
+        ("evaluators", "machines of their own", "cost no time; measured at shares of a pass"),
+        ("start", "not said", "all replicas at once"),
+        ("large task", "3,000 h English, 8 layers, 14,000 states",
+         f"voice-search-large, 8 layers, rate {preset.rates['large']:g}, one pass of MMI"
+         if corpus.name == SMALL else "none"),
+        ("time", "measured", "simulated for the paper's network on assumed machines"),
+    ]  # fmt: skip
+    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

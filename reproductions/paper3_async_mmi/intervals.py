@@ -25,10 +25,8 @@ from harness.speech.task import started, targeted
 from harness.store import Run, Store
 from harness.store.schema import MODEL
 from reproductions.paper import DEVELOPMENT, Subject
-from reproductions.paper3_async_mmi.presets import PRESETS, SMALL, SWEEPS
-from reproductions.paper3_async_mmi.quantities import kept_gain
-from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances, shape_told
-from reproductions.paper3_async_mmi.trainings import fetch_base, fetch_s
+from reproductions.paper3_async_mmi.experiments import PRESETS, SMALL, SWEEPS, fetch_base, fetch_s
+from reproductions.paper3_async_mmi.quantities import Sweep, kept_gain, log_tolerances, shape_told
 from reproductions.tried import asked
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)

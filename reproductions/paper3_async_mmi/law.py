@@ -7,7 +7,13 @@ with fresh gradients bears a rate r0 a frame, and age wears it down in proportio
 
 with the mean age of outer gradients in updates. Where age dominates, rate x stale frames is
 constant (stale frames: slots x age); the fit tells how far from there the cells are. It is fitted
-on some cells and held against others. All of it is development data.
+on some cells and held against others.
+
+Beside it stands what two algorithms for stale gradients bear. Staleness-aware rates (Zhang et al.,
+arXiv 1511.05950) divide a gradient's rate by its staleness, and delay compensation (Zheng et al.,
+arXiv 1609.08326) corrects it to first order. Both know how stale an inner gradient is, that is how
+many updates the model has had since its replica read it, and not the age of the outer gradient in
+it. All of it is development data.
 """
 
 from __future__ import annotations
@@ -24,11 +30,23 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, Values, t_quantile
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import CELLS, FITTED, HELD_OUT, Cell
+from reproductions.paper3_async_mmi.experiments import (
+    ALIKE,
+    ASKED,
+    CELLS,
+    FITTED,
+    HELD_OUT,
+    RIVALS,
+    STRENGTH,
+    STRENGTHENED,
+    STRENGTHENED_BY,
+    Cell,
+)
 from reproductions.readings import hashes
 
 AGES = np.geomspace(1e-5, 1.0, 501)
 """The values of b that are tried, for one update."""
+
 LARGE = 1e4
 """Rates are drawn so many times as large."""
 
@@ -232,8 +250,77 @@ CONSTANT: Mapping[str, Callable[[Cell, Measured], float]] = {
 }
 """What the law is held beside, each a product with the rate: where age alone decides, where
 staleness-aware rates come from, and where nothing does."""
+
 NEEDS = tuple(cell.name for cell in CELLS)
+
 LAW = (
     Maker("p3.law", NEEDS, law, smoke=False),
     Maker("p3.law-drawn", NEEDS, drawn, smoke=False),
 )
+
+AWARE, COMPENSATED = RIVALS
+
+PLAIN = "plain (10⁻⁴)"
+
+
+def rivals(subject: Subject, runs: Runs) -> Exhibit:
+    """Largest stable rates of plain asynchronous SGD and of both, cell by cell."""
+    del subject
+    rows: list[Row] = []
+    for cell in ASKED:
+        kind = "held out" if cell in HELD_OUT else "fitted"
+        label = f"{cell.name.removeprefix('law ')} ({kind})"
+        plain = Measured.of(runs[cell.name]).rate
+        rows.append(_row(label, PLAIN, LARGE * plain, runs, cell.name))
+        for name in RIVALS:
+            setting = cell.rival(name)
+            found = Measured.of(runs[setting]).rate
+            alike = found / (cell.replicas - 1) if name == AWARE else found
+            rows.append(_row(label, f"{name} (10⁻⁴)", LARGE * found, runs, setting))
+            column = f"{name}, over plain"
+            rows.append(_row(label, column, alike / plain, runs, setting, cell.name))
+    plainly = _spread(runs, [cell.name for cell in ALIKE])
+    aware, compensated = (_spread(runs, [cell.rival(n) for cell in ALIKE]) for n in RIVALS)
+    counts = ", ".join(str(cell.replicas) for cell in ALIKE)
+    return Exhibit(
+        "p3.law-rivals", "table", "Largest stable rates with algorithms for stale gradients",
+        tuple(rows), paper_label="Beyond the paper",
+        note=f"Middles of brackets. From one to another of {counts} replicas, all else alike, "
+        f"plain SGD's largest rate varies by {plainly}, that of staleness-aware rates by {aware} "
+        f"(by 1 if the division made up for replicas), of delay compensation by {compensated}. "
+        "Over plain, staleness-aware rates are divided by the number of other replicas. When a "
+        "pass ends, replicas run out of utterances: fresh gradients have undivided rates. Delay "
+        f"compensation has λ = {STRENGTH:g}; {_strengths(runs)}. One development seed.",
+    )  # fmt: skip
+
+
+def _strengths(runs: Runs) -> str:
+    """What each λ bears in the cell where they are compared."""
+    found: list[str] = []
+    for strength, setting in STRENGTHENED_BY.items():
+        rate = LARGE * Measured.of(runs[setting]).rate
+        told = f"{rate:.3g} · 10⁻⁴" if math.isfinite(rate) else "not between the ends"
+        found.append(f"λ {strength:g} {told}")
+    return f"with {STRENGTHENED.replicas} replicas {', '.join(found)}"
+
+
+def _spread(runs: Runs, settings: Sequence[str]) -> str:
+    """The largest of some rates over the smallest, in words."""
+    rates = [Measured.of(runs[setting]).rate for setting in settings]
+    over = max(rates) / min(rates) if all(map(math.isfinite, rates)) else math.nan
+    return f"a factor of {over:.2g}" if math.isfinite(over) else "an unknown factor"
+
+
+def _row(label: str, column: str, value: float, runs: Runs, *settings: str) -> Row:
+    """A number, and the searches behind it."""
+    behind = tuple(hash_ for setting in settings for hash_ in hashes(runs[setting]))
+    return Row(label, column, None, value, None, behind)
+
+
+BARE = tuple(cell.name for cell in ASKED)
+
+RIVALLED = tuple(cell.rival(name) for cell in ASKED for name in RIVALS)
+
+RIVALS_NEEDS = (*BARE, *RIVALLED, *STRENGTHENED_BY.values())
+
+BESIDE = Maker("p3.law-rivals", RIVALS_NEEDS, rivals, smoke=False)

@@ -1,29 +1,163 @@
-"""What claims and exhibits of paper 3 read from its runs."""
+"""Quantities that claims and exhibits of paper 3 read from its runs, and T* from all of them.
+
+T* is the fetch interval up to which nothing is lost, from all intervals, seeds and sweeps at once.
+Decoders that fetch every T passes leave of a run's gain
+
+    gain(T) = G exp(-c (T / T*)^p),    c = -log(1 - COSTS_NOTHING),
+
+so that at T* what is lost is just what counts as nothing. Every run has a G of its seed and sweep,
+every sweep a T*, and all sweeps the same p: how a loss sets in is one law, when it does is the
+question. A sweep in which every interval costs the same (or nothing) has no T*.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from harness.judge.interval import Interval
 from harness.judge.makers import UNKNOWN, Runs, unless_missing
-from harness.judge.statistics import ratio_ci
+from harness.judge.statistics import Array, mean_ci, paired_difference_ci, ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.presets import PRESETS
-from reproductions.paper3_async_mmi.tolerance import Sweep
-from reproductions.paper3_async_mmi.trainings import fetch_name, fetch_s
+from reproductions.paper3_async_mmi.experiments import PRESETS, fetch_name, fetch_s
 from reproductions.readings import errors_of_utterances, lengths_of_utterances
 
+COSTS_NOTHING = 0.05
+"""The share of the criterion's gain that a fetch interval may cost and still cost nothing."""
+
+POWERS = np.geomspace(0.4, 6.0, 93)
+
+STEPS, BEYOND = 161, 4.0
+"""Of the search for T*: how fine, and how far beyond a sweep's ends."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The gains of one sweep.
+
+    Args:
+        intervals: in passes, ascending; the first is 0, at every utterance: [K].
+        gains: of each seed at each, in any unit; 0 for a run that gained nothing: [S, K].
+    """
+
+    intervals: Array
+    gains: Array
+
+    def without(self, seed: int) -> Sweep:
+        """The same but for one seed."""
+        return Sweep(self.intervals, np.delete(self.gains, seed, axis=0))
+
+    @property
+    def searched(self) -> Array:
+        """The values of T* that are tried, ascending."""
+        ends = float(self.intervals[1]) / BEYOND, float(self.intervals[-1]) * BEYOND
+        found: Array = np.geomspace(*ends, STEPS)
+        return found
+
+    @property
+    def misfit(self) -> Array:
+        """Squared distance from the best curve by p and T*, in mean gains of the first: [P, T]."""
+        whole = float(self.gains[:, 0].mean())
+        if not whole > 0:  # nothing to lose, or a run that failed
+            return np.full((len(POWERS), STEPS), np.nan)
+        late = self.intervals / self.searched[:, None]
+        curve: Array = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
+        along: Array = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
+        along /= (curve**2).sum(axis=2)[:, :, None]
+        left: Array = float((self.gains**2).sum()) - along.sum(axis=2)
+        return left / whole**2
+
+
+def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
+    """log2 of each sweep's T*; NaN where none is inside of what is searched."""
+    misfits = [sweep.misfit for sweep in sweeps]
+    power = _power(misfits)
+    return np.array([_inside(s.searched, m[power]) for s, m in zip(sweeps, misfits, strict=True)])
+
+
+def shape(sweeps: Sequence[Sweep]) -> float:
+    """p, how steeply losses set in; NaN if none has a gain to lose."""
+    misfits = [sweep.misfit for sweep in sweeps]
+    alive = any(np.isfinite(misfit).any() for misfit in misfits)
+    return float(POWERS[_power(misfits)]) if alive else math.nan
+
+
+def shape_told(sweeps: Sequence[Sweep]) -> str:
+    """The power p in words: at the end of what is tried a loss may be a cliff."""
+    power = shape(sweeps)
+    if math.isnan(power):
+        return "none"
+    return f"{power:.2g} or more" if power == POWERS[-1] else f"{power:.2g}"
+
+
+def _power(misfits: Sequence[Array]) -> int:
+    """The number of the p that suits all sweeps best; one that has no gain to lose has no say."""
+    return int(np.argmin(np.nansum([misfit.min(axis=1) for misfit in misfits], axis=0)))
+
+
+def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
+    """log2 of T* in passes of each sweep, with its jackknife interval over seeds."""
+    return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
+
+
+def tolerance_ratio(
+    sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = (), shared: bool = True
+) -> Interval:
+    """log2 of a sweep's T* over that of another of the same seeds, with its jackknife interval.
+
+    Args:
+        sweep: above.
+        other: below.
+        beside: further sweeps that share their p.
+        shared: whether they do share it. With a p for each, T* is known far less well.
+    """
+    if shared:
+        first, second, *_ = _pseudo_values((sweep, other, *beside)).T
+    else:
+        first, second = (_pseudo_values([each])[:, 0] for each in (sweep, other))
+    return paired_difference_ci(first, second)
+
+
+def exponential(logs: Interval) -> Interval:
+    """What an interval of base-2 logarithms says of the values; open ends stay open."""
+    low = 2.0**logs.low if math.isfinite(logs.low) else -math.inf
+    return Interval(2.0**logs.estimate, low, 2.0**logs.high)
+
+
+def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
+    """The jackknife's (Tukey, 1958) of the logarithms, [S, sweeps]."""
+    seeds = len(sweeps[0].gains)
+    if seeds < 2:
+        return log_tolerances(sweeps)[None]
+    without = [log_tolerances([s.without(seed) for s in sweeps]) for seed in range(seeds)]
+    return seeds * log_tolerances(sweeps) - (seeds - 1) * np.array(without)
+
+
+def _inside(values: Array, misfit: Array) -> float:
+    """The logarithm at which the parabola through the least and its neighbours is least."""
+    best = int(np.argmin(misfit))
+    if not 0 < best < len(values) - 1:
+        return math.nan
+    before, least, after = misfit[best - 1 : best + 2]
+    aside = 0.5 * (before - after) / (before - 2 * least + after)
+    return math.log2(values[best]) + float(aside) * math.log2(values[1] / values[0])
+
+
 CRITERION = "held_out_criterion"
+
 FRAME_ERROR, WORD_ERROR = "dev_frame_error/iterate", "dev_word_error/iterate"
+
 Bounds = tuple[float, float]
 """Lowest and highest value that something may have."""
+
 REACHED = 0.9
 """The share of its own final gain whose time is compared."""
+
 LATE = 0.25
 """The share of a run's readings, its last ones, in which one on a plateau gains next to nothing."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from reproductions.paper import Paper
 from reproductions.staleness.claims import CLAIMS
 from reproductions.staleness.exhibits import EXHIBITS
-from reproductions.staleness.experiments import differences, experiments
-from reproductions.staleness.presets import LOOKS, PRESETS, REGISTERED
+from reproductions.staleness.experiments import LOOKS, PRESETS, REGISTERED, differences, experiments
 
 PAPER = Paper(
     id="staleness",

@@ -24,7 +24,7 @@ from harness.judge.statistics import Bounds, bounded_difference_ci
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.readings import hashes
-from reproductions.staleness.presets import (
+from reproductions.staleness.experiments import (
     CLUSTERS,
     MOMENTUM,
     NATURAL,
@@ -46,8 +46,8 @@ from reproductions.staleness.quantities import (
     of_search,
     rising,
     scattered,
+    stable_rate,
 )
-from reproductions.staleness.theory import stable_rate
 
 LEARNS = 0.25
 """The share of the loss that SGD must take away without staleness, for anything to be lost."""

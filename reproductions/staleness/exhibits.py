@@ -15,7 +15,7 @@ from harness.judge.statistics import Array, mean_ci
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.readings import hashes
-from reproductions.staleness.presets import (
+from reproductions.staleness.experiments import (
     CLUSTER_TAUS,
     CLUSTERS,
     EDGES,
@@ -25,8 +25,7 @@ from reproductions.staleness.presets import (
     TAUS,
     cell,
 )
-from reproductions.staleness.quantities import lost, octaves, of_search, scattered
-from reproductions.staleness.theory import stable_rate
+from reproductions.staleness.quantities import lost, octaves, of_search, scattered, stable_rate
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
 """Where losses on clusters are drawn; the table has all."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from data_synth import continuous, presets
+from data_synth.align import Aligner
 from data_synth.features import utterance_features
-from data_synth.sentences import Aligner
 from harness.base.seeds import stream
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_synth.cache import cached
-from data_synth.storage import load, write
+from data_synth.storage import cached, load, write
 from harness.base.errors import UserError
 from tests.data_synth.small import small_corpus
 

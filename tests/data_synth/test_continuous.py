@@ -7,9 +7,9 @@ import pytest
 
 from data_synth import SCALES, presets
 from data_synth import continuous as c
-from data_synth.knobs import table
+from data_synth.invented_language import Manner
+from data_synth.presets import table
 from data_synth.storage import load, write_chunks
-from data_synth.text import Manner
 from data_synth.tree import SILENCE
 from data_synth.validate import Effort
 from tests.processes import run

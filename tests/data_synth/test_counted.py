@@ -1,6 +1,6 @@
 """Lines that say how far a corpus is."""
 
-from data_synth.counted import EVERY_S, counted
+from data_synth.storage import EVERY_S, counted
 
 
 def test_a_line_is_said_now_and_then_and_when_all_are_done():

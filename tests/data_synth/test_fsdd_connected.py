@@ -11,8 +11,8 @@ import pytest
 
 from data_synth.public import fsdd
 from data_synth.public import fsdd_connected as connected
+from data_synth.recorded import read_wav
 from data_synth.targets import Effort
-from data_synth.waves import read_wav
 from harness.base.seeds import stream
 
 RECIPE = connected.Recipe(

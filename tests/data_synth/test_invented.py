@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_synth.invented import Recipe, invent_language, invent_voice, invent_words
+from data_synth.invented_language import Recipe, invent_language, invent_voice, invent_words
 from data_synth.parametric import PRESETS
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from data_synth.align import fit
-from data_synth.mixtures import LEAST_FRAMES, Mixtures, refit
+from data_synth.align import LEAST_FRAMES, Mixtures, fit, refit
 from harness.base.seeds import stream
 
 RNG = stream(3, "mixtures")

@@ -11,8 +11,8 @@ import data_synth
 from data_synth import recorded as r
 from data_synth.features import normalised_by_speaker
 from data_synth.public import aishell, samromur
+from data_synth.recorded import read_flac
 from data_synth.targets import Effort
-from data_synth.waves import read_flac
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.cli import main

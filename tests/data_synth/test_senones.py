@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_synth.invented import Recipe, invent_language
-from data_synth.senones import families, tie
+from data_synth.continuous import families, tie
+from data_synth.invented_language import Recipe, invent_language
 
 
 def test_families_are_the_groups_that_lie_together():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_synth import spoken as s
-from data_synth.text import Manner
+from data_synth.invented_language import Manner
 from data_synth.tree import SILENCE
 from data_synth.voices import Speaker
 from harness.acoustics.language_model import word_of

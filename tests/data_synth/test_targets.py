@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from data_synth import continuous as c
+from data_synth.align import Aligner
 from data_synth.corpus import Utterances
-from data_synth.sentences import Aligner
+from data_synth.invented_language import Manner
 from data_synth.storage import load, write_chunks
 from data_synth.targets import (
     MARGIN,
@@ -20,7 +21,6 @@ from data_synth.targets import (
     of_corpus,
     speech_span,
 )
-from data_synth.text import Manner
 from data_synth.tree import SILENCE, expanded
 from harness.base.errors import UserError
 

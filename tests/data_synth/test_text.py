@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_synth.text import Manner, invent_bigram
+from data_synth.invented_language import Manner, invent_bigram
 from harness.base.seeds import stream
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from data_synth.tree import SILENCE
-from data_synth.tying import counts_of, grow, pooled, questions, statistics_of
+from data_synth.tree import SILENCE, counts_of, grow, pooled, questions, statistics_of
 from harness.base.seeds import stream
 
 STATES = {SILENCE: 1, "a": 1, "b": 1, "c": 1}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from data_synth.public.fetching import Source, unpack
-from data_synth.public.kaldi_arks import NotNumbers, archive, matrix
+from data_synth.public.kaldi_files import NotNumbers, archive, matrix
 from harness.acoustics.language_model import read_arpa
 from harness.base import settings
 from harness.base.errors import UserError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from data_synth.waves import babble, read_wav, with_noise
+from data_synth.recorded import babble, read_wav, with_noise
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 

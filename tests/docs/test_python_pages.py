@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import lagbench
-from harness.simulator import faults, quantities
+from harness.base import settings
+from harness.simulator import faults
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/python").glob("*.md"))
@@ -65,8 +66,8 @@ def test_the_pages_know_the_defaults_of_what_makes_settings():
         for node in source.body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MAKERS"
     )
-    for name in quantities.__all__:
-        default = inspect.signature(getattr(quantities, name)).parameters["default"].default
+    for name in settings.__all__:
+        default = inspect.signature(getattr(settings, name)).parameters["default"].default
         required = default is not None and not isinstance(default, int | float)
         assert makers.pop(name) == (None if required else repr(default))
     assert makers.pop("_interval") == repr(faults._interval().default)

@@ -21,12 +21,11 @@ import soundfile
 import torch
 
 from data_synth.public import fetching
-from data_synth.public.kaldi_features import matrices
-from data_synth.public.kaldi_tables import read_lexicon, read_table
+from data_synth.public.kaldi_files import matrices, read_lexicon, read_table
 from data_synth.public.kaldi_targets import given_targets, read_alignments, read_transitions
+from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
-from data_synth.waves import read_flac, read_wav
 from harness.acoustics.language_model import read_arpa
 from harness.base.seeds import identity
 from harness.judge.makers import read_results

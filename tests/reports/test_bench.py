@@ -10,7 +10,7 @@ from harness.bench.comparison import Row
 from harness.judge import read_results
 from harness.store import Store
 from reports import bench, build, pdf
-from reports.document import document
+from reports.pdf import document
 
 FILE = "tests/benchmarks/test_a.py"
 ROWS = [

@@ -11,7 +11,7 @@ from harness.base.errors import UserError
 from harness.judge import Exhibit, Row, mean_ci
 from harness.simulator.timeline import Timeline, concat
 from harness.simulator.timeline_file import load_timeline
-from reports import figures, gantt, series, style
+from reports import figures, gantt, style
 
 ROWS = tuple(Row(label, x, x + 1, x * x, (x, None)) for label in "ab" for x in range(5))
 CURVES = Exhibit(
@@ -90,7 +90,7 @@ def test_no_legend_lies_on_the_data(kind):
     exhibit = replace(CURVES, rows=seeded(["a long name of a curve " * 2, "b"], range(5)))
     with style.canvas() as (figure, axes):
         figures.SERIES[kind](axes, exhibit)
-        series.legend(axes, exhibit.rows, "printed")
+        figures.legend(axes, exhibit.rows, "printed")
         figure.draw_without_rendering()
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
 
@@ -116,7 +116,7 @@ def test_a_curve_that_goes_back_has_whiskers():
 def test_whiskers_set_apart_lie_within_the_axes():
     exhibit = replace(CURVES, rows=seeded("abcd", range(5)))
     with style.canvas() as (figure, axes):
-        series.curves(axes, exhibit)
+        figures.curves(axes, exhibit)
         figure.draw_without_rendering()
         low, high = axes.get_ylim()
         assert low <= min(row.ci95[0] for row in exhibit.rows)
@@ -128,7 +128,7 @@ def test_points_without_an_interval_have_no_caps():
     told = (replace(row, ci95=row.ci95 if row.column in known else None)
             for row in seeded("abcd", range(5)))  # fmt: skip
     with style.canvas() as (_, axes):
-        series.curves(axes, replace(CURVES, rows=tuple(told)))
+        figures.curves(axes, replace(CURVES, rows=tuple(told)))
         bars = [each for each in axes.containers if each.has_yerr]
         assert len(bars) == 4
         for bar in bars:
@@ -137,7 +137,7 @@ def test_points_without_an_interval_have_no_caps():
 
 
 def test_single_seeds_are_dots_of_few_points_and_lines_of_many(tmp_path):
-    few, many = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, series.FEW + 1))
+    few, many = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, figures.FEW + 1))
     assert figures.caption(few).endswith("Dots: single seeds.")
     assert figures.caption(many).endswith("Thin lines: single seeds.")
     assert figures.draw(few, tmp_path) != figures.draw(replace(few, rows=ROWS), tmp_path)

@@ -4,7 +4,7 @@ import pytest
 
 from harness.judge import ABOVE, BELOW, Claim, Part, between, mean_ci, read_results
 from harness.judge.parts import Quantity, claim_of
-from reports.forest import EDGE, forest, forest_rows
+from reports.specs import EDGE, forest, forest_rows
 
 
 def rows(*quantities):

@@ -19,7 +19,7 @@ from harness.judge import (
     near,
 )
 from harness.judge.parts import Precondition, Quantity, claim_of
-from reports import judged
+from reports import verdict_notes
 
 CLEAR = Quantity("", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
 
@@ -29,7 +29,7 @@ def claim(*quantities, **choices):
 
 
 def told(what, value, rule):
-    (line,) = judged.remarks(claim(CLEAR, presumes=[Precondition(what, value, rule)]))[:1]
+    (line,) = verdict_notes.remarks(claim(CLEAR, presumes=[Precondition(what, value, rule)]))[:1]
     return line
 
 
@@ -50,15 +50,15 @@ def test_a_precondition_of_runs_that_did_not_end_is_told_as_unknown():
 
 def test_why_a_claim_cannot_fail_ends_in_one_full_stop():
     for given in ("it is an identity", "it is an identity."):
-        assert judged.remarks(claim(CLEAR, cannot_fail=given)) == [
+        assert verdict_notes.remarks(claim(CLEAR, cannot_fail=given)) == [
             "Cannot fail: it is an identity."
         ]
 
 
 def test_parts_are_told_their_power_one_by_one_and_together():
-    assert not judged.remarks(claim(CLEAR))
+    assert not verdict_notes.remarks(claim(CLEAR))
     weak = Quantity("", 1.0, mean_ci([1.0, 2.0, 0.1, 0.9]), ABOVE, 1.0)
-    (together, *_) = judged.remarks(claim(CLEAR, weak))
+    (together, *_) = verdict_notes.remarks(claim(CLEAR, weak))
     assert together.startswith("Power of the parts together: ")
 
 
@@ -74,19 +74,19 @@ def test_a_chance_below_even_is_never_told_as_even():
     [(near(10.07, 0.05), "from 9.566 to 10.57"), (at_most(1e-12), "up to 1e-12")],
 )
 def test_ends_of_a_band_that_were_computed_have_four_digits(rule, words):
-    assert judged.band((rule.low if math.isfinite(rule.low) else None, rule.high)) == words
+    assert verdict_notes.band((rule.low if math.isfinite(rule.low) else None, rule.high)) == words
 
 
 def test_a_quantity_of_one_seed_says_that_its_scatter_is_not_known():
     (part,) = claim(Quantity("", 1.0, mean_ci([1.0]), ABOVE, 1.0)).parts
-    assert judged.test_of(part) == "holds from 0 · no scatter is known"
-    assert judged.test_of(Part("shown")) == ""
+    assert verdict_notes.test_of(part) == "holds from 0 · no scatter is known"
+    assert verdict_notes.test_of(Part("shown")) == ""
 
 
 def test_what_is_found_is_told_of_what_scatters_by_more_than_rounding():
     rounded = Part("", measured=0.9, ci95=(0.9, 0.9 + 2e-16), band=(0.7, 1.3), finds=4e-16)
-    assert "finds" in judged.test_of(replace(rounded, ci95=(0.8, 1.0), finds=0.1))
-    assert "finds" not in judged.test_of(rounded)
+    assert "finds" in verdict_notes.test_of(replace(rounded, ci95=(0.8, 1.0), finds=0.1))
+    assert "finds" not in verdict_notes.test_of(rounded)
 
 
 def test_a_condition_is_made_of_plain_numbers():
@@ -104,20 +104,22 @@ def test_a_condition_is_made_of_plain_numbers():
 )
 def test_the_corpus_says_whether_seeds_share_it(facts, words):
     results = Results("paper1", "laptop", "speech", (11, 12), facts, (), ())
-    assert judged.corpus_of(results) == words
+    assert verdict_notes.corpus_of(results) == words
 
 
 def test_no_part_of_a_claim_that_is_not_testable_is_called_contradicted():
     against = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
-    assert [p.verdict for p in judged.several(claim(CLEAR, against))] == [
+    assert [p.verdict for p in verdict_notes.several(claim(CLEAR, against))] == [
         "reproduced",
         "contradicted",
     ]
     untested = claim(CLEAR, against, undetermined="No machine is named.")
-    assert [p.verdict for p in judged.several(untested)] == [None, None]
+    assert [p.verdict for p in verdict_notes.several(untested)] == [None, None]
 
 
 def test_a_claim_that_a_weak_part_alone_contradicts_says_why_it_is_undecided():
     weak = Quantity("weak", 1.0, mean_ci([-0.30, -0.02, -0.16, -0.25, -0.10]), ABOVE)
-    assert judged.remarks(claim(weak, CLEAR, CLEAR))[-1].startswith("Contradicted in a part alone")
-    assert not [told for told in judged.remarks(claim(weak)) if "part alone" in told]
+    assert verdict_notes.remarks(claim(weak, CLEAR, CLEAR))[-1].startswith(
+        "Contradicted in a part alone"
+    )
+    assert not [told for told in verdict_notes.remarks(claim(weak)) if "part alone" in told]

@@ -7,8 +7,8 @@ import pytest
 from harness.base.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
-from reports import build, listing, provenance
-from reports.listing import USUAL, of_runs
+from reports import build, provenance
+from reports.provenance import USUAL, of_runs
 
 
 def found(out, **facts):
@@ -63,10 +63,10 @@ def test_how_a_run_ended_and_what_it_says_of_that_are_told(make, tmp_path):
 
 def test_without_its_runs_a_report_reads_them_from_the_list_it_wrote(out):
     build(out)
-    before = (out / listing.NAME).read_bytes(), (out / "report.pdf").read_bytes()
+    before = (out / provenance.RUNS_CSV).read_bytes(), (out / "report.pdf").read_bytes()
     shutil.rmtree(out / "runs")
     build(out)
-    assert ((out / listing.NAME).read_bytes(), (out / "report.pdf").read_bytes()) == before
+    assert ((out / provenance.RUNS_CSV).read_bytes(), (out / "report.pdf").read_bytes()) == before
 
 
 def test_without_runs_and_list_a_run_has_the_setting_and_seed_that_the_results_name(out):
@@ -74,14 +74,14 @@ def test_without_runs_and_list_a_run_has_the_setting_and_seed_that_the_results_n
     results = read_results(out / "results.json")
     results.provenance["settings"] = {"search": [runs["Search", 11], runs["Search", 12]]}
     shutil.rmtree(out / "runs")
-    first, second, *rest = listing.lines(results, out)
-    assert (first.setting, first.seed, first.status) == ("search", "11", listing.UNKNOWN)
+    first, second, *rest = provenance.lines(results, out)
+    assert (first.setting, first.seed, first.status) == ("search", "11", provenance.UNKNOWN)
     assert (second.hash, second.seed) == (runs["Search", 12], "12")
     assert {line.setting for line in rest} == {""}
 
 
 def test_a_list_with_other_columns_is_named(out):
     shutil.rmtree(out / "runs")
-    (out / listing.NAME).write_text("setting,run\na,b\n")
+    (out / provenance.RUNS_CSV).write_text("setting,run\na,b\n")
     with pytest.raises(UserError, match=r"runs\.csv: columns setting, run; allowed: kind,"):
         build(out)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.judge import read_results
-from reports.markdown import verdict_table
+from reports.verdicts import verdict_table
 
 
 def test_every_claim_and_part_has_a_row_of_nine_cells(built):

@@ -16,9 +16,9 @@ from dataclasses import replace
 import pytest
 
 from harness.judge import Row, mean_ci, read_results, write_results
-from reports import build, listing
-from reports.document import document
+from reports import build, provenance
 from reports.page.page import LIBRARIES, VENDOR, page
+from reports.pdf import document
 from tests.reports.browser import CHROMIUM, Browser
 from tests.reports.conftest import make_out
 
@@ -64,7 +64,7 @@ def block(html, name):
 def test_the_page_is_one_small_file_with_the_same_bytes_every_time(folder):
     first = (folder / "report.html").read_bytes()
     results = read_results(folder / "results.json")
-    runs = listing.lines(results, folder)
+    runs = provenance.lines(results, folder)
     assert page(results, runs, document(results, runs), folder) == first
     assert len(first) < MOST_BYTES
 

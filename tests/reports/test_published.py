@@ -11,7 +11,7 @@ import pytest
 from harness.judge import read_results
 from harness.store import schema
 from harness.store.gathered import unpacked
-from reports import listing, reasons
+from reports import provenance, verdict_notes
 from reports.provenance import cited_runs, made_from
 
 PUBLISHED = Path("reports/published")
@@ -60,10 +60,12 @@ def test_a_commit_that_was_never_made_is_not_in_the_history(history):
 @each_published
 def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     results = read_results(folder / "results.json")
-    found = {line.hash for line in listing.from_csv(folder / listing.NAME)}
+    found = {line.hash for line in provenance.runs_from_csv(folder / provenance.RUNS_CSV)}
     assert cited_runs(results) <= found
-    to_explain = {claim.id for claim in results.claims if claim.verdict in reasons.NEEDS_REASON}
-    assert reasons.given(folder, results).keys() >= to_explain
+    to_explain = {
+        claim.id for claim in results.claims if claim.verdict in verdict_notes.NEEDS_REASON
+    }
+    assert verdict_notes.read_reasons(folder, results).keys() >= to_explain
     for exhibit in results.exhibits:
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
 

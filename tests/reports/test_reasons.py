@@ -5,8 +5,8 @@ import pytest
 from harness.base.errors import UserError
 from harness.judge import ABOVE, BELOW, Claim, Part, Results, at_most, mean_ci
 from harness.judge.parts import Quantity, claim_of
-from reports import build, reasons
-from reports.reasons import given, why
+from reports import build, verdict_notes
+from reports.verdict_notes import read_reasons, why
 
 WIDE, LOW = mean_ci([1.0, -2.0, 0.5]), mean_ci([-1.0, -1.01, -0.99])
 
@@ -56,10 +56,12 @@ def test_results_of_an_earlier_judge_have_reasons_without_bands():
 
 
 def test_without_a_file_there_are_no_given_reasons(tmp_path):
-    assert given(tmp_path, Results("p", "laptop", "c", (), {}, (), ())) == {}
+    assert read_reasons(tmp_path, Results("p", "laptop", "c", (), {}, (), ())) == {}
 
 
 def test_given_reasons_stand_in_the_report_and_must_fit_its_verdicts(out):
-    (out / reasons.NAME).write_text('["p1.switch"]\nverdict = "undecided"\nwhy = "x"\n')
+    (out / verdict_notes.REASONS_TOML).write_text(
+        '["p1.switch"]\nverdict = "undecided"\nwhy = "x"\n'
+    )
     with pytest.raises(UserError, match=r"toml: .*: not there; allowed: a reason for each"):
         build(out)

@@ -15,15 +15,15 @@ from PIL import Image
 
 from harness.base.errors import UserError
 from harness.judge import Part, read_results, write_results
-from reports import build, listing, pdf
-from reports.document import document
+from reports import build, pdf, provenance
+from reports.pdf import document
 
 MARKUP = '#emph[x] $x_1$ *b* _i_ @ref <tag> \\ "q" `c` // /* {} [] ~ = - + é π 语'
 
 
 def data_of(folder):
     results = read_results(folder / "results.json")
-    return document(results, listing.lines(results, folder))
+    return document(results, provenance.lines(results, folder))
 
 
 def test_every_exhibit_and_every_claim_is_in_the_pdf(built):
@@ -144,7 +144,7 @@ def test_the_provenance_tells_commit_and_differences_and_where_the_runs_are(buil
 def test_a_cited_run_that_is_not_stored_is_told(built, tmp_path):
     results = read_results(built / "results.json")
     assert "not stored" not in data_of(built)["provenance"]["runs-note"]
-    data = document(results, listing.lines(results, tmp_path))
+    data = document(results, provenance.lines(results, tmp_path))
     assert "7 cited runs are not stored" in data["provenance"]["runs-note"]
 
 
@@ -192,7 +192,7 @@ def test_an_exhibit_id_that_would_leave_the_folder_is_refused(out):
 
 def test_nothing_of_a_report_loads_torch():
     program = (
-        "import sys, reports.assemble, reports.markdown;"
+        "import sys, reports.assemble, reports.verdicts;"
         "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from harness.judge import Exhibit, Row
-from reports import architecture, figures, slots, style
+from reports import figures, style
+from reports import figures as architecture
+from reports import figures as slots
 
 BATCH = Exhibit(
     "e", "figure", "t",

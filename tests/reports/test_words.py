@@ -10,10 +10,10 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.judge import Exhibit, Results, Row, mean_ci, read_results
-from reports import figures, markdown, reference_terms, tables
-from reports.document import document
-from reports.page import parts
-from reports.page.payload import payload
+from reports import figures, reference_terms, tables, verdicts
+from reports.page import page
+from reports.page.page import payload
+from reports.pdf import document
 from reports.reference_terms import KINDS, PAPER, PREDICTION
 from reproductions.command import PAPERS
 
@@ -31,14 +31,14 @@ def as_predictions(results, **changes):
 def everything(results, out):
     """What a reader of the report meets, in print, on the page and in the terminal."""
     told = document(results, [])
-    page = [
-        parts.head(results, told),
-        parts.claims(results, told),
-        parts.exhibits(results, told, out, []),
-        parts.provenance(told, [("results.json", "0")]),
+    sections = [
+        page.head(results, told),
+        page.claims(results, told),
+        page.exhibits(results, told, out, []),
+        page.provenance(told, [("results.json", "0")]),
     ]
     charts = payload(results, [], out)["charts"]
-    return "\n".join([json.dumps([told, charts]), *page, markdown.verdict_table(results)])
+    return "\n".join([json.dumps([told, charts]), *sections, verdicts.verdict_table(results)])
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "gpu"])

@@ -8,7 +8,7 @@ import pytest
 from harness.base.seeds import identity
 from harness.grid.grid import execute
 from harness.simulator import load_cluster
-from reproductions.paper2_ng_averaging.all_reduce import AllReduceConfig
+from reproductions.paper2_ng_averaging.checks import AllReduceConfig
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
 SIZE = 8.0e6

@@ -7,7 +7,7 @@ import pytest
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
 from harness.base.seeds import identity
 from harness.grid.grid import execute
-from reproductions.paper2_ng_averaging.equivalence import EquivalenceConfig
+from reproductions.paper2_ng_averaging.checks import EquivalenceConfig
 
 CONFIG = EquivalenceConfig(
     algorithms=(ModelAveraging(), GradientAveraging()), layers=(6, 5, 4), workers=3, frames=4,

@@ -15,17 +15,13 @@ from harness.judge import statistics
 from harness.judge.claims import all_of
 from harness.judge.makers import Maker
 from harness.judge.results import Claim
+from harness.judge.statistics import Array
 from reproductions.paper import Paper
-from reproductions.paper2_ng_averaging import averages, law
-from reproductions.paper3_async_mmi.tolerance import Array, Sweep
+from reproductions.paper2_ng_averaging import law
+from reproductions.paper3_async_mmi.quantities import Sweep
 from tests.reproductions.book import SEEDS, Book, made, makers
 
-
-@cache
-def law_of(cells: tuple[law.Cell, ...]) -> law.Law:
-    return law.fit(cells)
-
-
+law_of = cache(law.fit)
 interval_of = cache(statistics.interval_of)
 MISFITS: dict[tuple[bytes, bytes, int], Array] = {}
 misfit_of: Any = Sweep.misfit
@@ -42,7 +38,7 @@ def fits_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         return MISFITS[key]
 
     monkeypatch.setattr(statistics, "interval_of", interval_of)
-    monkeypatch.setattr(averages, "fit", lambda cells: law_of(tuple(cells)))
+    monkeypatch.setattr(law, "fit", lambda cells: law_of(tuple(cells)))
     monkeypatch.setattr(Sweep, "misfit", property(misfit))
 
 

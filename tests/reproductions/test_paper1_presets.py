@@ -17,7 +17,7 @@ from harness.training import loop
 from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.paper1_async_asgd.presets import PRESETS, REPORTED
+from reproductions.paper1_async_asgd.experiments import PRESETS, REPORTED
 
 INPUTS, TARGETS = REPORTED["paper"]["layers"][0], REPORTED["paper"]["layers"][-1]
 FRAMES = 24

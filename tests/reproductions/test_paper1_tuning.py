@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from harness.store import Run, Store
-from reproductions.paper1_async_asgd.experiments import METHODS
-from reproductions.paper1_async_asgd.presets import AS_PRINTED, PRESETS, RATE, Chosen
+from reproductions.paper1_async_asgd.experiments import AS_PRINTED, METHODS, PRESETS, RATE, Chosen
 from reproductions.paper1_async_asgd.tuning import OTHERS, RATES, Trial, trials, tuning
 
 

@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from harness.simulator import load_cluster
-from reproductions.paper2_ng_averaging.epochs import simulated_epoch
-from reproductions.paper2_ng_averaging.fit import READINGS, fit_to, measured_epochs
+from reproductions.paper2_ng_averaging.claims import BAND
+from reproductions.paper2_ng_averaging.fit import READINGS, fit_to, measured_epochs, simulated_epoch
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,
     FITTED_UP_TO,
@@ -16,7 +16,6 @@ from reproductions.paper2_ng_averaging.prediction import (
     fitted,
     workload,
 )
-from reproductions.paper2_ng_averaging.speedups import BAND
 
 
 def speedup(workers, every, reading="minibatch"):

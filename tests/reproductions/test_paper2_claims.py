@@ -14,16 +14,11 @@ from harness.judge.makers import Unreadable
 from harness.judge.utterances import rate_difference_ci
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS
-from reproductions.paper2_ng_averaging import (
-    beyond,
-    claims,
-    errors,
-    law_exhibits,
-    speedups,
-    tables,
-)
-from reproductions.paper2_ng_averaging.cells import SHARES, STEPS, cell, serial
-from reproductions.paper2_ng_averaging.compared import true_value
+from reproductions.paper2_ng_averaging import claims, errors, exhibits
+from reproductions.paper2_ng_averaging import claims as speedups
+from reproductions.paper2_ng_averaging import law as law_exhibits
+from reproductions.paper2_ng_averaging.errors import true_value
+from reproductions.paper2_ng_averaging.experiments import SHARES, STEPS, cell, serial
 from reproductions.paper2_ng_averaging.law import Law
 from tests.reproductions.book import decided
 
@@ -301,7 +296,7 @@ def test_what_rounding_explains_is_no_difference(book, apart, verdict):
 
 def test_a_table_shows_the_last_pass_beside_what_the_paper_prints(book):
     runs = book.runs(sgd_1=0.2, sgd_16=0.4, ng_1=0.2, ng_16=0.22)
-    rows = tables.table6(SUBJECT, runs).rows
+    rows = exhibits.table6(SUBJECT, runs).rows
     cells = {(row.label, row.column): (row.measured, row.paper) for row in rows}
     assert cells["SGD", "SWB, 16 GPUs"] == (pytest.approx(40.0), 16.3)
     assert cells["NG-SGD", "CallHome, 1 GPU"] == (pytest.approx(20.0), 26.8)
@@ -309,14 +304,14 @@ def test_a_table_shows_the_last_pass_beside_what_the_paper_prints(book):
 
 
 def test_every_table_has_the_papers_rows_and_a_figure_for_each(book):
-    names = {name for maker in (*tables.TABLES, *beyond.BEYOND[:1]) for name in maker.needs}
+    names = {name for maker in (*exhibits.TABLES, *exhibits.BEYOND[:1]) for name in maker.needs}
     timed = book.timed(**{name: 100.0 for name in names if name.startswith("timing")})
     runs = {**book.runs(**dict.fromkeys(names - timed.keys(), 0.2)), **timed}
-    for maker in (*tables.TABLES, *beyond.BEYOND[:1]):
+    for maker in (*exhibits.TABLES, *exhibits.BEYOND[:1]):
         rows = maker.make(SUBJECT, runs).rows
         assert all(row.measured is not None and row.runs for row in rows)
         assert len({(row.label, row.column) for row in rows}) == len(rows)
-    first = tables.table1(SUBJECT, runs).rows
+    first = exhibits.table1(SUBJECT, runs).rows
     printed = {(row.label, row.column): row.paper for row in first}
     assert printed["SWB", "8 GPUs"] == 15.1
     assert printed["CallHome", "2 GPUs"] is None

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from reproductions.paper2_ng_averaging.epochs import simulated_epoch
+from reproductions.paper2_ng_averaging.fit import simulated_epoch
 from reproductions.paper2_ng_averaging.prediction import (
     EVERY,
     REPORTED,

@@ -7,7 +7,7 @@ import pytest
 from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Parallel
 from harness.simulator.protocols.averaging import Averaging
-from reproductions.paper2_ng_averaging.epochs import Epoch, fit, simulated_epoch
+from reproductions.paper2_ng_averaging.fit import Epoch, fit, simulated_epoch
 from tests.harness.simulator.conftest import make_cluster
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)

@@ -7,10 +7,15 @@ import pytest
 from harness.acoustics.rbm import Recipe
 from harness.base.seeds import identity
 from reproductions.paper import DEVELOPMENT, Subject
-from reproductions.paper2_ng_averaging.experiments import compared, experiments, pretraining
+from reproductions.paper2_ng_averaging.experiments import (
+    AROUND,
+    PRESETS,
+    compared,
+    experiments,
+    pretraining,
+    tuned,
+)
 from reproductions.paper2_ng_averaging.lengths import GPUS, LENGTHS, averages, configurations
-from reproductions.paper2_ng_averaging.presets import PRESETS
-from reproductions.paper2_ng_averaging.rates import AROUND, tuned
 from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in("conversational"), DEVELOPMENT, "cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.judge.utterances import rate_ratio_ci
-from reproductions.paper2_ng_averaging.losses import loss_difference_ci
+from reproductions.paper2_ng_averaging.errors import loss_difference_ci
 
 
 def settings(rng, S=30, U=300, rates=(0.16, 0.14, 0.12, 0.11)):

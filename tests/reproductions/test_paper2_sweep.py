@@ -12,10 +12,17 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.speech.frames import RunConfig
 from reproductions.paper2_ng_averaging import PAPER, sweep
-from reproductions.paper2_ng_averaging.cells import rate_of
-from reproductions.paper2_ng_averaging.experiments import SEARCHED, compared, experiments
-from reproductions.paper2_ng_averaging.presets import PRESETS
-from reproductions.paper2_ng_averaging.rates import AROUND, RATES, found, tuned
+from reproductions.paper2_ng_averaging.experiments import (
+    AROUND,
+    PRESETS,
+    RATES,
+    SEARCHED,
+    compared,
+    experiments,
+    found,
+    rate_of,
+    tuned,
+)
 from reproductions.paper2_ng_averaging.sweep import in_order, keep, next_to_try, search, written
 
 CORPUS = SimpleNamespace(

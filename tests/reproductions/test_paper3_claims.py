@@ -16,9 +16,20 @@ from safetensors.numpy import save_file
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi import PAPER, beyond, claims, exhibits, quantities, staleness
-from reproductions.paper3_async_mmi.presets import CELLS, INTERVALS, PRESETS, SWEEPS, TRIED, TUNED
-from reproductions.paper3_async_mmi.trainings import criterion, fetch_name, fetch_s
+from reproductions.paper3_async_mmi import PAPER, claims, exhibits, quantities
+from reproductions.paper3_async_mmi import claims as staleness
+from reproductions.paper3_async_mmi import exhibits as beyond
+from reproductions.paper3_async_mmi.experiments import (
+    CELLS,
+    INTERVALS,
+    PRESETS,
+    SWEEPS,
+    TRIED,
+    TUNED,
+    criterion,
+    fetch_name,
+    fetch_s,
+)
 from tests.reproductions.book import decided
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")

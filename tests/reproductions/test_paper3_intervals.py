@@ -14,6 +14,14 @@ from data_synth import load_corpus
 from harness.base.seeds import identity
 from harness.store import Store
 from reproductions.paper import DEVELOPMENT, Subject
+from reproductions.paper3_async_mmi.experiments import (
+    INTERVALS,
+    PRESETS,
+    SMALL,
+    SWEEPS,
+    fetch_name,
+    fetches,
+)
 from reproductions.paper3_async_mmi.intervals import (
     AROUND,
     TRIED,
@@ -24,10 +32,7 @@ from reproductions.paper3_async_mmi.intervals import (
     gains,
     on_silence,
 )
-from reproductions.paper3_async_mmi.presets import INTERVALS, PRESETS, SMALL, SWEEPS
-from reproductions.paper3_async_mmi.quantities import CRITERION
-from reproductions.paper3_async_mmi.tolerance import Sweep, log_tolerances
-from reproductions.paper3_async_mmi.trainings import fetch_name, fetches
+from reproductions.paper3_async_mmi.quantities import CRITERION, Sweep, log_tolerances
 from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in(SMALL), DEVELOPMENT, "cpu")

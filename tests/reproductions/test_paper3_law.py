@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reproductions.paper3_async_mmi.experiments import CELLS, FITTED
 from reproductions.paper3_async_mmi.law import (
     LARGE,
     Law,
@@ -18,7 +19,6 @@ from reproductions.paper3_async_mmi.law import (
     fitted,
     slope,
 )
-from reproductions.paper3_async_mmi.presets import CELLS, FITTED
 
 AGES = np.array([20.0, 250, 1100, 260, 240, 1200])
 SLOTS = np.array([4, 4, 4, 2, 8, 8])

@@ -11,17 +11,17 @@ import pytest
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.store import Run, Store
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.experiments import cells
-from reproductions.paper3_async_mmi.experiments import rivals as asked_for
-from reproductions.paper3_async_mmi.presets import (
+from reproductions.paper3_async_mmi.experiments import (
     ALIKE,
     ASKED,
     FITTED,
     HELD_OUT,
     STRENGTH,
     STRENGTHENED,
+    cells,
 )
-from reproductions.paper3_async_mmi.rivals import AWARE, BESIDE, COMPENSATED, rivals
+from reproductions.paper3_async_mmi.experiments import rivals as asked_for
+from reproductions.paper3_async_mmi.law import AWARE, BESIDE, COMPENSATED, rivals
 from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in("voice-search-small"), 11, "cpu")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from reproductions.paper3_async_mmi.tolerance import (
+from reproductions.paper3_async_mmi.quantities import (
     COSTS_NOTHING,
     Sweep,
     log_tolerances,

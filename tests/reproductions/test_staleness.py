@@ -20,11 +20,12 @@ from harness.store import Store
 from harness.store.schema import TIMELINE
 from reproductions.paper import Subject
 from reproductions.staleness import PAPER, claims
-from reproductions.staleness.experiments import ALGORITHMS, MACHINES, experiments, late
-from reproductions.staleness.presets import (
+from reproductions.staleness.experiments import (
+    ALGORITHMS,
     CELLS,
     CLUSTERS,
     LADDER,
+    MACHINES,
     MOMENTUM,
     ON_CLUSTERS,
     PRESETS,
@@ -32,6 +33,8 @@ from reproductions.staleness.presets import (
     REGISTERED,
     TAUS,
     cell,
+    experiments,
+    late,
 )
 from reproductions.staleness.problems import (
     HELD_OUT_DIGITS,
@@ -47,8 +50,8 @@ from reproductions.staleness.quantities import (
     law_slope,
     lost,
     octaves,
+    stable_rate,
 )
-from reproductions.staleness.theory import stable_rate
 from tests.silence import silent
 
 

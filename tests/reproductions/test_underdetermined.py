@@ -4,9 +4,8 @@ import pytest
 
 from harness.simulator import Simulation, Workload, bare_throughput_per_s
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.paper1_async_asgd.presets import REPORTED
-from reproductions.paper1_async_asgd.timings import A_PASS, clusters, of_readings
-from reproductions.paper1_async_asgd.underdetermined import NEEDS
+from reproductions.paper1_async_asgd.exhibits import NEEDS
+from reproductions.paper1_async_asgd.experiments import A_PASS, REPORTED, clusters, of_readings
 
 LAYERS, MINIBATCH = REPORTED["paper"]["layers"], REPORTED["paper"]["minibatch"]
 JOB = Workload.of_network(LAYERS, MINIBATCH)

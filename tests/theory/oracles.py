@@ -40,7 +40,7 @@ from harness.algorithms.stale import (
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.training.executors import between
-from reproductions.staleness.theory import stable_rate as delayed_stable_rate
+from reproductions.staleness.quantities import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 
 SGD = Momentum(0.0)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, find_changed, setting
+from harness.base.settings import Spec, duration, find_changed, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
@@ -60,7 +60,6 @@ from harness.simulator.protocols.rounds import (
     sent_bytes,
     under_way,
 )
-from harness.simulator.quantities import duration
 from harness.simulator.timeline import Contributions, Timeline
 
 __all__ = ["ClientSampling"]

@@ -9,7 +9,7 @@ import pytest
 
 from data_synth import continuous, presets
 from data_synth.continuous import Maker
-from data_synth.made import corpus as made
+from data_synth.made import speech as made
 from data_synth.presets import PRESETS, recipe
 from data_synth.storage import load, save
 

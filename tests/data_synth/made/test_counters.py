@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from data_synth.made.counters import Draws, philox
+from data_synth.made.sentences import Draws, philox
 
 
 # kat_vectors of Random123, philox2x32 with ten rounds

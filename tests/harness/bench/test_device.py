@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from harness.base.errors import UserError
-from harness.bench import device, session
-from harness.bench.device import Scale
-from harness.bench.session import ARCHIVE, PLAN, Asked, Reproduction, measure, shares
+from harness.bench import device
+from harness.bench.device import ARCHIVE, PLAN, Asked, Reproduction, Scale, measure, shares
 from harness.bench.steps import RATE, Setting, over, pair
 from harness.cli import main
 from reproductions.command import PAPERS
 
 TINY = Scale((22, 8, 5), 4, 1000, 64, 1 << 16, 0.01, "smoke")
 """Two features a frame."""
+EVERY_PART = device.PARTS
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(device.SCALES, "small", TINY)
     monkeypatch.setattr(device, "REPLICAS", 3)
     monkeypatch.setattr(device, "MADE_UTTERANCES", {"cpu": 4})
-    monkeypatch.setattr(session, "PARTS", {"ceilings": device.ceilings})
+    monkeypatch.setattr(device, "PARTS", {"ceilings": device.ceilings})
 
 
 def asked(out, minutes=10.0, presets=()):
@@ -37,7 +37,7 @@ def nobody(line):
 
 
 def test_every_part_tells_figures_of_this_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "PARTS", device.PARTS)
+    monkeypatch.setattr(device, "PARTS", EVERY_PART)
     found = measure(asked(tmp_path), nobody)
     assert not found["unfinished"]
     parts = found["parts"]
@@ -58,11 +58,11 @@ def test_every_part_tells_figures_of_this_device(tmp_path, monkeypatch):
 def test_finished_parts_are_kept_and_a_further_command_does_the_others(tmp_path, monkeypatch):
     began = []
     monkeypatch.setattr(
-        session,
+        device,
         "PARTS",
         {name: lambda scale, on, name=name: began.append(name) or {} for name in "ab"},
     )
-    monkeypatch.setattr(session, "LEAST_S", {"b": 60.0})
+    monkeypatch.setattr(device, "LEAST_S", {"b": 60.0})
     whole = Asked("cpu", "paper", (), 0.5, tmp_path)
     assert measure(whole, nobody)["unfinished"] == ["b"]
     assert measure(Asked("cpu", "paper", (), 2.0, tmp_path), nobody)["unfinished"] == []
@@ -94,7 +94,7 @@ def test_a_part_that_fails_is_told_and_the_others_are_measured(tmp_path, monkeyp
         tried.append(on)
         raise RuntimeError("CUDA error: no more memory\nand what else torch says")
 
-    monkeypatch.setattr(session, "PARTS", {"a": failing, "b": lambda scale, on: {"x": 1}})
+    monkeypatch.setattr(device, "PARTS", {"a": failing, "b": lambda scale, on: {"x": 1}})
     found = measure(asked(tmp_path), nobody)
     assert found["failed"] == {"a": "RuntimeError: CUDA error: no more memory"}
     assert found["unfinished"] == ["a"]
@@ -109,7 +109,7 @@ def test_what_is_interrupted_has_its_archive(tmp_path, monkeypatch):
         assert packed(tmp_path)["parts"].keys() == {"a"}  # already, should we be killed now
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "PARTS", {"a": lambda scale, on: {}, "b": interrupted})
+    monkeypatch.setattr(device, "PARTS", {"a": lambda scale, on: {}, "b": interrupted})
     with pytest.raises(KeyboardInterrupt):
         measure(asked(tmp_path), nobody)
     assert packed(tmp_path)["unfinished"] == ["b"]
@@ -117,8 +117,8 @@ def test_what_is_interrupted_has_its_archive(tmp_path, monkeypatch):
 
 def test_reproductions_follow_each_other_in_the_order_of_their_value(tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(session, "PARTS", {})
-    monkeypatch.setattr(session, "within", lambda command, limit_s: commands.append(command) or 0)
+    monkeypatch.setattr(device, "PARTS", {})
+    monkeypatch.setattr(device, "within", lambda command, limit_s: commands.append(command) or 0)
     plan = ("paper1/paper:fig1,staleness", "paper1/paper:table2", "paper2/gpu")
     measure(asked(tmp_path, presets=plan), nobody)
     told = [[c[3], c[c.index("--only") + 1] if "--only" in c else ""] for c in commands]
@@ -128,8 +128,8 @@ def test_reproductions_follow_each_other_in_the_order_of_their_value(tmp_path, m
 
 def test_a_reproduction_that_is_not_done_keeps_the_next_from_beginning(tmp_path, monkeypatch):
     codes = iter([130, 0, 0])
-    monkeypatch.setattr(session, "PARTS", {})
-    monkeypatch.setattr(session, "within", lambda command, limit_s: next(codes))
+    monkeypatch.setattr(device, "PARTS", {})
+    monkeypatch.setattr(device, "within", lambda command, limit_s: next(codes))
     plan = ("paper1/paper:fig1", "paper2/gpu")
     first = measure(asked(tmp_path, presets=plan), nobody)
     assert first["unfinished"] == ["paper1-paper-fig1", "paper2-gpu"]
@@ -154,7 +154,7 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
         commands.append(command)
         return code
 
-    monkeypatch.setattr(session, "within", within)
+    monkeypatch.setattr(device, "within", within)
     first = measure(asked(tmp_path, presets=["paper1/smoke"]), nobody)
     measure(asked(tmp_path, presets=["paper1/smoke"]), nobody)
     assert first["unfinished"] == left
@@ -165,15 +165,15 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
 
 
 def test_a_reproduction_that_is_refused_is_the_users_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "within", lambda command, limit_s: 2)
+    monkeypatch.setattr(device, "within", lambda command, limit_s: 2)
     with pytest.raises(UserError, match="--preset paper9/gpu: refused"):
         measure(asked(tmp_path, presets=["paper9/gpu"]), nobody)
 
 
 def test_what_takes_longer_than_it_may_is_interrupted_as_a_user_would():
     told = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
-    assert session.within([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
-    assert session.within([sys.executable, "-c", told], 1.0) == 130
+    assert device.within([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
+    assert device.within([sys.executable, "-c", told], 1.0) == 130
 
 
 def test_the_bare_step_does_what_a_fold_does():

@@ -6,9 +6,16 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.bench.baseline import latest, load, machine, record, same_processor, save
-from harness.bench.comparison import ELSEWHERE, LEAST_TOLERANCE, Bound, Expected, Measured
+from harness.bench.comparison import (
+    ELSEWHERE,
+    LEAST_TOLERANCE,
+    Bound,
+    Expected,
+    Measured,
+    short,
+    table,
+)
 from harness.bench.regressions import AGAIN, check, renewed
-from harness.bench.showing import short, table
 from harness.bench.steps import Run, skipped
 from harness.cli import main
 

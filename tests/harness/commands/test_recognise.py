@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from data_synth import continuous as c
+from data_synth.invented_language import Manner
 from data_synth.storage import load, write_chunks
-from data_synth.text import Manner
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of

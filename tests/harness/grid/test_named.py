@@ -8,7 +8,7 @@ from harness.grid import display
 from harness.grid.display import Display
 from harness.simulator import load_cluster
 from harness.store import Store
-from reproductions.paper2_ng_averaging.all_reduce import AllReduceConfig
+from reproductions.paper2_ng_averaging.checks import AllReduceConfig
 
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_synth.made import corpus as made_corpus
+from data_synth.made import speech as made_corpus
 from data_synth.presets import recipe
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging

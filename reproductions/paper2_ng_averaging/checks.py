@@ -1,4 +1,8 @@
-"""Two algorithms on the same minibatches from the same start: how far apart do their models end?"""
+"""Two kinds of run that paper 2 alone has, each a check: an all-reduce's messages, and equivalence.
+
+The messages of one all-reduce cross a simulated network. Two algorithms that should be equivalent
+see the same minibatches from the same start: how far apart do their models end?
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +20,63 @@ from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.runs.config import plain
 from harness.runs.executed import Watch
+from harness.simulator import Cluster
+from harness.simulator.collectives import AllReduce
+from harness.simulator.protocols.rounds import wired
 from harness.store import Run, RunWriter, Store
 
-FORMAT = 1
+ALL_REDUCE_FORMAT = 1
+"""Grows when the same configuration would no longer give the same messages."""
+
+MESSAGE = "message"
+"""The metric that is logged once a message; its value is the message's size in bytes."""
+
+
+@dataclass(frozen=True)
+class AllReduceConfig:
+    """One all-reduce among workers that begin it together.
+
+    Args:
+        cluster: whose network it crosses.
+        workers: how many take part.
+        collective: a name among `harness.simulator.collectives.ALGORITHMS`.
+        size_bytes: of the model.
+    """
+
+    cluster: Cluster
+    workers: int
+    collective: str
+    size_bytes: float
+    format: int = ALL_REDUCE_FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        return plain(self)
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return run_all_reduce(self, store, watch)
+
+
+def run_all_reduce(config: AllReduceConfig, store: Store, watch: Watch) -> Run:
+    """The finished run: who sent how many bytes to whom, when, and whether they were added."""
+    del watch  # it takes no second
+    return store.obtain(config.to_dict(), partial(_simulate, config))
+
+
+def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
+    reduce = AllReduce(config.collective, wired(config.cluster, config.workers))
+    sent = reduce.messages(np.zeros(config.workers), config.size_bytes)
+    columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
+    for row, size_bytes, sent_s, arrived_s in zip(*columns, strict=True):
+        names = {name: row[name] for name in ("source", "target", "adds")}
+        writer.log(
+            MESSAGE, size_bytes, fold=0, time_s=sent_s, epoch=0.0, arrived_s=arrived_s, **names
+        )
+    writer.finish("done", {"messages": len(sent.rows), "last_arrival_s": sent.arrived_s.max()})
+
+
+EQUIVALENCE_FORMAT = 1
 """Grows when the same configuration would no longer give the same figures."""
 
 HIDDEN_GAIN = 4.0
@@ -44,7 +103,7 @@ class EquivalenceConfig:
     folds: int
     rate: float
     seed: int = 1
-    format: int = FORMAT
+    format: int = EQUIVALENCE_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
@@ -52,10 +111,10 @@ class EquivalenceConfig:
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return compared(self, store, watch)
+        return run_equivalence(self, store, watch)
 
 
-def compared(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
+def run_equivalence(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
     """The finished run: the largest difference of a parameter, and the largest way of one."""
     del watch  # it takes seconds
     return store.obtain(config.to_dict(), partial(_compare, config))

@@ -1,0 +1,247 @@
+# kaldiio says no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Files of a Kaldi data directory: tables, a lexicon, archives of numbers, features or recordings.
+
+Features are those of ``feats.scp``, or made of ``wav.scp``'s recordings. Archives are read for
+numbers alone: one may hold pickles, arrays of numpy and audio, and a table may name commands, which
+kaldiio unpickles and executes. Here a table names a file of numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from data_synth.features import FRONT_ENDS
+from data_synth.recorded import READERS, read_lines
+from data_synth.tree import SILENCE
+from harness.base.errors import UserError
+from harness.base.settings import inflated
+
+__all__ = [
+    "SILENCE_PHONES",
+    "NotNumbers",
+    "archive",
+    "has_sound",
+    "matrices",
+    "matrix",
+    "rate_of",
+    "read_lexicon",
+    "read_table",
+]
+
+PLACE = re.compile(
+    r"(?P<file>.+?)(:(?P<offset>\d{1,18}))?"
+    r"(\[(?P<first>\d{1,9}):(?P<last>\d{1,9})(,(?P<left>\d{1,9}):(?P<right>\d{1,9}))?\])?"
+)
+"""``FILE:OFFSET[FIRST ROW:LAST ROW,FIRST COLUMN:LAST COLUMN]``, both ends included."""
+
+OTHERS = (b"PKL", b"NPY", b"AUDIO", b"RIFF", b"fLaC")
+"""How kaldiio knows what is not Kaldi's own."""
+
+
+class NotNumbers(ValueError):  # noqa: N818 (what is wrong)
+    """An archive or a table that holds something else than Kaldi's numbers."""
+
+
+def matrix(where: str, folder: Path) -> np.ndarray:
+    """What a line of a table names.
+
+    Args:
+        where: a file, perhaps with a place in it; relative to here, as Kaldi's, or to the folder.
+        folder: that of the table.
+
+    Raises:
+        NotNumbers: it is a command, or something else lies there.
+        Exception: whatever kaldiio raises where the archive is broken.
+    """
+    named = PLACE.fullmatch(where)
+    if named is None or where.startswith("|") or where.endswith("|"):
+        raise NotNumbers("a command, and none is run; needed: FILE or FILE:OFFSET")
+    near = Path(named["file"])
+    path = near if near.exists() else folder / near
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    with path.open("rb") as file:
+        file.seek(int(named["offset"] or 0))
+        found = _numbers(file)
+    for axis, (first, last) in enumerate((("first", "last"), ("left", "right"))):
+        if named[last] is not None:
+            found = found.take(range(int(named[first]), int(named[last]) + 1), axis)
+    return found
+
+
+def archive(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Keys and numbers of a packed archive.
+
+    Raises:
+        NotNumbers: something else lies there.
+        Exception: whatever kaldiio and gzip raise where it is broken.
+    """
+    from kaldiio.matio import read_token
+
+    with path.open("rb") as packed:
+        file = io.BytesIO(inflated(packed, path.stat().st_size).read())
+    while (key := read_token(file)) is not None:
+        yield key, _numbers(file)
+
+
+def _numbers(file: IO[bytes]) -> np.ndarray:
+    from kaldiio.matio import read_kaldi
+
+    begins = file.read(max(map(len, OTHERS)))
+    if begins.startswith(OTHERS):
+        raise NotNumbers("no numbers of Kaldi's own")
+    file.seek(-len(begins), io.SEEK_CUR)
+    return np.asarray(read_kaldi(file))
+
+
+SILENCE_PHONES = ("SIL", "sil", "h#", "pau")
+"""What silence is called in lexicons and alignments of Kaldi and of TIMIT."""
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """A Kaldi table of lines ``key rest``.
+
+    Raises:
+        UserError: it cannot be read, is not UTF-8, or names a key twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        key, rest = [*line.split(maxsplit=1), "", ""][:2]
+        if key in found:
+            raise UserError(f"{path}: line {number}: {key} stands there twice")
+        if key:
+            found[key] = rest.strip()
+    return found
+
+
+def read_lexicon(path: Path) -> dict[str, tuple[str, ...]]:
+    """``lexicon.txt``, or ``lexiconp.txt`` with a probability in the second column.
+
+    Raises:
+        UserError: a word without phones, or no words at all.
+    """
+    entries: dict[str, tuple[str, ...]] = {}
+    times: dict[str, int] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        word, *phones = line.split() or [""]
+        phones = phones[1:] if path.name == "lexiconp.txt" else phones
+        if word and not phones:
+            raise UserError(f"{path}: line {number}: word {word!r} has no phones")
+        if word:
+            times[word] = times.get(word, 0) + 1
+            named = tuple(SILENCE if p in SILENCE_PHONES else p for p in phones)
+            entries[word if times[word] == 1 else f"{word}({times[word]})"] = named
+    if not entries:
+        raise UserError(f"{path}: no words")
+    return entries
+
+
+Made = Callable[[], np.ndarray]
+"""An utterance's features, float64 [frames, dim]."""
+
+
+def has_sound(folder: Path) -> bool:
+    """Whether features are to be made of recordings."""
+    return not (folder / "feats.scp").exists() and (folder / "wav.scp").exists()
+
+
+def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
+    """What reads or makes each utterance's features.
+
+    Args:
+        folder: the data directory.
+        front_end: one of `FRONT_ENDS`, for recordings.
+
+    Raises:
+        UserError: it has neither features nor recordings, or a broken table.
+    """
+    if (folder / "feats.scp").exists():
+        table = read_table(folder / "feats.scp")
+        return {key: partial(_loaded, where, folder) for key, where in table.items()}
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such directory; needed: a Kaldi data directory")
+    if not (folder / "wav.scp").exists():
+        raise UserError(
+            f"{folder}: neither feats.scp nor wav.scp; needed: feats.scp, as Kaldi's"
+            " steps/make_fbank.sh writes it, or wav.scp, whose recordings are made into features"
+        )
+    rate_hz = rate_of(folder)
+    made = partial(_made, folder=folder, rate_hz=rate_hz, front_end=front_end)
+    return {key: partial(made, *piece) for key, piece in _pieces(folder).items()}
+
+
+def _pieces(folder: Path) -> dict[str, tuple[str, float, float]]:
+    """Recording, start and end (seconds) of each utterance."""
+    table = read_table(folder / "wav.scp")
+    if not (folder / "segments").exists():
+        return {key: (where, 0.0, float("inf")) for key, where in table.items()}
+    found: dict[str, tuple[str, float, float]] = {}
+    for key, rest in read_table(folder / "segments").items():
+        try:
+            recording, start, end = rest.split()
+            found[key] = table[recording], float(start), float(end)
+        except (ValueError, KeyError):
+            told = "needed: UTTERANCE RECORDING START END, the recording one of wav.scp"
+            raise UserError(f"{folder / 'segments'}: {key}: {told}") from None
+    return found
+
+
+def rate_of(folder: Path) -> int:
+    """Samples a second of a directory's recordings: that of the first, which all are to have.
+
+    Raises:
+        UserError: it has none, or the first cannot be read.
+    """
+    import soundfile  # pyright: ignore[reportMissingTypeStubs]
+
+    wheres = list(read_table(folder / "wav.scp").values())
+    if not wheres:
+        raise UserError(f"{folder / 'wav.scp'}: no recordings")
+    path = _recording(wheres[0], folder)
+    try:
+        return int(soundfile.info(str(path)).samplerate)
+    except (soundfile.LibsndfileError, OSError) as error:
+        raise UserError(f"{path}: cannot be read ({str(error).rpartition(': ')[2]})") from None
+
+
+def _recording(where: str, folder: Path) -> Path:
+    """The file of a line of ``wav.scp``; relative to here, as Kaldi's, or to the directory."""
+    if where.endswith("|"):
+        raise UserError(
+            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and none is run; needed: .wav or"
+            " .flac files, or feats.scp"
+        )
+    path = Path(where) if Path(where).exists() else folder / where
+    if path.suffix not in READERS:
+        raise UserError(f"{folder / 'wav.scp'}: {where!r}; allowed: {', '.join(READERS)} files")
+    return path
+
+
+def _made(
+    where: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
+) -> np.ndarray:
+    path = _recording(where, folder)
+    signal = READERS[path.suffix](path, rate_hz)
+    last = len(signal) if end_s == float("inf") else round(end_s * rate_hz)
+    if not 0 <= start_s * rate_hz < last <= len(signal):
+        told = f"segment from {start_s} to {end_s} s of {len(signal) / rate_hz:.2f} s"
+        raise UserError(f"{path}: {told}")
+    return FRONT_ENDS[front_end](signal[round(start_s * rate_hz) : last], rate_hz)
+
+
+def _loaded(where: str, folder: Path) -> np.ndarray:
+    """One matrix of an ark; paths are relative to here, as Kaldi's, or to the directory."""
+    try:
+        return matrix(where, folder).astype(np.float64)
+    except Exception as error:  # kaldiio lets whatever goes wrong while parsing through
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{where} cannot be read ({reason})") from None
