@@ -9,7 +9,7 @@ from data_synth.corpus import Corpus
 from harness.base.errors import unknown
 from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit
-from harness.runs.executed import Configuration
+from harness.tasks.contract import Configuration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
 """The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included.

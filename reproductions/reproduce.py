@@ -19,9 +19,9 @@ from harness.judge import comparison
 from harness.judge.makers import ASKED, Maker, Runs, asked_of_divergence, made_claim, made_exhibit
 from harness.judge.parts import LOOKS, corrected
 from harness.judge.results import Results
-from harness.runs.executed import Configuration
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
+from harness.tasks.contract import Configuration
 from reproductions.paper import Paper, Subject
 
 

@@ -22,8 +22,8 @@ from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.grid import ENOUGH, Estimate, Report, Runner
-from harness.runs.executed import Configuration, Progress
 from harness.store import Run, Store
+from harness.tasks.contract import Configuration, Progress
 
 PLAIN_EVERY_S = 10.0
 

@@ -35,9 +35,9 @@ from harness.base.seeds import identity
 from harness.grid import carriers
 from harness.grid.carriers import Carrier, Hear, Later, Parcel, Processes, carrier
 from harness.kernels import notice
-from harness.runs.executed import Configuration, Progress, executed
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT
+from harness.tasks.contract import Configuration, Progress
 from harness.training import loop
 
 __all__ = [
@@ -285,7 +285,7 @@ def _execute(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        executed(config, store, watch)
+        config.execute(store, watch)
     except Exception as error:
         if isinstance(error, UserError) or not keeps_faults:
             raise

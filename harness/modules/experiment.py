@@ -33,7 +33,6 @@ from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
-from harness.runs.executed import Progress
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of, optimised
 from harness.search.comparison import Grid, Rates
@@ -41,6 +40,7 @@ from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Bucket, Cell, Gathered, Store
 from harness.store.files import writable_folder
+from harness.tasks.contract import Progress
 
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or what makes one, for each seed."""

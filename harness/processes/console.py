@@ -11,8 +11,8 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
 from harness.base.log import LOG
 
 if TYPE_CHECKING:
-    from harness.runs.executed import Watch
     from harness.store import Run
+    from harness.tasks.contract import Watch
 
 SECRET = "LAGBENCH_SECRET"
 """The environment variable that has the secret of a run's processes."""

@@ -36,12 +36,12 @@ from harness.acoustics.scoring import (
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.runs.config import plain
-from harness.runs.executed import Watch
 from harness.speech.decoding import evenly
 from harness.speech.evaluation import BEAM, FrameEvaluator, ScoresOf
 from harness.speech.frames import RunConfig, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Watch
 from harness.training.run import train
 
 FORMAT = 2

@@ -22,7 +22,6 @@ from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import denormals_flushed
 from harness.replay.stale import Arrays, Facts, StaleReplay
-from harness.runs.executed import Watch
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import Seen
@@ -32,6 +31,7 @@ from harness.speech.sequence_training import RECORD, SequenceTraining
 from harness.speech.streams import Batcher, KeptFrames
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE
+from harness.tasks.contract import Watch
 from harness.tasks.order import Key
 from harness.training.executors import between
 from harness.training.loop import carry_out

@@ -19,7 +19,6 @@ from data_synth.corpus import Corpus
 from harness.base.seeds import SHORT
 from harness.networks.feedforward import denormals_flushed
 from harness.replay.stale import Arrays, Facts
-from harness.runs.executed import Progress, Watch
 from harness.simulator import Timeline
 from harness.speech.decoding import Seen, Tally
 from harness.speech.held_out import HeldOut, SequenceEvaluator, lags
@@ -28,6 +27,7 @@ from harness.speech.streams import Passes, Streams
 from harness.speech.task import final_model
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, Outcome
+from harness.tasks.contract import Progress, Watch
 from harness.training.loop import STAGES, Diverged, Training, carry_out, where
 from harness.training.run import identified, train
 

@@ -15,10 +15,9 @@ from torch import Tensor
 from harness.algorithms.schedules import Pace, trial_losses
 from harness.replay.stale import Facts
 from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
-from harness.runs.executed import Progress, Watch
 from harness.simulator import Timeline
 from harness.store.schema import Outcome
-from harness.tasks.contract import Scored, Task
+from harness.tasks.contract import Progress, Scored, Task, Watch
 from harness.tasks.order import Laid, Minibatches
 from harness.training.loop import Diverged, FrameExecutor, Training, where
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.runs.executed import Configuration
+from harness.tasks.contract import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd.claims import CLAIMS
 from reproductions.paper1_async_asgd.exhibits import BEYOND, COSTS, EXHIBITS, UNDERDETERMINED

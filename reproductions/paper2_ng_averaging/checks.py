@@ -19,11 +19,11 @@ from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.runs.config import plain
-from harness.runs.executed import Watch
 from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
 from harness.simulator.protocols.rounds import wired
 from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Watch
 
 ALL_REDUCE_FORMAT = 1
 """Grows when the same configuration would no longer give the same messages."""

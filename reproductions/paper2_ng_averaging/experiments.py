@@ -30,9 +30,10 @@ from harness.algorithms.averaging import (
 from harness.algorithms.schedules import Exponential, Halving
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.runs.config import Stage
-from harness.runs.executed import Configuration, TimingConfig
+from harness.runs.timing import TimingConfig
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH
+from harness.tasks.contract import Configuration
 from reproductions.paper import DEVELOPMENT, Subject, levels
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (

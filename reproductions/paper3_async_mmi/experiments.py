@@ -22,12 +22,13 @@ from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.algorithms.schedules import Exponential
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.runs.config import Stage
-from harness.runs.executed import Configuration, TimingConfig
+from harness.runs.timing import TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, SequenceConfig
+from harness.tasks.contract import Configuration
 from harness.tasks.order import Shuffling
 from reproductions.paper import Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig

@@ -19,11 +19,11 @@ import numpy as np
 
 from data_synth.corpus import frame_edges
 from harness.grid.display import execute_named
-from harness.runs.executed import Progress
 from harness.speech.sequence import SequenceConfig, Setup
 from harness.speech.task import started, targeted
 from harness.store import Run, Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Progress
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.experiments import PRESETS, SMALL, SWEEPS, fetch_base, fetch_s
 from reproductions.paper3_async_mmi.quantities import Sweep, kept_gain, log_tolerances, shape_told

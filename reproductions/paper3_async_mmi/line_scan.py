@@ -13,7 +13,6 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
 from harness.networks.feedforward import denormals_flushed
-from harness.runs.executed import Progress, Watch
 from harness.speech.decoding import evenly, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
@@ -22,6 +21,7 @@ from harness.speech.sequence_training import train_sequence
 from harness.speech.task import final_model, started, targeted
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Progress, Watch
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""

@@ -20,11 +20,11 @@ from harness.algorithms.stale import ServerDescent
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage, TrainingConfig
-from harness.runs.executed import Configuration
 from harness.search.search import BestRateConfig
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import Server
 from harness.speech.frames import RunConfig
+from harness.tasks.contract import Configuration
 from reproductions.paper import Subject
 from reproductions.staleness.problems import problem
 

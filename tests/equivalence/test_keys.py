@@ -38,7 +38,6 @@ from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.reference.keys import classes, entries_of, tables_in
 from harness.runs.config import Stage
-from harness.runs.executed import executed
 from harness.simulator.keys import at, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.speech import task
@@ -211,7 +210,7 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
 
     def run(runner, configs, show, budget_s=None):
         del show, budget_s
-        found = [executed(each, runner.store, lambda _: None) for each in configs]
+        found = [each.execute(runner.store, lambda _: None) for each in configs]
         made.trained += found
         return {each.hash: each for each in found}
 

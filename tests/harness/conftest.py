@@ -13,12 +13,12 @@ from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.runs.config import Stage
-from harness.runs.executed import Watch
 from harness.simulator import Cluster, load_cluster
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
 from harness.store import Run, Store
+from harness.tasks.contract import Watch
 from tests.processes import PATIENCE_S, Started
 from tests.run_files import tiny_corpus
 

@@ -11,8 +11,8 @@ import pytest
 from harness.grid import display
 from harness.grid.display import Display
 from harness.grid.grid import Estimate, Left, Report, kind_of
-from harness.runs.executed import Progress
 from harness.simulator import load_cluster
+from harness.tasks.contract import Progress
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig
 
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"

@@ -30,7 +30,7 @@ from pathlib import Path
 from sys import argv
 from harness.grid.grid import execute
 from harness.grid.carriers import Submission
-from harness.runs.executed import TimingConfig
+from harness.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 from harness.store import Bucket, Gathered
 

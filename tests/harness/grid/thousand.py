@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.grid.carriers import Submission
 from harness.grid.grid import Report, execute
-from harness.runs.executed import TimingConfig, executed
+from harness.runs.timing import TimingConfig
 from harness.simulator import load_cluster
 from harness.store import Store
 
@@ -56,10 +56,10 @@ def main() -> int:
 
 
 def _alone(configs: list[TimingConfig], store: Store) -> float:
-    executed(replace(configs[0], seed=10**6), store, lambda progress: None)  # compiled by now
+    replace(configs[0], seed=10**6).execute(store, lambda progress: None)  # compiled by now
     begun = time.monotonic()
     for config in configs:
-        executed(config, store, lambda progress: None)
+        config.execute(store, lambda progress: None)
     return (time.monotonic() - begun) / len(configs)
 
 

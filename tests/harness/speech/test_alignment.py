@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from harness.acoustics.hmm import align
 from harness.base.errors import UserError
 from harness.networks.feedforward import Dnn, Layout
-from harness.runs.executed import executed
 from harness.speech import task
 from harness.speech.frames import ForcedAlignment
 from harness.speech.task import final_model, forced_targets, moved, targeted
@@ -70,21 +69,21 @@ def test_what_moved_is_counted_in_its_split_alone(corpus):
 
 def test_a_training_takes_the_alignment_for_its_targets(configure, finished):
     config = configure(targets=ForcedAlignment(configure(), 0.3))
-    run = executed(config.targets, finished, silent)
+    run = config.targets.execute(finished, silent)
     found = targeted(config, finished, silent)
     assert (found.targets == load_file(run.path(TARGETS))["targets"]).all()
     assert run.summary["moved_train"] > 0.0
-    own, other = (executed(c, finished, silent) for c in (configure(), config))
+    own, other = (c.execute(finished, silent) for c in (configure(), config))
     assert not torch.equal(final_model(own), final_model(other))
     assert targeted(config, finished, silent) is found
 
 
 def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
     rule = ForcedAlignment(configure(), 0.3)
-    path = executed(rule, finished, silent).path(TARGETS)
+    path = rule.execute(finished, silent).path(TARGETS)
     before = load_file(path)["targets"]
     path.unlink()
-    assert executed(rule, finished, silent).status == "done", "who needs them not has a whole run"
+    assert rule.execute(finished, silent).status == "done", "who needs them not has a whole run"
     assert not path.exists()
     found = targeted(configure(targets=rule), finished, silent)
     assert (found.targets == before).all()
@@ -92,7 +91,7 @@ def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
 
 def test_a_second_alignment_is_counted_against_the_first(configure, finished, corpus):
     first = configure(targets=ForcedAlignment(configure(), 0.3))
-    again = executed(ForcedAlignment(first, 0.3), finished, silent)
+    again = ForcedAlignment(first, 0.3).execute(finished, silent)
     before = targeted(first, finished, silent)
     found = load_file(again.path(TARGETS))["targets"]
     assert again.summary["moved_train"] == moved(before, found, "train")
@@ -101,11 +100,11 @@ def test_a_second_alignment_is_counted_against_the_first(configure, finished, co
 def test_sequence_training_goes_on_with_the_targets_of_its_start(sequence, configure, finished):
     own = configure(activation="relu", passes=1)
     other = replace(own, targets=ForcedAlignment(own, 0.3))
-    runs = [executed(sequence(start=start), finished, silent) for start in (own, other)]
+    runs = [sequence(start=start).execute(finished, silent) for start in (own, other)]
     first = [run.curve("dev_frame_error/iterate")[1][0] for run in runs]
     assert first[0] != first[1]
     wanted = replace(sequence(start=other), passes=0)
-    assert executed(wanted, finished, silent).summary["folds"] == 0
+    assert wanted.execute(finished, silent).summary["folds"] == 0
 
 
 def test_a_network_that_diverged_aligns_nothing(configure, finished):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.runs.executed import executed
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import task
 from harness.store import Store
@@ -31,7 +28,7 @@ def kept_bytes(run) -> dict[str, bytes]:
 def grid_run(corpus, monkeypatch):
     """A run as a grid executes it, on a corpus that is there."""
     monkeypatch.setattr(task, "targeted", lambda *_: corpus)
-    return partial(executed, watch=silent)
+    return lambda config, store: config.execute(store, silent)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

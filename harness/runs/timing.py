@@ -17,15 +17,7 @@ from harness.simulator import (
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import outer_lag
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Progress, Watch
-
-__all__ = ["Configuration", "Progress", "TimingConfig", "Watch", "executed"]
-
-
-def executed(config: Configuration, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration; see `Configuration.execute`."""
-    return config.execute(store, watch)
-
+from harness.tasks.contract import Watch
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same figures."""
