@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +14,15 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from harness.base.errors import UserError
 from harness.processes import group
-from harness.processes.group import OPEN, Admission, admission_to, attempt, come_back, comes_late
+from harness.processes.group import (
+    OPEN,
+    Admission,
+    admission_to,
+    attempt,
+    come_back,
+    comes_late,
+    reach,
+)
 from harness.processes.messages import FrameHeader, Kind, Mailbox, ServerGone, into, receive, send
 from harness.processes.transport import (
     CLOSED,
@@ -109,6 +118,34 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in_and_the_next_is(store: 
     come_back(1, 1)
     assert door.get(timeout=20.0)[0] == 0
     assert door.empty()
+
+
+def test_who_is_back_before_its_death_is_noticed_is_let_in(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "NOTICED_S", 20.0)
+    looks = iter([False, False])
+    door = shard(store, 0, 1, lambda worker: next(looks, True))
+    come_back(2, 1)
+    assert door.get(timeout=20.0)[0] == 1
+
+
+def test_who_dies_on_the_way_in_keeps_nobody_out(store: TCPStore) -> None:
+    place, (ours, _) = Machine(), (kept := socket.socketpair())
+    place.late.append((1, dead := Line(Socket(ours))))
+    dead.end()
+    place.late.append((2, Line(Socket((others := socket.socketpair())[0]))))
+    entered = queue.Queue[tuple[int, Line]]()
+    with living_in(place):
+        Admission(1).open(lambda *who: entered.put(who), lambda worker: True)
+        assert entered.get(timeout=20.0)[0] == 1
+    del kept, others
+
+
+def test_a_place_that_is_none_is_one_line(store: TCPStore) -> None:
+    store.set(attempt("at/0"), "nonsense")
+    with pytest.raises(RuntimeError, match="rank 0 is nowhere: 'nonsense'"):
+        reach(store, Introduced(1, 0, late=True))
 
 
 def test_a_worker_that_comes_back_while_it_enters_is_not_admitted_twice(store: TCPStore) -> None:

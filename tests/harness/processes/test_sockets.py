@@ -365,15 +365,6 @@ def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_proc
         receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
 
 
-def test_a_peer_that_sends_garbage_is_hung_up_on() -> None:
-    ours, theirs = pair()
-    send(FrameHeader(Kind.DONE), theirs, torch.zeros(2))
-    with pytest.raises(GarbageReceived, match="DONE with 8 bytes, where 4 are due"):
-        receive(ours, FrameHeader, into(torch.zeros(1)))
-    with pytest.raises(PeerGone, match=CLOSED):
-        theirs.header()
-
-
 def test_a_worker_that_waits_to_be_let_in_hears_beats() -> None:
     place, (ours, theirs) = Machine(), socket.socketpair()
     place.late.append((1, Line(Socket(ours))))

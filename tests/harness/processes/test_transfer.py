@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 from harness.processes.messages import (
+    LARGEST,
     BodyOf,
     FrameHeader,
     Header,
     Kind,
     Mailbox,
+    body_of,
     bytes_of,
     into,
+    memory_from_tensor,
     pack_header,
     receive,
     send,
@@ -163,3 +166,10 @@ def test_a_connection_that_was_replaced_ends_in_silence(pair: tuple[Line, Line])
     pair[0].end()
     assert mailbox.get().trouble == CLOSED
     assert mailbox.get_before(time.monotonic() + 0.2) is None
+
+
+def test_what_a_worker_remembers_has_bounds_and_is_no_garbage() -> None:
+    with pytest.raises(GarbageReceived, match="a memory of 4294967297 bytes"):
+        body_of(FrameHeader(Kind.MEMORY, steps=LARGEST + 1))
+    with pytest.raises(GarbageReceived, match="no memory of a worker"):
+        memory_from_tensor(torch.ones(100, dtype=torch.uint8), torch.device("cpu"))
