@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.base.errors import UserError
@@ -59,6 +60,7 @@ __all__ = [
     "Exponential",
     "Fault",
     "Fold",
+    "Gradients",
     "Halving",
     "LocalWork",
     "Memory",
