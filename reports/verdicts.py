@@ -138,9 +138,6 @@ def _counts(item: Published, to_root: str) -> tuple[str, ...]:
     return (report, results.scale, results.corpus, str(len(results.seeds)), *counts, *last)
 
 
-if __name__ == "__main__":
-    sys.exit(main(Path.cwd()))
-
 COLUMNS = ("claim", "statement", "measured", "95% interval", "band", "power", "finds", "verdict")
 """Beside what the claims are held against."""
 
@@ -187,3 +184,7 @@ def _text(text: str) -> str:
     for mark in "\\|*_<`[":
         text = text.replace(mark, "\\" + mark)
     return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path.cwd()))

@@ -81,9 +81,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
 SAMPLE = 100
 
 DIGITS = 4
@@ -186,3 +183,7 @@ def _figures(epochs: Sequence[Epoch]) -> Any:
     """Totals, and message times where there are messages."""
     totals = [epoch.total_s for epoch in epochs]
     return np.array(totals + [epoch.messages_s for epoch in epochs if epoch.workers > 1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

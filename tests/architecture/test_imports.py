@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+
+from tests.architecture.test_circles import ROOT, modules
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -28,3 +31,15 @@ def test_asking_a_command_for_help_loads_nothing_heavy():
         ask += "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(None): "
         loaded = loaded_after(ask + "m.main(['--help'])")
         assert not loaded & {"torch", "numba", "matplotlib", "rich"}
+
+
+def test_a_program_ends_its_file():
+    """A definition below the line that runs a module as a program would come too late for it."""
+    for path in modules(ROOT).values():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        programs = [
+            node
+            for node in body
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+        ]
+        assert programs in ([], body[-1:]), path

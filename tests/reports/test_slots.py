@@ -5,7 +5,6 @@ import pytest
 from harness.judge import Exhibit, Row
 from reports import figures, style
 from reports import figures as architecture
-from reports import figures as slots
 
 BATCH = Exhibit(
     "e", "figure", "t",
@@ -24,7 +23,7 @@ PATHS = Exhibit(
 
 def test_a_slot_has_one_bar_for_each_utterance_as_long_as_it_lasts():
     with style.canvas() as (_, axes):
-        slots.slots(axes, BATCH)
+        figures.slots(axes, BATCH)
         bars = [(p.get_x(), p.get_width()) for p in axes.patches]
         texts = [t.get_text() for t in axes.texts]
     assert bars == [(0, 5), (5, 2), (0, 7)]
