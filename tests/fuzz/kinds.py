@@ -35,6 +35,7 @@ from harness.runs import file as run_file
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
+from harness.speech import task
 from harness.speech.replica_worker import SequenceHeader
 from harness.speech.replicas import load_decode_log
 from harness.store import Bucket, Gathered, Store
@@ -305,7 +306,7 @@ def _cluster(folder: Path) -> bytes:
 
 def _load_run(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_file, "load_corpus", lambda name, **told: small_corpus())
+        patch.setattr(task, "load_corpus", lambda name, **told: small_corpus())
         run_file.load_run(folder / "run.toml")
 
 

@@ -16,12 +16,12 @@ from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
 from harness.networks.feedforward import denormals_flushed
 from harness.runs.config import Boundaries
-from harness.speech import task as run_module
 from harness.speech.frames import RunConfig
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
 from harness.training import folds, loop
 from harness.training import loop as module
+from harness.training import run as run_module
 from harness.training.folds import FrameTraining as Training
 from harness.training.run import train
 from tests.silence import silent

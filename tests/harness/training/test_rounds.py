@@ -27,12 +27,12 @@ from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
-from harness.speech import task as run_module
 from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
 from harness.tasks.order import Partition
 from harness.training import loop as module
+from harness.training import run as run_module
 from harness.training.folds import FrameTraining as Training
 from harness.training.run import train
 from tests.silence import silent
