@@ -30,7 +30,7 @@ def test_the_break_point_of_a_run_file_is_bracketed_and_found_again_without_trai
     assert (out / "tolerance.svg").stat().st_size > 1000
     assert "workers 16: broken" in first.err
     assert "tolerated up to 4" in first.out
-    monkeypatch.setattr("harness.grid.grid.executed", None)
+    monkeypatch.setattr("harness.training.run.FrameTraining", None)
     assert cli.main(words) == 0
     assert capsys.readouterr().out == first.out
 

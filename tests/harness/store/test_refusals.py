@@ -120,7 +120,7 @@ def too_much_for_numpy():
 
 @pytest.mark.parametrize("asks", [too_much_for_torch, too_much_for_numpy])
 def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch, capsys, asks):
-    monkeypatch.setattr(grid, "executed", lambda config, store, watch: asks())
+    monkeypatch.setattr(Config, "execute", lambda config, store, watch: asks(), raising=False)
     with pytest.raises(UserError, match="out of memory; allowed: what fits"):
         grid._execute(RUN, store=Store(tmp_path), keeps_faults=True)
     assert not Store(tmp_path).has(identity(CONFIG))
@@ -145,7 +145,7 @@ def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
     def refused(config, store, watch):
         raise error
 
-    monkeypatch.setattr(grid, "executed", refused)
+    monkeypatch.setattr(Config, "execute", refused, raising=False)
     with pytest.raises(UserError, match="a/b: No space left on device; once that is mended"):
         grid._execute(RUN, store=Store(tmp_path), keeps_faults=True)
     assert not Store(tmp_path).has(identity(CONFIG))
