@@ -20,13 +20,6 @@ settings.load_profile("untimed")
 # What a loss of power leaves is tested by what was recorded (`harness/store/crashes.py`).
 os.fsync = lambda fd: None
 
-
-def pytest_xdist_auto_num_workers(config: object) -> int:
-    """Twice as many as cores, for ``-n auto``: real processes and their clocks wait a lot."""
-    del config
-    return 2 * (os.cpu_count() or 1)
-
-
 pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forks.context(
