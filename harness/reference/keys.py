@@ -215,11 +215,11 @@ def _timed_only(kind: type[Any]) -> bool:
 
 def entries_of(table: type[Any]) -> Iterator[Field[Any]]:
     """The fields that are keys."""
-    follows = _said_of(table, "follows", ("format",))
+    follows = _look_up(table, "follows", ("format",))
     return (entry for entry in fields(cast(Any, table)) if entry.name not in follows)
 
 
-def _said_of(table: type[Any], attribute: str, otherwise: Any) -> Any:
+def _look_up(table: type[Any], attribute: str, otherwise: Any) -> Any:
     """What the application of a configuration says; something else of other tables."""
     task = getattr(table, "task", None)
     return otherwise if task is None else getattr(load("tasks", task), attribute)
@@ -252,7 +252,7 @@ def _kinds(entry: Field[Any], kind: Any) -> str:
 
 def _usual(table: type[Any], entry: Field[Any]) -> str:
     """The default; of a kind of run also what its reader fills in."""
-    usual: Mapping[str, Any] = _said_of(table, "usual", {})
+    usual: Mapping[str, Any] = _look_up(table, "usual", {})
     if entry.name == "timed_layers":
         return "those of the network"
     if entry.name in usual:
