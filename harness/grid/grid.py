@@ -33,7 +33,8 @@ from harness.base.errors import UserError, lacks_memory, refused_by_machine
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid import carriers
-from harness.grid.carriers import Carrier, Hear, Later, Parcel, Processes, carrier
+from harness.grid.carriers import Carrier, Hear, Later, Parcel, carrier
+from harness.grid.processes import Processes
 from harness.kernels import notice
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT

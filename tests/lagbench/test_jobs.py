@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.grid import carriers
+from harness.grid import carriers, processes
 from harness.modules import sending
 from harness.modules.problem import Arrays
 from tests.modules import mlp, points
@@ -36,7 +36,7 @@ launch_s = 0.01
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes begin as soon as there is work for them."""
-    monkeypatch.setattr(carriers, "LATEST_S", 0.0)
+    monkeypatch.setattr(processes, "LATEST_S", 0.0)
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ import sys
 import lagbench
 from torch import nn
 from tests.modules import points
-from harness.grid import carriers
+from harness.grid import processes
 
-carriers.LATEST_S = 0.0
+processes.LATEST_S = 0.0
 print("the script runs", flush=True)
 
 class Own(nn.Linear):

@@ -20,15 +20,16 @@ import pytest
 
 from harness.base import forks
 from harness.base.errors import ProcessDied, UserError
-from harness.grid import carriers
-from harness.grid.carriers import Later, Parcel, Processes
+from harness.grid import processes as room
+from harness.grid.carriers import Later, Parcel
+from harness.grid.processes import Processes
 from tests.processes import Started
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes begin beside this one as soon as there is work for them."""
-    monkeypatch.setattr(carriers, "LATEST_S", 0.0)
+    monkeypatch.setattr(room, "LATEST_S", 0.0)
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
@@ -97,8 +98,8 @@ def test_what_waits_for_another_process_comes_after_the_rest() -> None:
 def test_no_other_process_begins_for_what_this_one_has_done_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(carriers, "LATEST_S", 600.0)
-    monkeypatch.setattr(carriers, "BEGINS_S", 300.0)
+    monkeypatch.setattr(room, "LATEST_S", 600.0)
+    monkeypatch.setattr(room, "BEGINS_S", 300.0)
     with processes(2, here=True) as pool:
         jobs = pool.start(do, [os.getpid] * 3)
         assert hear(pool, jobs) == []
@@ -175,7 +176,8 @@ def test_a_script_is_not_run_again_by_its_processes_and_its_functions_reach_them
     script.write_text(
         """
 import os
-from harness.grid.carriers import Parcel, Processes
+from harness.grid.carriers import Parcel
+from harness.grid.processes import Processes
 from tests.harness.grid.test_pool import do, hear, say
 
 print("the script runs", flush=True)
