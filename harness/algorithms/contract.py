@@ -107,7 +107,7 @@ class Memory:
 class LocalWork(NamedTuple):
     """Minibatches that W workers turn into contributions, and the replicas they start from.
 
-    Args:
+    Attributes:
         network: what is trained.
         replicas: ``[W, P]``, what each worker read; may be overwritten.
         minibatches: one for each local step, each with W minibatches of B frames.
@@ -127,7 +127,7 @@ class LocalWork(NamedTuple):
 class Fold(NamedTuple):
     """Contributions that enter the server together, and where they come from.
 
-    Args:
+    Attributes:
         contributions: ``[W, P]``, by worker.
         staleness: of each, in changes of the model since it was read: folds, and restarts of
             a server that failed.
