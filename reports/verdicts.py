@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,14 +54,26 @@ HEAD = ("report", "scale", "corpus", "seeds", *VERDICTS, "cannot fail", "stay wh
 
 
 def summary(items: Sequence[Published], to_root: str = "") -> str:
-    """How many claims of each report have which verdict at each scale, as a Markdown table.
+    """Markdown table: the number of claims with each verdict, one row a report.
 
     Args:
-        items: a row each.
-        to_root: the way from the page to the project's folder.
+        items: published results, in the order of the rows.
+        to_root: relative path from the page to the root of the project.
     """
-    rows = [HEAD, ("---",) * len(HEAD), *(_counts(item, to_root) for item in items)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return _format_table(HEAD, (_counts(item, to_root) for item in items))
+
+
+def short_summary(items: Sequence[Published]) -> str:
+    """``summary`` for the README: scale and seeds in one column, and only the verdicts counted."""
+    rows = (_counts(item, "") for item in items)
+    head = ("report", "scale", *VERDICTS)
+    return _format_table(
+        head,
+        (
+            (report, f"{scale}, {seeds} seeds", *counts[: len(VERDICTS)])
+            for report, scale, _, seeds, *counts in rows
+        ),
+    )
 
 
 def pages(items: Sequence[Published]) -> str:
@@ -83,7 +95,7 @@ def page(item: Published) -> str:
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])]) + "\n"
 
 
-PAGES = {Path("README.md"): summary, Path("docs/verdicts.md"): pages}
+PAGES = {Path("README.md"): short_summary, Path("docs/verdicts.md"): pages}
 """Where the verdicts stand, and in which form."""
 
 
@@ -110,6 +122,11 @@ def main(root: Path) -> int:
             write_bytes(path, fresh.encode())
             print(path)
     return 0
+
+
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _read(folder: Path) -> Published:
