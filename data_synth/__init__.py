@@ -10,8 +10,8 @@ from data_synth import parametric, presets, spoken
 from data_synth.corpus import Corpus
 from data_synth.public import aishell, fsdd, fsdd_connected, samromur
 from data_synth.storage import cache_folder, load, save
-from harness.base.errors import UserError, unknown
-from harness.base.registry import discovered
+from harness.base.errors import UserError, name_error
+from harness.base.registry import load_plugins
 
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
@@ -53,10 +53,10 @@ def check_known(name: str, scale: str) -> None:
         UserError: there is no such corpus or scale.
     """
     if scale not in SCALES:
-        raise unknown("--scale", scale, SCALES)
-    known = [*CORPORA, *discovered("corpora")]
+        raise name_error("--scale", scale, SCALES)
+    known = [*CORPORA, *load_plugins("corpora")]
     if name not in known and not is_folder(name):
-        raise UserError(f"{unknown('corpus', name, known)}; or the folder of a saved corpus")
+        raise UserError(f"{name_error('corpus', name, known)}; or the folder of a saved corpus")
 
 
 def load_corpus(
@@ -90,7 +90,7 @@ def load_corpus(
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}
-    made = {**CORPORA, **discovered("corpora")}[name]
+    made = {**CORPORA, **load_plugins("corpora")}[name]
     return made(scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 
@@ -127,5 +127,5 @@ def fetch_corpus(
         UserError: an unknown name, no network, or other bytes than expected.
     """
     if name not in FETCHES:
-        raise unknown("fetch", name, FETCHES)
+        raise name_error("fetch", name, FETCHES)
     return FETCHES[name](cache_folder(cache), progress)

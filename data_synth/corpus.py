@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from data_synth.tree import Tree
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 
 COLUMNS = ("id", "speaker", "split", "start", "frames")
 
@@ -232,7 +232,7 @@ class Corpus:
         """
         known = ("train", "dev", *self.tests)
         if name not in known:
-            raise unknown(f"corpus {self.name}: split", name, known)
+            raise name_error(f"corpus {self.name}: split", name, known)
         return self.utterances.take(self.utterances.split == name)
 
     def frames_of(self, name: str) -> int:

@@ -19,7 +19,7 @@ from data_synth.features import FRONT_ENDS, normalised, normalised_by_speaker, w
 from data_synth.storage import counted
 from data_synth.targets import Effort, Speech, from_transcripts
 from harness.acoustics.language_model import variants
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 
 LONGEST_S = 6 * 3600
 """A recording lasts no longer."""
@@ -239,7 +239,7 @@ def normalise(blocks: list[np.ndarray], speakers: Sequence[str], how: str) -> li
         UserError: an unknown way to normalise.
     """
     if how not in NORMALISATIONS:
-        raise unknown("normalise", how, NORMALISATIONS)
+        raise name_error("normalise", how, NORMALISATIONS)
     if how == "speaker":
         return normalised_by_speaker(blocks, speakers)
     return [normalised(block) for block in blocks]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.base.errors import UserError
 from harness.runs.device import known_device
-from harness.store import Bucket, Gathered, Store, folder_of_run
+from harness.store import Bucket, BucketStore, Store, folder_of_run
 
 if TYPE_CHECKING:
     from harness.grid.carriers import Submission
@@ -21,9 +21,9 @@ __all__ = [
     "add_carriers",
     "add_gather",
     "device",
+    "open_store",
     "run_folder",
     "seed",
-    "stored",
     "submission_of",
 ]
 
@@ -91,6 +91,6 @@ def add_gather(parser: ArgumentParser) -> None:
     parser.add_argument("--gather", type=Bucket, metavar="URL", help=told)
 
 
-def stored(path: Path, gather: Bucket | None) -> Store:
+def open_store(path: Path, gather: Bucket | None) -> Store:
     """The store of a folder, gathered elsewhere if that is asked for."""
-    return Store(path) if gather is None else Gathered(path, gather)
+    return Store(path) if gather is None else BucketStore(path, gather)

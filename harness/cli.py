@@ -24,14 +24,14 @@ from harness.base.errors import (
     ProcessDied,
     UserError,
     lacks_memory,
-    refused_by_machine,
-    unknown,
+    machine_error,
+    name_error,
 )
 from harness.base.files import version_of
-from harness.base.forks import ended_by_signals
+from harness.base.forks import interrupt_on_signals
 from harness.kernels import notice
 
-__all__ = ["COMMANDS", "EXAMPLES", "Parser", "exit_code", "main", "parser_of", "shown"]
+__all__ = ["COMMANDS", "EXAMPLES", "Parser", "exit_code", "format_examples", "main", "parser_of"]
 
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """As argparse has it, and examples below."""
-        return super().format_help() + shown(self.prog)
+        return super().format_help() + format_examples(self.prog)
 
     def error(self, message: str) -> NoReturn:
         """Refuse bad usage; `exit_code` prints the line."""
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         notice.announce()
 
-    @ended_by_signals()
+    @interrupt_on_signals()
     def run() -> int:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         return int(arguments.run(arguments))
@@ -143,7 +143,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:
-        return _refuse(refused_by_machine(error))
+        return _refuse(machine_error(error))
     except (MemoryError, RuntimeError) as error:
         if (told := lacks_memory(error)) is None:
             raise
@@ -159,9 +159,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     """The arguments, with ``run`` set to the subcommand's function."""
     asked = next((word for word in argv if not word.startswith("-")), None)
     if asked is not None and asked not in COMMANDS:
-        raise unknown("lagbench: command", asked, COMMANDS)
+        raise name_error("lagbench: command", asked, COMMANDS)
     if asked is None and argv and argv[0] not in OPTIONS:
-        raise unknown("lagbench: option", argv[0], OPTIONS)
+        raise name_error("lagbench: option", argv[0], OPTIONS)
     return parser_of(asked).parse_args(argv)
 
 
@@ -237,7 +237,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 """Words after the program's name, by the program."""
 
 
-def shown(program: str) -> str:
+def format_examples(program: str) -> str:
     """The examples of a program as a last paragraph; empty without any."""
     before = "" if program.startswith("lagbench") else "python -m "
     lines = [f"  {before}{program} {words}".rstrip() for words in EXAMPLES.get(program, ())]

@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
-from harness.base.files import listed, run_file
-from harness.base.forks import ended_by_signals
+from harness.base.files import describe_choices, run_file
+from harness.base.forks import interrupt_on_signals
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
@@ -33,7 +33,7 @@ POLL_S = 0.2
 def parser() -> Parser:
     """The command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
-    p.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
+    p.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     p.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
     p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
     p.add_argument(
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     _check(asked)
     if asked.processes is not None and "RANK" not in os.environ:
-        with ended_by_signals():
+        with interrupt_on_signals():
             return _start(asked.processes, asked.restarts, words)
     return _take_part(asked)
 
@@ -142,7 +142,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 
         group_of: list[BaseProcess] = []
 
-        def started(rank: int) -> BaseProcess:
+        def start_process(rank: int) -> BaseProcess:
             served = listening if rank == 0 else None
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
@@ -154,8 +154,8 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 
         with forks.kill_stopped() as stopped:
             try:
-                server, *workers = [started(rank) for rank in range(processes)]
-                code = _kept_up(server, workers, started, restarts)
+                server, *workers = [start_process(rank) for rank in range(processes)]
+                code = _supervise(server, workers, start_process, restarts)
             finally:
                 forks.end(group_of)
     if server.pid in stopped.killed:
@@ -180,7 +180,7 @@ def _member(
     _end(main(words))
 
 
-def _kept_up(
+def _supervise(
     server: BaseProcess,
     workers: list[BaseProcess],
     started: Callable[[int], BaseProcess],

@@ -245,15 +245,17 @@ def tolerate(
     search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
     with Experiment(model, loss, data, cluster, settings) as experiment:
-        ends = [knob.at(experiment.machine, workers, value) for value in search.between]
-        least, most = (experiment.on(machine).first(method, count) for machine, count in ends)
+        ends = [knob.apply(experiment.machine, workers, value) for value in search.between]
+        least, most = (
+            experiment.with_cluster(machine).first(method, count) for machine, count in ends
+        )
         knob.check_reach(least, most)
         for line in idle_lines([least, most], knob.idle):
             experiment.say(line)
 
         def cell(value: float) -> Cell:
-            machine, count = knob.at(experiment.machine, workers, value)
-            return experiment.on(machine).run([method], [count], rate)[0]
+            machine, count = knob.apply(experiment.machine, workers, value)
+            return experiment.with_cluster(machine).run([method], [count], rate)[0]
 
         return Tolerated(tolerance(search, cell))
 

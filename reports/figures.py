@@ -32,7 +32,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.judge import Exhibit, Row
 from harness.judge.paired import against, seeds_of
 from reports import gantt, numbers, style
@@ -454,7 +454,9 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     if kind == "timeline":
         return _timeline(exhibit, out)
     if kind not in SERIES:
-        raise unknown(f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"])
+        raise name_error(
+            f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"]
+        )
     with style.canvas(panels=1 + paired(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
         if kind in WITH_LEGEND:

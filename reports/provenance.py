@@ -54,7 +54,7 @@ def where_from(results: Results) -> Data:
 
 def made_from(out: Path) -> list[tuple[str, str]]:
     """Name and SHA-256 of each file in ``out`` that its report is made from."""
-    return [(name, files.of(out / name)) for name in SOURCES if (out / name).is_file()]
+    return [(name, files.sha256_of(out / name)) for name in SOURCES if (out / name).is_file()]
 
 
 def cited_runs(results: Results) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 from harness.judge import Results
 
 
@@ -98,5 +98,5 @@ def of(results: Results) -> Words:
     """
     kind = results.provenance.get("reference", {}).get("held_against", PAPER.noun)
     if kind not in KINDS:
-        raise unknown("results.json: provenance.reference.held_against", str(kind), KINDS)
+        raise name_error("results.json: provenance.reference.held_against", str(kind), KINDS)
     return KINDS[kind]

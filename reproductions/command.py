@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import argument_types
-from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
-from harness.base.forks import ended_by_signals
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
+from harness.base.forks import interrupt_on_signals
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    told = ended_by_signals()(lambda: run(parser().parse_args(arguments)))
+    told = interrupt_on_signals()(lambda: run(parser().parse_args(arguments)))
     return exit_code(told, GOES_ON)
 
 
@@ -82,9 +82,9 @@ def run(asked: argparse.Namespace) -> int:
         ProcessDied, KeyboardInterrupt: killed or stopped; the same command goes on.
     """
     if asked.paper not in entries("papers"):
-        raise unknown("paper", asked.paper, entries("papers"))
+        raise name_error("paper", asked.paper, entries("papers"))
     if asked.scale not in (None, *SCALES):
-        raise unknown("--scale", asked.scale, SCALES)
+        raise name_error("--scale", asked.scale, SCALES)
     # Only now: nobody waits for torch to be told of a misspelt word.
     from data_synth import SYNTHETIC, check_known
 
@@ -124,7 +124,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
     from reproductions.reproduce import Request
 
     if scale not in paper.seeds:
-        raise unknown("--scale", scale, paper.seeds)
+        raise name_error("--scale", scale, paper.seeds)
     submit = argument_types.submission_of(asked)
     only = tuple(name for name in asked.only.split(",") if name)
     paper.chosen(only, scale)

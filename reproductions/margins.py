@@ -20,8 +20,8 @@ from typing import Any
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
-from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
-from harness.base.forks import ended_by_signals
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
+from harness.base.forks import interrupt_on_signals
 from harness.base.seeds import identity
 from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
@@ -64,7 +64,7 @@ def default_runs(
     kept = [name for name in found if name in first.values()]
     for name in only:
         if name not in kept:
-            raise unknown("--only", name, kept)
+            raise name_error("--only", name, kept)
     return {name: found[name] for name in kept if not only or name in only}
 
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    run = ended_by_signals()(lambda: _main(_parser().parse_args(arguments)))
+    run = interrupt_on_signals()(lambda: _main(_parser().parse_args(arguments)))
     return exit_code(run, "the same command goes on")
 
 

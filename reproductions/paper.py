@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from data_synth.corpus import Corpus
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 from harness.judge.makers import Maker
 from harness.judge.results import Claim, Exhibit
 from harness.tasks.contract import Configuration
@@ -96,7 +96,7 @@ class Paper:
         names = {maker.id.split(".", 1)[1]: maker for maker in self.exhibits}
         for name in only:
             if name not in names:
-                raise unknown("--only", name, names)
+                raise name_error("--only", name, names)
         if not only:
             made = [maker for maker in self.exhibits if maker.smoke or scale != "smoke"]
             return made, list(self.claims)

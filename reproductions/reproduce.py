@@ -52,7 +52,7 @@ class Request:
     @property
     def store(self) -> Store:
         """Where the runs are."""
-        return argument_types.stored(self.out / "runs", self.gather)
+        return argument_types.open_store(self.out / "runs", self.gather)
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:

@@ -137,7 +137,7 @@ def replayed(algorithm: Any, folds: int, skipped: int = 8) -> tuple[Counts, int]
         model = device.holds(random_parameters(layout, torch.Generator().manual_seed(0))[0])
         minibatches = Minibatches(lambda stage: order, speech())
         server = algorithm.start(model)
-        replay = StaleReplay(algorithm, Dnn(layout), server, minibatches.of, slots=2 * WORKERS)
+        replay = StaleReplay(algorithm, Dnn(layout), server, minibatches.fetch, slots=2 * WORKERS)
         replay.run(simulation.advance(folds=skipped), 1e-3)
         segment, device.counts = simulation.advance(folds=folds), Counts()
         with Traffic() as traffic:
@@ -165,7 +165,7 @@ def asked_in_blocks(algorithm: Any) -> InBlocks:
 
         model = device.holds(random_parameters(layout, torch.Generator().manual_seed(0))[0])
         minibatches = Minibatches(lambda stage: order, speech())
-        parts = algorithm, Dnn(layout), algorithm.start(model), minibatches.of
+        parts = algorithm, Dnn(layout), algorithm.start(model), minibatches.fetch
         replay = BlockReplay(*parts, recorder=recorder)
         replay.run(simulation.advance(folds=BLOCK), 0.02)
         segment, device.counts = simulation.advance(folds=BLOCK), Counts()
@@ -185,7 +185,7 @@ def moved(network: str, **stack: torch.dtype) -> Counter[str]:
     server = algorithm.start(torch.empty(layout.parameters, device="meta"))
     net = Dnn(layout, precision="bf16" if stack else "float32")
     minibatches = Minibatches(lambda _: order, said)
-    replay = BlockReplay(algorithm, net, server, minibatches.of, **stack)
+    replay = BlockReplay(algorithm, net, server, minibatches.fetch, **stack)
     replay.run(simulation.advance(folds=BLOCK), 0.1)
     segment = simulation.advance(folds=BLOCK)
     with Traffic() as traffic:

@@ -111,7 +111,7 @@ def _become(
     leads: bool,
 ) -> None:
     """In the fork: do what ``python WORDS`` does, for as long as who wants it lives."""
-    forks.killed_with_starter()
+    forks.set_parent_death_signal()
     if leads:
         os.setsid()
     os.chdir(folder)

@@ -16,7 +16,7 @@ from typing import IO
 
 from data_synth.storage import new_folder
 from harness.base.errors import UserError
-from harness.base.settings import inflated
+from harness.base.settings import open_gzip
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
     size = archive.seek(0, io.SEEK_END)
     archive.seek(0)
     try:
-        with tarfile.open(fileobj=inflated(archive, size), mode="r|") as tar:
+        with tarfile.open(fileobj=open_gzip(archive, size), mode="r|") as tar:
             for member in tar:
                 place = _place(member, source, folder)
                 data = tar.extractfile(member) if place else None

@@ -23,7 +23,7 @@ from data_synth.features import FRONT_ENDS
 from data_synth.recorded import READERS, read_lines
 from data_synth.tree import SILENCE
 from harness.base.errors import UserError
-from harness.base.settings import inflated
+from harness.base.settings import open_gzip
 
 __all__ = [
     "SILENCE_PHONES",
@@ -88,7 +88,7 @@ def archive(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     from kaldiio.matio import read_token
 
     with path.open("rb") as packed:
-        file = io.BytesIO(inflated(packed, path.stat().st_size).read())
+        file = io.BytesIO(open_gzip(packed, path.stat().st_size).read())
     while (key := read_token(file)) is not None:
         yield key, _numbers(file)
 

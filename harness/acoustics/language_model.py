@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import inflated
+from harness.base.settings import open_gzip
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
@@ -229,7 +229,7 @@ def read_arpa(path: Path) -> LanguageModel:
     try:
         with path.open("rb") as raw:
             size = path.stat().st_size
-            file = inflated(raw, size) if path.suffix == ".gz" else raw
+            file = open_gzip(raw, size) if path.suffix == ".gz" else raw
             return _Reader(path).model(io.TextIOWrapper(file, encoding="utf-8"))
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; an ARPA file must be") from None

@@ -53,7 +53,7 @@ from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
 from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 from harness.acoustics.sums import Shares, likelihoods, occupancies
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart
 from harness.networks.feedforward import Dnn, Layout, Visit
 
@@ -117,7 +117,7 @@ class Criterion:
         choices = {"kind": Kind, "denominator": Paths, "numerator": Numerator, "lost": Lost}
         for name, allowed in choices.items():
             if getattr(self, name) not in get_args(allowed):
-                raise unknown(f"criterion: {name}", getattr(self, name), get_args(allowed))
+                raise name_error(f"criterion: {name}", getattr(self, name), get_args(allowed))
         if not self.kappa > 0:
             raise UserError(f"criterion: kappa: {self.kappa}; allowed: above 0")
         for name in ("reject_below", "cancel_below", "boost"):

@@ -531,7 +531,7 @@ def direction_of_module(
         known = state_from_tensors(own, len(network.layers))
         after.append(state_tensors(_of_one(descent, network, out[worker], known, rate)))
 
-    losses = network.watched(stack, *minibatch, out, visit)
+    losses = network.watch_gradient(stack, *minibatch, out, visit)
     if any(
         not torch.equal(each[name], t)
         for each in after

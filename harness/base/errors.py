@@ -35,7 +35,7 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
     """Processes or jobs were killed from outside: one line, exit code 3; the command goes on."""
 
 
-def refused_by_machine(error: OSError, path: Path | None = None) -> UserError:
+def machine_error(error: OSError, path: Path | None = None) -> UserError:
     """An error of the machine (a full disk, a folder that may not be written) in one line.
 
     What was finished is kept, and what is on its way is gone on with once it can be.
@@ -61,7 +61,7 @@ def lacks_memory(error: BaseException) -> UserError | None:
     return None
 
 
-def unknown(what: str, value: str, allowed: Iterable[str]) -> UserError:
+def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 
     Args:

@@ -13,11 +13,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.registry import entries
 from harness.base.settings import load_toml
 
-__all__ = ["Kind", "bundled", "cluster_file", "known_version", "listed", "run_file", "version_of"]
+__all__ = [
+    "Kind",
+    "cluster_file",
+    "describe_choices",
+    "find_bundled",
+    "find_version",
+    "run_file",
+    "version_of",
+]
 
 Kind = Literal["cluster", "run"]
 
@@ -25,7 +33,7 @@ COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
 
 
 @cache
-def bundled(kind: Kind) -> Mapping[str, Path]:
+def find_bundled(kind: Kind) -> Mapping[str, Path]:
     """The files of a kind that come along, by name; of equal names ours counts."""
     folders = [
         entry.folder for entry in entries("clusters" if kind == "cluster" else "runs").values()
@@ -33,9 +41,9 @@ def bundled(kind: Kind) -> Mapping[str, Path]:
     return {path.stem: path for each in folders for path in sorted(each.glob("*.toml"))}
 
 
-def listed(kind: Kind) -> str:
+def describe_choices(kind: Kind) -> str:
     """What an option for such a file takes, for ``--help``."""
-    return f"a TOML file, or one that comes along: {', '.join(bundled(kind))}"
+    return f"a TOML file, or one that comes along: {', '.join(find_bundled(kind))}"
 
 
 def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
@@ -67,18 +75,18 @@ def run_file(asked: str | Path) -> Path:
 
 def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
     name, path = str(asked), Path(asked)
-    if name in bundled(kind):
-        return bundled(kind)[name]
+    if name in find_bundled(kind):
+        return find_bundled(kind)[name]
     if path.suffix or len(path.parts) > 1 or os.path.exists(folder / path):  # noqa: PTH110 (a name too long is no file)
         return folder / path
     other: Kind = "run" if kind == "cluster" else "cluster"
-    if name in bundled(other):
+    if name in find_bundled(other):
         raise UserError(f"{kind}: {name!r} is a {other}; allowed: lagbench {COMMAND[other]} {name}")
-    raise UserError(f"{unknown(kind, name, bundled(kind))}; or a TOML file")
+    raise UserError(f"{name_error(kind, name, find_bundled(kind))}; or a TOML file")
 
 
 @cache
-def known_version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
     """Its version; None where it is not installed.
 
     Args:
@@ -96,4 +104,4 @@ def version_of(package: str) -> str:
     Args:
         package: name of the distribution.
     """
-    return known_version(package) or "not installed"
+    return find_version(package) or "not installed"

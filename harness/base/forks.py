@@ -31,23 +31,23 @@ from typing import Any, cast
 from harness.base.errors import ProcessDied
 
 __all__ = [
-    "Stopped",
+    "Watchdog",
     "begin_server",
+    "block_interrupts",
     "context",
+    "defer_interrupts",
     "die_with_parent",
     "end",
-    "ended_by_signals",
     "guard_server",
     "guard_start",
-    "held",
+    "hide_main",
     "ignore",
-    "interrupts_held",
+    "interrupt_on_signals",
+    "is_orphan",
     "join",
     "kill_stopped",
-    "killed_with_starter",
     "listen",
-    "main_hidden",
-    "orphaned",
+    "set_parent_death_signal",
 ]
 
 SERVER = "harness.base.forkserver_preload"
@@ -93,7 +93,7 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
 
 
 @contextmanager
-def interrupts_held() -> Generator[None]:
+def block_interrupts() -> Generator[None]:
     """Processes started here never see Ctrl-C: it is for the parent, which ends them.
 
     So is the fork server, which may begin with the first of them. A signal that arrives meanwhile
@@ -101,7 +101,7 @@ def interrupts_held() -> Generator[None]:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with held():  # a process that is half started is nobody's
+        with defer_interrupts():  # a process that is half started is nobody's
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -114,7 +114,7 @@ def guard_start() -> Generator[None]:
     Raises:
         ProcessDied: see `guard_server`.
     """
-    with guard_server(), interrupts_held():
+    with guard_server(), block_interrupts():
         yield
 
 
@@ -134,7 +134,7 @@ def guard_server() -> Generator[None]:
 def begin_server(context: ForkServerContext | SpawnContext) -> None:
     """Have the fork server begin its imports, if there is one; the first process waits for them."""
     if context.get_start_method() == "forkserver":
-        with interrupts_held():
+        with block_interrupts():
             forkserver.ensure_running()
 
 
@@ -143,7 +143,7 @@ _preparation_data = spawn.get_preparation_data
 
 
 @contextmanager
-def main_hidden() -> Generator[None]:
+def hide_main() -> Generator[None]:
     """Processes that this thread starts within do not run the script of this one again.
 
     `multiprocessing` would have each of them do so, to find there what is sent by name: a script
@@ -183,7 +183,7 @@ def join(processes: Iterable[BaseProcess], within_s: float) -> None:
         process.join(max(0.0, end_s - time.monotonic()))
 
 
-class Stopped:
+class Watchdog:
     """The fork server and its forks that do nothing since they got SIGSTOP (on Linux).
 
     One that a debugger traces is none of them, nor is a process that somebody else has started.
@@ -210,7 +210,7 @@ class Stopped:
 
 
 @contextmanager
-def kill_stopped() -> Generator[Stopped]:
+def kill_stopped() -> Generator[Watchdog]:
     """Kill processes that are stopped for long meanwhile, so that no other has to wait for them.
 
     The fork server is one of them, and takes its forks with it.
@@ -218,7 +218,7 @@ def kill_stopped() -> Generator[Stopped]:
     Raises:
         ProcessDied: instead of one that does not say that a process was stopped.
     """
-    stopped, done = Stopped(), Event()
+    stopped, done = Watchdog(), Event()
 
     def watch() -> None:
         while not done.wait(LOOK_EVERY_S):
@@ -251,7 +251,7 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def killed_with_starter() -> None:
+def set_parent_death_signal() -> None:
     """Have the kernel kill this process as soon as the one that forked it has ended (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -265,7 +265,7 @@ def die_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
-        killed_with_starter()
+        set_parent_death_signal()
         Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
@@ -274,7 +274,7 @@ def _follow(parent: BaseProcess) -> None:
     os._exit(1)
 
 
-def orphaned() -> bool:
+def is_orphan() -> bool:
     """Whether the process that asked for this one has ended."""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
@@ -295,7 +295,7 @@ def listen() -> None:
     command has had ignored (``nohup``) stays so.
     """
     for each in ENDING:
-        if signal.getsignal(each) not in (signal.SIG_IGN, _deaf):
+        if signal.getsignal(each) not in (signal.SIG_IGN, _ignore_signal):
             signal.signal(each, _interrupt)
 
 
@@ -305,7 +305,7 @@ def ignore() -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _deaf(*_: object) -> None:
+def _ignore_signal(*_: object) -> None:
     """Hear nothing; a process that is started inherits SIG_IGN, and could not be ended, not this.
 
     It is for who has been told, and mends.
@@ -316,14 +316,14 @@ def _interrupt(*_: object) -> None:
     global _put_off
     for each in ENDING:
         if signal.getsignal(each) == _interrupt:
-            signal.signal(each, _deaf)
+            signal.signal(each, _ignore_signal)
     _put_off = _holding
     if not _holding:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def held() -> Generator[None]:
+def defer_interrupts() -> Generator[None]:
     """Within, who listens hears nothing; it is told at the end.
 
     A mask of signals does not do that: another thread may get one, and the main one hears of it.
@@ -340,7 +340,7 @@ def held() -> Generator[None]:
 
 
 @contextmanager
-def ended_by_signals() -> Generator[None]:
+def interrupt_on_signals() -> Generator[None]:
     """Within, `listen`; afterwards as before. Only the main thread can hear signals.
 
     A process that listens anyway goes on with it.

@@ -14,7 +14,7 @@ import os
 import signal
 from pathlib import Path
 
-from harness.base.forks import killed_with_starter
+from harness.base.forks import set_parent_death_signal
 
 
 def _is_of_main_thread() -> bool:
@@ -30,4 +30,4 @@ def _is_of_main_thread() -> bool:
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 if _is_of_main_thread():
-    killed_with_starter()
+    set_parent_death_signal()

@@ -21,10 +21,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.settings import load_toml
 
-__all__ = ["Entry", "Kind", "discovered", "entries", "find_own", "forget", "imported", "load"]
+__all__ = [
+    "Entry",
+    "Kind",
+    "entries",
+    "find_own",
+    "forget",
+    "import_modules",
+    "load",
+    "load_plugins",
+]
 
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "clusters", "runs"]
 
@@ -99,12 +108,12 @@ def load(kind: Kind, name: str) -> Any:
     """
     known = entries(kind)
     if name not in known:
-        raise unknown(kind, name, known)
+        raise name_error(kind, name, known)
     return known[name].load()
 
 
 @cache
-def discovered(kind: Kind) -> dict[str, Any]:
+def load_plugins(kind: Kind) -> dict[str, Any]:
     """The objects of installed packages by name; loading them makes their classes known.
 
     Raises:
@@ -116,10 +125,10 @@ def discovered(kind: Kind) -> dict[str, Any]:
 def forget() -> None:
     """Look the entry points up again: a package was installed while the process runs."""
     entries.cache_clear()
-    discovered.cache_clear()
+    load_plugins.cache_clear()
 
 
-def imported(names: Iterable[object], where: str, folder: Path) -> None:
+def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
     """Import the modules that a file names, which may lie beside it.
 
     Args:

@@ -35,24 +35,24 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 
 __all__ = [
     "MOST_BYTES",
     "Limits",
     "Spec",
-    "allowed_words",
     "build",
     "counts",
+    "describe_allowed",
     "duration",
     "find_changed",
     "format_quantity",
     "format_seconds",
-    "inflated",
     "limits_of",
     "load_toml",
     "meanings",
     "meanings_in",
+    "open_gzip",
     "rate",
     "ratio",
     "setting",
@@ -211,12 +211,12 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
     known = {entry.name: entry for entry in fields(cast(Any, spec))}
     for name in values:
         if name not in known:
-            raise unknown(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
+            raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
     hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, name))
         for name, entry in known.items()
-        if name in values or _required(entry, where, _join(key, name), hints[name])
+        if name in values or _refuse_missing(entry, where, _join(key, name), hints[name])
     }
     if issubclass(spec, Spec):
         _explain_trouble(spec, built, where, key)
@@ -234,11 +234,11 @@ def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: s
 
 
 def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:
-    value = _of_usual_class(entry, values[entry.name])
+    value = _add_default_class(entry, values[entry.name])
     return _convert(value, kind, limits_of(entry), f"{where}: {key}", where, key)
 
 
-def _of_usual_class(entry: Field[Any], value: object) -> object:
+def _add_default_class(entry: Field[Any], value: object) -> object:
     """A table that does not say of which class it is, with the class of the field's default."""
     default = default_of(entry)
     if isinstance(value, Mapping) and is_dataclass(default) and KIND not in value:
@@ -246,9 +246,11 @@ def _of_usual_class(entry: Field[Any], value: object) -> object:
     return cast(object, value)
 
 
-def _required(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
+def _refuse_missing(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
     if entry.default is MISSING and entry.default_factory is MISSING:
-        raise UserError(f"{where}: {key}: missing; needed: {allowed_words(kind, limits_of(entry))}")
+        raise UserError(
+            f"{where}: {key}: missing; needed: {describe_allowed(kind, limits_of(entry))}"
+        )
     return False
 
 
@@ -260,7 +262,7 @@ def _convert(
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
-        inner = _chosen(value, arguments, label)
+        inner = _select_type(value, arguments, label)
         return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
@@ -269,7 +271,7 @@ def _convert(
     if isinstance(kind, type) and not is_plain and isinstance(value, kind):
         return value
     if isinstance(kind, type) and not is_plain and (below := dataclasses_below(kind)):
-        return _convert(value, _chosen(value, below, label), limits, label, where, key)
+        return _convert(value, _select_type(value, below, label), limits, label, where, key)
     if origin is Literal:
         return _scalar(value, str, Limits(one_of=arguments), label)
     if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
@@ -305,7 +307,7 @@ def _concrete(kind: Any) -> tuple[Any, ...]:
     return dataclasses_below(cast(type[Any], kind)) or cast(tuple[Any, ...], (kind,))
 
 
-def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
+def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     """Which of several types a value is for: the only one, or the class its table names."""
     possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
@@ -321,7 +323,7 @@ def _chosen(value: object, kinds: tuple[Any, ...], label: str) -> Any:
         shown = "missing" if name is None else f"{_show(name)} is not allowed"
         raise UserError(f"{label}.{KIND}: {shown}; allowed: one of {', '.join(classes)}")
     if name not in second | classes:
-        raise unknown(f"{label}.{KIND}", name, classes)
+        raise name_error(f"{label}.{KIND}", name, classes)
     return (second | classes)[name]
 
 
@@ -349,10 +351,10 @@ def _scalar(value: object, kind: Any, limits: Limits, label: str) -> object:
     out_of_range = isinstance(value, int | float) and not limits.admits(value)
     if wrong_type or out_of_range:
         raise UserError(
-            f"{label}: {_show(value)} is not allowed; allowed: {allowed_words(kind, limits)}"
+            f"{label}: {_show(value)} is not allowed; allowed: {describe_allowed(kind, limits)}"
         )
     if limits.one_of is not None and value not in limits.one_of:
-        raise unknown(label, str(value), limits.one_of)
+        raise name_error(label, str(value), limits.one_of)
     return value
 
 
@@ -363,14 +365,14 @@ def _as_float(value: float) -> float:
         return math.inf
 
 
-def allowed_words(kind: Any, limits: Limits) -> str:
+def describe_allowed(kind: Any, limits: Limits) -> str:
     """What a field of a type takes, in words: ``a number above 0``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        parts = (allowed_words(part, limits) for part in arguments if part is not type(None))
+        parts = (describe_allowed(part, limits) for part in arguments if part is not type(None))
         return " or ".join(dict.fromkeys(parts))
     if origin is tuple:
-        return f"a list, each entry {allowed_words(arguments[0], limits)}"
+        return f"a list, each entry {describe_allowed(arguments[0], limits)}"
     if origin is Literal:
         return "one of " + ", ".join(arguments)
     if limits.one_of is not None:
@@ -521,7 +523,7 @@ def text_of(path: str | Path, where: str = "") -> str:
         raise UserError(f"{name!r}: cannot read the file ({error})") from error
 
 
-def inflated(packed: IO[bytes], size: int) -> io.BufferedReader:
+def open_gzip(packed: IO[bytes], size: int) -> io.BufferedReader:
     """What gzip has packed, read as it is needed.
 
     Args:
@@ -532,10 +534,10 @@ def inflated(packed: IO[bytes], size: int) -> io.BufferedReader:
         A stream whose reading raises an `OSError` or an `EOFError` where the bytes are damaged, or
         more of them come than any text or audio has.
     """
-    return io.BufferedReader(_Inflated(packed, size), 1 << 16)
+    return io.BufferedReader(_GzipReader(packed, size), 1 << 16)
 
 
-class _Inflated(io.RawIOBase):
+class _GzipReader(io.RawIOBase):
     def __init__(self, packed: IO[bytes], size: int) -> None:
         self._file = gzip.GzipFile(fileobj=packed, mode="rb")
         self._most = self._left = max(AT_LEAST, MOST_TIMES * size)

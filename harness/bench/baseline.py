@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError
-from harness.base.files import known_version
-from harness.bench.comparison import Bound, Expected, Measured, Row
+from harness.base.files import find_version
+from harness.bench.comparison import BaselineEntry, Bound, Measurement, Row
 from harness.store.files import writable_folder, write_json
 
 SCHEMA = 1
@@ -22,7 +22,7 @@ KEPT = Path("reports") / "out" / "bench"
 PACKAGES = ("torch", "numpy", "numba", "simpy")
 
 
-def load(path: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
+def load(path: Path) -> tuple[dict[str, BaselineEntry], dict[str, Any]]:
     """The benchmarks of a baseline, and everything it says about itself.
 
     Raises:
@@ -30,7 +30,7 @@ def load(path: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
     """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        benchmarks = {name: _expected(each) for name, each in held.pop("benchmarks").items()}
+        benchmarks = {name: _entry_from_json(each) for name, each in held.pop("benchmarks").items()}
         same_processor(held)  # says where it was measured
         return benchmarks, held
     except FileNotFoundError:
@@ -41,14 +41,14 @@ def load(path: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
         raise UserError(f"--baseline {path}: cannot be read as a baseline ({said})") from None
 
 
-def _expected(held: Mapping[str, Any]) -> Expected:
+def _entry_from_json(held: Mapping[str, Any]) -> BaselineEntry:
     ratios = {name: Bound(**bound) for name, bound in held.get("ratios", {}).items()}
-    return Expected(ratios, held.get("counts", {}))
+    return BaselineEntry(ratios, held.get("counts", {}))
 
 
 def save(
     path: Path,
-    benchmarks: Mapping[str, Expected],
+    benchmarks: Mapping[str, BaselineEntry],
     reason: str,
     runs: int,
     before: Sequence[Mapping[str, Any]] = (),
@@ -66,7 +66,7 @@ def save(
     """
     where = {} if counted else {"machine": machine()}
     renewals = [*before, {"reason": reason, "runs": runs, **where}]
-    kept = {name: _kept(benchmarks[name]) for name in sorted(benchmarks)}
+    kept = {name: _entry_to_json(benchmarks[name]) for name in sorted(benchmarks)}
     write_json(path, {"schema": SCHEMA, "renewals": renewals, "benchmarks": kept})
 
 
@@ -80,7 +80,7 @@ def _machines(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each["machine"] for each in about["renewals"] if "machine" in each]
 
 
-def _kept(each: Expected) -> dict[str, Any]:
+def _entry_to_json(each: BaselineEntry) -> dict[str, Any]:
     ratios = {
         name: {"value": float(f"{b.value:.4g}"), "tolerance": float(f"{b.tolerance:.2g}")}
         for name, b in sorted(each.ratios.items())
@@ -91,7 +91,7 @@ def _kept(each: Expected) -> dict[str, Any]:
 
 def record(
     folder: Path,
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, Measurement],
     rows: Iterable[Row],
     about: Mapping[str, Any],
     whole: bool = True,
@@ -137,7 +137,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_1_min": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := known_version(name))},
+        "versions": {name: found for name in PACKAGES if (found := find_version(name))},
     }
 
 

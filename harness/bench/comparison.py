@@ -32,7 +32,7 @@ Count = int | float | str
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What one benchmark told in one run.
 
     Args:
@@ -53,7 +53,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Expected:
+class BaselineEntry:
     """What the baseline holds of one benchmark."""
 
     ratios: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
@@ -88,10 +88,10 @@ class Row:
         return self.verdict in FAILING
 
 
-def read(extra_info: Mapping[str, Any]) -> Measured:
+def read(extra_info: Mapping[str, Any]) -> Measurement:
     """The quantities among what a benchmark noted."""
     ratios = {name: float(value) for name, value in extra_info.items() if is_ratio(name)}
-    return Measured(ratios, dict(extra_info.get("counts", {})))
+    return Measurement(ratios, dict(extra_info.get("counts", {})))
 
 
 def is_ratio(name: str) -> bool:
@@ -110,8 +110,8 @@ def loss(name: str, now: float, baseline: float) -> float:
 
 
 def compare(
-    now: Mapping[str, Measured],
-    baseline: Mapping[str, Expected],
+    now: Mapping[str, Measurement],
+    baseline: Mapping[str, BaselineEntry],
     skipped: Iterable[str] = (),
     least: float = 0.0,
 ) -> list[Row]:
@@ -126,14 +126,14 @@ def compare(
     rows: list[Row] = []
     for name in sorted({*now, *baseline}):
         if name in now:
-            rows += _rows(name, now[name], baseline.get(name, Expected()), least)
+            rows += _rows(name, now[name], baseline.get(name, BaselineEntry()), least)
         else:
             verdict = "skipped" if name in skipped else "GONE"
             rows.append(Row(name, "", None, None, None, None, verdict))
     return rows
 
 
-def _rows(name: str, now: Measured, then: Expected, least: float) -> list[Row]:
+def _rows(name: str, now: Measurement, then: BaselineEntry, least: float) -> list[Row]:
     ratios = [
         _ratio_row(name, quantity, now.ratios.get(quantity), then.ratios.get(quantity), least)
         for quantity in sorted({*now.ratios, *then.ratios})
@@ -165,12 +165,12 @@ def _count_row(name: str, quantity: str, now: Count | None, then: Count | None) 
     return Row(name, quantity, now, then, None, None, "GONE" if now is None else verdict)
 
 
-def flagged(rows: Iterable[Row]) -> list[str]:
+def select_failing(rows: Iterable[Row]) -> list[str]:
     """The benchmarks that fail, each once, in order."""
     return list(dict.fromkeys(row.benchmark for row in rows if row.fails))
 
 
-def better(first: Measured, again: Measured) -> Measured:
+def better(first: Measurement, again: Measurement) -> Measurement:
     """A benchmark that was run again: the better of each ratio, and counts that differ show.
 
     What others do on the machine makes a benchmark slower and never faster, so the better
@@ -184,10 +184,10 @@ def better(first: Measured, again: Measured) -> Measured:
     for name, value in again.counts.items():
         before = counts.setdefault(name, value)
         counts[name] = value if before == value else f"{before} | {value}"
-    return Measured(ratios, counts)
+    return Measurement(ratios, counts)
 
 
-def expected(runs: Sequence[Measured]) -> Expected:
+def build_entry(runs: Sequence[Measurement]) -> BaselineEntry:
     """A baseline from repeated runs: medians, and tolerances from their spread.
 
     Raises:
@@ -197,7 +197,7 @@ def expected(runs: Sequence[Measured]) -> Expected:
     for run in runs[1:]:
         if run.counts != runs[0].counts:
             raise ValueError(f"counts differ between runs: {runs[0].counts} and {run.counts}")
-    return Expected(ratios, runs[0].counts)
+    return BaselineEntry(ratios, runs[0].counts)
 
 
 def bound(name: str, values: Sequence[float]) -> Bound:

@@ -43,15 +43,15 @@ from harness.bench.steps import (
     WORKERS,
     Setting,
     SimulatedSteps,
-    in_turns,
     initial,
-    over,
+    median_ratio,
     pair,
     speech_for,
-    timed,
+    time_in_turns,
+    time_work,
 )
 from harness.networks.feedforward import Dnn, Layout, Precision, denormals_flushed, products_in
-from harness.replay.blocks import BLOCK, recorded
+from harness.replay.blocks import BLOCK, capture_graph
 from harness.speech.frames import room_on
 from harness.store.files import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN
@@ -104,7 +104,7 @@ SCALES = {
 """``paper`` is paper 1's network and minibatch, on a ninth of its 500 h."""
 
 
-def fitted(scale: Scale, device: str) -> Scale:
+def fit_scale(scale: Scale, device: str) -> Scale:
     """The scale as a device can have it: a processor measures its ceilings on less."""
     if device != "cpu":
         return scale
@@ -112,22 +112,22 @@ def fitted(scale: Scale, device: str) -> Scale:
     return replace(scale, product=product, copied=copied, speech=min(scale.speech, 2_000_000))
 
 
-def ceilings(scale: Scale, device: str) -> Figures:
+def measure_ceilings(scale: Scale, device: str) -> Figures:
     """FLOP a second of one large product in each precision; bytes a second of a copy."""
     a, b = (torch.randn(scale.product, scale.product, device=device) for _ in range(2))
     found: Figures = {"product": scale.product}
     for precision in possible(device):
         with products_in(precision):
             x, y = (each.bfloat16() if precision == "bf16" else each for each in (a, b))
-            (took,) = in_turns([lambda x=x, y=y: torch.mm(x, y)], device, ROUNDS)
+            (took,) = time_in_turns([lambda x=x, y=y: torch.mm(x, y)], device, ROUNDS)
         found[f"{precision}_flops_per_s"] = 2.0 * scale.product**3 / min(took)
     source = torch.ones(scale.copied // 4, device=device)
     target = torch.empty_like(source)
-    (took,) = in_turns([lambda: target.copy_(source)], device, ROUNDS)
+    (took,) = time_in_turns([lambda: target.copy_(source)], device, ROUNDS)
     return {**found, "copy_bytes_per_s": 2.0 * scale.copied / min(took)}
 
 
-def steps(scale: Scale, device: str) -> Figures:
+def measure_steps(scale: Scale, device: str) -> Figures:
     """One simulated minibatch beside the bare step, in every precision."""
     return {each: _step(setting_of(scale, device, each)) for each in possible(device)}
 
@@ -136,22 +136,22 @@ def _step(setting: Setting) -> Figures:
     # A few minibatches are enough of the speech, and two networks need the memory.
     ours, bare = pair(replace(setting, speech=min(setting.speech, 200_000)))
     works = [lambda: ours.run(WORKERS), lambda: bare.run(WORKERS)]
-    harness_s, bare_s = in_turns(works, setting.device, ROUNDS)
+    harness_s, bare_s = time_in_turns(works, setting.device, ROUNDS)
     each_s = median(harness_s) / WORKERS
     return {
         "minibatch_s": each_s,
         "bare_step_s": median(bare_s) / WORKERS,
-        "over_bare_step": over(harness_s, bare_s),
+        "over_bare_step": median_ratio(harness_s, bare_s),
         "frames_per_s": setting.minibatch / each_s,
         "flops_per_s": setting.flops / each_s,
     }
 
 
-def replicas(scale: Scale, device: str) -> Figures:
+def measure_replicas(scale: Scale, device: str) -> Figures:
     """Gradients of several replicas of the network as one batch, in every precision."""
     return {
         each: {
-            str(count): _stacked(setting_of(scale, device, each), count)
+            str(count): _measure_stack(setting_of(scale, device, each), count)
             for count in STACKED
             if _fits(scale, count, device)
         }
@@ -165,7 +165,7 @@ def _fits(scale: Scale, count: int, device: str) -> bool:
     return taken < room_on(device)
 
 
-def _stacked(setting: Setting, count: int) -> Figures:
+def _measure_stack(setting: Setting, count: int) -> Figures:
     layout = Layout(setting.layers)
     net = Dnn(layout, precision=setting.precision)
     stack = initial(layout).to(setting.device).repeat(count, 1)
@@ -173,7 +173,7 @@ def _stacked(setting: Setting, count: int) -> Figures:
     x = torch.randn(*shape, setting.layers[0], device=setting.device)
     targets = torch.randint(setting.layers[-1], shape, device=setting.device)
     out = torch.empty_like(stack)
-    (took,) = in_turns([lambda: net.gradient(stack, x, targets, out)], setting.device, ROUNDS)
+    (took,) = time_in_turns([lambda: net.gradient(stack, x, targets, out)], setting.device, ROUNDS)
     each_s = median(took) / count
     return {
         "minibatch_s": each_s,
@@ -182,14 +182,14 @@ def _stacked(setting: Setting, count: int) -> Figures:
     }
 
 
-def speech(scale: Scale, device: str) -> Figures:
+def measure_speech(scale: Scale, device: str) -> Figures:
     """Training speech made on the device: frames a second, and whether pieces change a bit."""
     made = Speech(Maker(recipe("mandarin-like", scale.corpus)), "train", device)
     numbers = np.arange(MADE_UTTERANCES[device])
     whole = made.make(numbers)
     parts = [made.make(part).features for part in np.array_split(numbers[:100], 3)]
     front = torch.cat(parts)
-    took = min(timed(lambda: made.make(numbers), device) for _ in range(ROUNDS))
+    took = min(time_work(lambda: made.make(numbers), device) for _ in range(ROUNDS))
     return {
         "frames": len(whole.targets),
         "frames_per_s": len(whole.targets) / took,
@@ -197,7 +197,7 @@ def speech(scale: Scale, device: str) -> Figures:
     }
 
 
-def batched(scale: Scale, device: str) -> Figures:
+def measure_batching(scale: Scale, device: str) -> Figures:
     """The gradients of 50 workers' 32 frames as one batch, beside one at a time."""
     del scale
     layout = Layout(TOGETHER)
@@ -212,17 +212,17 @@ def batched(scale: Scale, device: str) -> Figures:
             net.gradient(stack[one], x[one], targets[one], out[one])
 
     works = [one_at_a_time, lambda: net.gradient(stack, x, targets, out)]
-    alone_s, together_s = in_turns(works, device, ROUNDS)
+    alone_s, together_s = time_in_turns(works, device, ROUNDS)
     return {
         "replicas": REPLICAS,
         "frames": FRAMES,
         "layers": list(TOGETHER),
         "together_s": median(together_s),
-        "times_alone": over(alone_s, together_s),
+        "times_alone": median_ratio(alone_s, together_s),
     }
 
 
-def graphs(scale: Scale, device: str) -> Figures:
+def measure_graphs(scale: Scale, device: str) -> Figures:
     """A gradient as one CUDA graph, beside its operations one by one: whether graphs pay."""
     if device == "cpu":
         return {"unmeasured": "CUDA graphs need a GPU"}
@@ -235,10 +235,10 @@ def graphs(scale: Scale, device: str) -> Figures:
         x = torch.randn(WORKERS, minibatch, layers[0], device=device)
         targets = torch.randint(layers[-1], (WORKERS, minibatch), device=device)
         plain = partial(_gradient, net, stack, x, targets)
-        graph = recorded(plain, stack.device)
+        graph = capture_graph(plain, stack.device)
         graph()  # executed, because libraries allocate then; the second call records
-        plain_s, graph_s = in_turns([plain, graph], device, ROUNDS)
-        found[name] = {"plain_s": median(plain_s), "times_plain": over(plain_s, graph_s)}
+        plain_s, graph_s = time_in_turns([plain, graph], device, ROUNDS)
+        found[name] = {"plain_s": median(plain_s), "times_plain": median_ratio(plain_s, graph_s)}
     return found
 
 
@@ -246,7 +246,7 @@ def _gradient(net: Dnn, stack: torch.Tensor, x: torch.Tensor, targets: torch.Ten
     net.gradient(stack, x, targets, torch.empty_like(stack))
 
 
-def blocks(scale: Scale, device: str) -> Figures:
+def measure_blocks(scale: Scale, device: str) -> Figures:
     """Folds that the device is told of in blocks, beside folds one by one."""
     setting = setting_of(scale, device, precision_of_pass(device))
     setting = replace(setting, speech=min(setting.speech, 200_000))
@@ -254,16 +254,18 @@ def blocks(scale: Scale, device: str) -> Figures:
     one, many = SimulatedSteps(setting, speech), SimulatedSteps(setting, speech, in_blocks=True)
     for _ in range(2):  # the first block is executed, and the second recorded
         many.run(BLOCK)
-    one_s, blocks_s = in_turns([lambda: one.run(BLOCK), lambda: many.run(BLOCK)], device, ROUNDS)
+    one_s, blocks_s = time_in_turns(
+        [lambda: one.run(BLOCK), lambda: many.run(BLOCK)], device, ROUNDS
+    )
     return {
         "folds": BLOCK,
         "fold_s": median(one_s) / BLOCK,
         "fold_in_blocks_s": median(blocks_s) / BLOCK,
-        "times_one_by_one": over(one_s, blocks_s),
+        "times_one_by_one": median_ratio(one_s, blocks_s),
     }
 
 
-def part_of_pass(scale: Scale, device: str) -> Figures:
+def measure_pass(scale: Scale, device: str) -> Figures:
     """Folds of paper 1's pass for a while, everything included, and the rest by proportion.
 
     Timing, gathering, gradients, folds, reads and the average are in it, as a run on this device
@@ -275,7 +277,7 @@ def part_of_pass(scale: Scale, device: str) -> Figures:
         ours.run(BLOCK)
     began, took, folds = time.perf_counter(), 0.0, 0
     for _ in count():
-        took += timed(lambda: ours.run(2 * BLOCK), device)
+        took += time_work(lambda: ours.run(2 * BLOCK), device)
         folds += 2 * BLOCK
         if time.perf_counter() - began > scale.pass_s:
             break
@@ -310,14 +312,14 @@ def possible(device: str) -> tuple[Precision, ...]:
 
 
 PARTS: dict[str, Callable[[Scale, str], Figures]] = {
-    "ceilings": ceilings,
-    "replicas": replicas,
-    "steps": steps,
-    "speech": speech,
-    "batched": batched,
-    "graphs": graphs,
-    "blocks": blocks,
-    "pass": part_of_pass,
+    "ceilings": measure_ceilings,
+    "replicas": measure_replicas,
+    "steps": measure_steps,
+    "speech": measure_speech,
+    "batched": measure_batching,
+    "graphs": measure_graphs,
+    "blocks": measure_blocks,
+    "pass": measure_pass,
 }
 """In the order in which they are measured."""
 
@@ -354,7 +356,7 @@ class Reproduction:
     exhibits: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Reproduction:
+    def from_text(cls, text: str) -> Reproduction:
         """From ``paper1/gpu``, or ``paper1/paper:fig1,table2``.
 
         Raises:
@@ -381,7 +383,7 @@ class Reproduction:
         """What its figures are called."""
         return "-".join([self.paper, self.scale, *self.exhibits])
 
-    def command(self, asked: Asked, minutes: float) -> list[str]:
+    def command(self, asked: MeasurementPlan, minutes: float) -> list[str]:
         """What executes it, for so long: one seed."""
         program = [sys.executable, "-m", "reproductions", self.paper, "--scale", self.scale]
         only = ["--only", ",".join(self.exhibits)] if self.exhibits else []
@@ -391,7 +393,7 @@ class Reproduction:
 
 PLAN = tuple(
     map(
-        Reproduction.of,
+        Reproduction.from_text,
         (
             "paper1/paper:fig1,staleness",  # its one pass
             "paper1/paper:table2,table3,fig3,time-to-target",  # its baseline of many
@@ -404,7 +406,7 @@ PLAN = tuple(
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasurementPlan:
     """What is to be measured.
 
     Args:
@@ -421,7 +423,7 @@ class Asked:
     minutes: float
     out: Path
 
-    def told(self) -> Figures:
+    def describe(self) -> Figures:
         """What all commands on one folder must agree in."""
         return {
             "device": self.device,
@@ -439,7 +441,7 @@ def device_name(device: str) -> str:
     return str(machine()["processor"])
 
 
-def measure(asked: Asked, say: Say) -> Figures:
+def measure(asked: MeasurementPlan, say: Say) -> Figures:
     """Go on where the folder stands, for at most the minutes asked for, and pack it.
 
     The archive is there whatever happens: it is written anew whenever something is finished, and at
@@ -461,11 +463,11 @@ def measure(asked: Asked, say: Say) -> Figures:
             path, left_s = parts / f"{name}.json", ends - time.monotonic()
             if not path.exists() and left_s > needed_s:
                 say(f"{name} …")
-                if (trouble := _measured(part, asked, path)) is not None:
+                if (trouble := _run_part(part, asked, path)) is not None:
                     failed[name] = trouble
                 keep(asked, failed)
         for preset in asked.presets:
-            if not _reproduced(asked, preset, parts, ends, say):
+            if not _run_reproduction(asked, preset, parts, ends, say):
                 break
             keep(asked, failed)
     finally:
@@ -473,28 +475,30 @@ def measure(asked: Asked, say: Say) -> Figures:
     return results
 
 
-def _measured(part: Callable[[Scale, str], Figures], asked: Asked, path: Path) -> str | None:
+def _run_part(
+    part: Callable[[Scale, str], Figures], asked: MeasurementPlan, path: Path
+) -> str | None:
     """Keep what a part finds; what went wrong, in one line, if something did."""
     try:
         with denormals_flushed():  # as runs have it
-            found = part(fitted(SCALES[asked.scale], asked.device), asked.device)
+            found = part(fit_scale(SCALES[asked.scale], asked.device), asked.device)
     except Exception as error:  # of a device that nobody has seen: the others are to be measured
         return f"{type(error).__name__}: {error}".splitlines()[0]
     write_json(path, {**found, "measured": _now()})
     return None
 
 
-def keep(asked: Asked, failed: Mapping[str, str]) -> Figures:
+def keep(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figures:
     """Write ``results.json`` and the archive as of now; the figures."""
-    results = gathered(asked, failed)
+    results = collect_results(asked, failed)
     write_json(asked.out / "results.json", results)
     pack(asked.out, asked.presets)
     return results
 
 
-def _agree(asked: Asked) -> None:
+def _agree(asked: MeasurementPlan) -> None:
     """Refuse a folder whose figures are of something else."""
-    path, told = writable_folder(asked.out, "--out") / "asked.json", asked.told()
+    path, told = writable_folder(asked.out, "--out") / "asked.json", asked.describe()
     if not path.exists():
         write_json(path, told)
         return
@@ -507,7 +511,9 @@ def _agree(asked: Asked) -> None:
             )
 
 
-def _reproduced(asked: Asked, preset: Reproduction, parts: Path, ends: float, say: Say) -> bool:
+def _run_reproduction(
+    asked: MeasurementPlan, preset: Reproduction, parts: Path, ends: float, say: Say
+) -> bool:
     """Let a reproduction go on for the time that is left; whether it is done.
 
     Raises:
@@ -519,7 +525,7 @@ def _reproduced(asked: Asked, preset: Reproduction, parts: Path, ends: float, sa
     if left_s <= 0.0:
         return False
     say(f"{preset}, {left_s / 60.0:.1f} minutes …")
-    code = within(preset.command(asked, left_s / 60.0), left_s + STARTING_S)
+    code = run_with_limit(preset.command(asked, left_s / 60.0), left_s + STARTING_S)
     if code == EXIT_BAD_INPUT:  # which has said so in a line of its own
         raise UserError(f"--preset {preset}: refused, as said above; allowed: paper1/gpu …")
     done = code in (EXIT_DONE, EXIT_RUN_FAILED)
@@ -528,7 +534,7 @@ def _reproduced(asked: Asked, preset: Reproduction, parts: Path, ends: float, sa
     return done
 
 
-def within(command: Sequence[str], limit_s: float) -> int:
+def run_with_limit(command: Sequence[str], limit_s: float) -> int:
     """Run a command, interrupted as by Ctrl-C if it takes longer; its exit code.
 
     Its budget is of its runs: the corpus they need may have to be made first.
@@ -551,7 +557,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
-def gathered(asked: Asked, failed: Mapping[str, str]) -> Figures:
+def collect_results(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figures:
     """Everything measured so far, with where it comes from, and where unfinished runs stand."""
     known = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -561,7 +567,7 @@ def gathered(asked: Asked, failed: Mapping[str, str]) -> Figures:
     folders = dict.fromkeys(preset.folder for preset in asked.presets)
     return {
         "schema": SCHEMA,
-        "asked": asked.told(),
+        "asked": asked.describe(),
         "shares": shares(known),
         "parts": known,
         "failed": dict(failed),

@@ -8,13 +8,13 @@ from typing import Any
 from harness.bench.baseline import same_processor
 from harness.bench.comparison import (
     ELSEWHERE,
-    Expected,
-    Measured,
+    BaselineEntry,
+    Measurement,
     Row,
     better,
+    build_entry,
     compare,
-    expected,
-    flagged,
+    select_failing,
     short,
 )
 from harness.bench.steps import Run
@@ -30,11 +30,11 @@ Say = Callable[[str], None]
 
 def check(
     measure: Measure,
-    baseline: Mapping[str, Expected],
+    baseline: Mapping[str, BaselineEntry],
     about: Mapping[str, Any],
     partly: bool,
     say: Say,
-) -> tuple[dict[str, Measured], list[Row]]:
+) -> tuple[dict[str, Measurement], list[Row]]:
     """All benchmarks beside the baseline; one that is flagged gets ``AGAIN`` more chances.
 
     Args:
@@ -56,7 +56,7 @@ def check(
         baseline = {name: each for name, each in baseline.items() if name in now}
     rows = compare(now, baseline, skipped, least)
     for _ in range(AGAIN):
-        names = [name for name in flagged(rows) if name in now]
+        names = [name for name in select_failing(rows) if name in now]
         if not names:
             break
         say(f"again: {', '.join(map(short, names))}")
@@ -66,14 +66,14 @@ def check(
     return now, rows
 
 
-def renewed(measure: Measure, runs: int, say: Say) -> dict[str, Expected]:
+def measure_baseline(measure: Measure, runs: int, say: Say) -> dict[str, BaselineEntry]:
     """A baseline from repeated runs.
 
     Raises:
         ValueError: a count is not the same in all of them.
     """
-    found: list[Mapping[str, Measured]] = []
+    found: list[Mapping[str, Measurement]] = []
     for k in range(runs):
         say(f"run {k + 1} of {runs}")
         found.append(measure(()).measured)
-    return {name: expected([run[name] for run in found]) for name in found[0]}
+    return {name: build_entry([run[name] for run in found]) for name in found[0]}

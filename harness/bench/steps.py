@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.algorithms.async_sgd import AveragedSgd
-from harness.bench.comparison import Measured, read
+from harness.bench.comparison import Measurement, read
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, Precision, products_in, random_parameters
 from harness.replay.blocks import BlockReplay
@@ -171,7 +171,7 @@ def pair(setting: Setting) -> tuple[SimulatedSteps, BareSteps]:
     return ours, BareSteps(setting, [ours.minibatch_of([(0, step)]) for step in range(READY)])
 
 
-def timed(work: Callable[[], object], device: str, clock: Clock = time.perf_counter) -> float:
+def time_work(work: Callable[[], object], device: str, clock: Clock = time.perf_counter) -> float:
     """Seconds that some work takes, all of it on the device included."""
     _wait_for(device)
     began = clock()
@@ -180,7 +180,7 @@ def timed(work: Callable[[], object], device: str, clock: Clock = time.perf_coun
     return clock() - began
 
 
-def in_turns(
+def time_in_turns(
     works: Sequence[Callable[[], object]],
     device: str,
     rounds: int,
@@ -188,12 +188,12 @@ def in_turns(
 ) -> list[list[float]]:
     """Seconds of each work ``[works][rounds]``, in turns, so that all meet the same machine."""
     for work in works:
-        timed(work, device, clock)
-    turns = [[timed(work, device, clock) for work in works] for _ in range(rounds)]
+        time_work(work, device, clock)
+    turns = [[time_work(work, device, clock) for work in works] for _ in range(rounds)]
     return [list(column) for column in zip(*turns, strict=True)]
 
 
-def over(one: Sequence[float], other: Sequence[float]) -> float:
+def median_ratio(one: Sequence[float], other: Sequence[float]) -> float:
     """How many times as long the first takes as the second: the median over rounds."""
     return median(a / b for a, b in zip(one, other, strict=True))
 
@@ -231,7 +231,7 @@ class Run:
         seconds: the median of each benchmark's own time, for people.
     """
 
-    measured: dict[str, Measured]
+    measured: dict[str, Measurement]
     skipped: tuple[str, ...]
     seconds: dict[str, float]
 
@@ -264,10 +264,10 @@ def measure(root: Path, names: Sequence[str] = (), extra: Sequence[str] = ()) ->
         each: list[dict[str, Any]] = json.loads(text)["benchmarks"] if text.strip() else []
         measured = {str(one["fullname"]): read(one["extra_info"]) for one in each}
         seconds = {str(one["fullname"]): float(one["stats"]["median"]) for one in each}
-        return Run(measured, tuple(skipped(ended.read_text(encoding="utf-8"))), seconds)
+        return Run(measured, tuple(find_skipped(ended.read_text(encoding="utf-8"))), seconds)
 
 
-def skipped(junit: str) -> Iterable[str]:
+def find_skipped(junit: str) -> Iterable[str]:
     """The pytest names of the tests that were skipped, from a report in JUnit's format."""
     for case in ElementTree.fromstring(junit).iter("testcase"):
         if case.find("skipped") is not None:

@@ -120,11 +120,11 @@ def _summary(rows: list[Row], failing: list[Row]) -> str:
 def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     """Write the baseline; with ``--only`` the others in it stay."""
     from harness.bench.baseline import load, same_processor, save
-    from harness.bench.regressions import renewed
+    from harness.bench.regressions import measure_baseline
 
     before, about = load(path) if arguments.only else ({}, {})
     try:
-        found = renewed(measure, arguments.runs, _say)
+        found = measure_baseline(measure, arguments.runs, _say)
     except ValueError as error:
         _say(f"bench: {error}")
         return EXIT_SLOWER

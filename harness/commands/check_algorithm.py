@@ -28,13 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask every promise and say which are kept; 3 if one is not."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.base.registry import imported
+    from harness.base.registry import import_modules
     from harness.fidelity.promises import UNASKED, answers
     from harness.runs.methods import method_of
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")  # by which a module that is imported shows its own, too
-        imported(arguments.modules, "--import", Path.cwd())
+        import_modules(arguments.modules, "--import", Path.cwd())
         algorithm = method_of(arguments.name).algorithm
     print(f"{type(algorithm).__name__}: {algorithm}")
     for warning in warned:

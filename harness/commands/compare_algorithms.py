@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from harness import argument_types
-from harness.base.files import listed, run_file
+from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 __all__ = ["configure", "run"]
@@ -15,7 +15,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
+    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument(
         "--algorithms", default="", help="async,averaging:10,… or classes; without it the file's"
     )
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = [method_of(word) for word in named] or [own]
     grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
-    store = argument_types.stored(
+    store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
     )
     seed, rate = base.seed, base.schedule.rate

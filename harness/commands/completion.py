@@ -6,7 +6,7 @@ import argparse
 from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, UserError
-from harness.base.files import Kind, bundled, cluster_file, run_file
+from harness.base.files import Kind, cluster_file, find_bundled, run_file
 
 __all__ = ["configure", "run"]
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     parser = parser_of(None, every=True)
     _mark(parser)
     own = PREAMBLE.get(arguments.shell, "")
-    told = [own.format(kind=kind, names=" ".join(bundled(kind))) for kind in NAMED.values()]
+    told = [own.format(kind=kind, names=" ".join(find_bundled(kind))) for kind in NAMED.values()]
     # it is said to be a text and taken by shell
     print(
         shtab.complete(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -187,12 +187,12 @@ def _import(arguments: argparse.Namespace) -> int:
 
     _refuse_existing(arguments.out)
     if arguments.normalise not in NORMALISATIONS:
-        raise unknown("--normalise", arguments.normalise, NORMALISATIONS)
+        raise name_error("--normalise", arguments.normalise, NORMALISATIONS)
     folders = [Folder(arguments.folder, "train")]
     folders += [Folder(arguments.dev, "dev")] if arguments.dev else []
     folders += [Folder(path, path.name) for path in arguments.test]
     if arguments.front_end not in FRONT_ENDS:
-        raise unknown("--front-end", arguments.front_end, FRONT_ENDS)
+        raise name_error("--front-end", arguments.front_end, FRONT_ENDS)
     recipe = Recipe(
         front_end=arguments.front_end,
         normalise=arguments.normalise,
@@ -229,7 +229,7 @@ def _knobs(arguments: argparse.Namespace) -> int:
     from data_synth.validate import Effort
 
     if arguments.preset not in PRESETS:
-        raise unknown("corpus knobs", arguments.preset, PRESETS)
+        raise name_error("corpus knobs", arguments.preset, PRESETS)
     if arguments.epochs < 1:
         raise UserError(f"--epochs {arguments.epochs}: at least 1 is allowed")
     table(arguments.preset, Effort(epochs=arguments.epochs), lambda line: print(line, flush=True))

@@ -36,23 +36,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure for so many minutes, print what is known and write the archive."""
-    from harness.base.errors import EXIT_DONE, UserError, unknown
+    from harness.base.errors import EXIT_DONE, UserError, name_error
     from harness.runs.device import resolve
 
     if not 0.0 < arguments.minutes <= 1e6:
         raise UserError(f"--minutes {arguments.minutes}: allowed: a positive number")
     if arguments.scale not in (None, *SCALES):
-        raise unknown("--scale", arguments.scale, SCALES)
+        raise name_error("--scale", arguments.scale, SCALES)
     device = resolve(arguments.device)
     gpu = device == "cuda"
-    from harness.bench.device import ARCHIVE, PLAN, Asked, Reproduction, measure
+    from harness.bench.device import ARCHIVE, PLAN, MeasurementPlan, Reproduction, measure
 
     named = arguments.preset or (None if gpu else ["none"])
     presets = (
-        PLAN if named is None else () if named == ["none"] else tuple(map(Reproduction.of, named))
+        PLAN
+        if named is None
+        else ()
+        if named == ["none"]
+        else tuple(map(Reproduction.from_text, named))
     )
     scale = arguments.scale or ("paper" if gpu else "small")
-    asked = Asked(device, scale, presets, arguments.minutes, arguments.out)
+    asked = MeasurementPlan(device, scale, presets, arguments.minutes, arguments.out)
     found = measure(asked, lambda line: print(line, file=sys.stderr, flush=True))
     for line in lines(found):
         print(line)

@@ -146,7 +146,7 @@ def grid_of(
 
     def configured(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
         schedule = replace(cast(Any, base.schedule), rate=rate)
-        trained = base.trained_by(method.algorithm, method.protocol)
+        trained = base.with_algorithm(method.algorithm, method.protocol)
         return replace(trained, workers=workers, schedule=schedule, seed=seed)
 
     if arguments.rates not in ("sweep", "file"):

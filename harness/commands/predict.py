@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from harness.base.files import cluster_file, listed, run_file
+from harness.base.files import cluster_file, describe_choices, run_file
 
 if TYPE_CHECKING:
     from harness.simulator.outer_loops import Cell
@@ -24,7 +24,9 @@ COLUMNS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=run_file, help=f"the run, or outer loops: {listed('run')}")
+    parser.add_argument(
+        "file", type=run_file, help=f"the run, or outer loops: {describe_choices('run')}"
+    )
     parser.add_argument("--out", type=Path, metavar="CSV", help="of outer loops, as a file too")
     parser.add_argument(
         "--cluster", type=cluster_file, help="in place of the run file's, by name or file"
@@ -100,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     asked = load_run(arguments.file)
-    config = asked.config.on(cluster, arguments.workers)
+    config = asked.config.with_cluster(cluster, arguments.workers)
     for line in idle_lines([config]):
         print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept

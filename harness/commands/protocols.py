@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
-from harness.base.registry import Entry, entries, find_own, imported
+from harness.base.registry import Entry, entries, find_own, import_modules
 from harness.base.settings import meanings, meanings_in
 from harness.cli import Parser
 
@@ -110,7 +110,7 @@ def configure(parser: Parser) -> None:
         first = Parser(prog=parser.prog, add_help=False)
         _add_names(first)
         asked, _ = first.parse_known_args(words)
-        imported(asked.modules, "--import", Path.cwd())
+        import_modules(asked.modules, "--import", Path.cwd())
         if find_own("protocols", asked.protocol) is None:
             from harness.simulator import load_protocol
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
-from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, unknown
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             config = config_of(system, place, corpora[-1], seed, arguments.device)
             configs[number, seed] = config
     names = {key: f"{labels(systems)[key[0]]} seed {key[1]}" for key in configs}
-    store = argument_types.stored(arguments.out, arguments.gather)
+    store = argument_types.open_store(arguments.out, arguments.gather)
     done = execute_named(configs, names.__getitem__, store, arguments.jobs)
     broken = {names[key]: run for key, run in done.items() if run.status != "done"}
     for name, run in broken.items():
@@ -209,7 +209,7 @@ def _differences(pairs: list[str]) -> dict[str, str]:
         if not equals:
             raise UserError(f"--against {pair!r}: KEY=VALUE is allowed, e.g. initial=random")
         if key not in READERS:
-            raise unknown("--against: key", key, READERS)
+            raise name_error("--against: key", key, READERS)
         found[key] = value
     return found
 
@@ -246,13 +246,13 @@ def _layers(text: str, key: str) -> tuple[int, ...]:
 
 def _initial(text: str, key: str) -> str:
     if text not in INITIALS:
-        raise unknown(f"--{key}", text, INITIALS)
+        raise name_error(f"--{key}", text, INITIALS)
     return text
 
 
 def _yes(text: str, key: str) -> bool:
     if text not in ("yes", "no"):
-        raise unknown(f"--{key}", text, ("yes", "no"))
+        raise name_error(f"--{key}", text, ("yes", "no"))
     return text == "yes"
 
 

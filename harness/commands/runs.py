@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import SHORT
 from harness.commands.progress import Progress
-from harness.store import Bucket, Gathered, Run, Store, is_run, schema, verified
+from harness.store import Bucket, BucketStore, Run, Store, is_run, schema, verify_run
 from reports import provenance
 
 __all__ = ["configure", "pull", "push", "run"]
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.push:
         stores = find_stores(arguments.folder)
         return push(stores, arguments.push, _say, arguments.light)
-    check = verified if arguments.verify else _believed
+    check = verify_run if arguments.verify else _believed
     stores = {
         store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)
     }
@@ -228,7 +228,7 @@ def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
         url: where they lie.
         say: is told in the end what was fetched.
     """
-    store = Gathered(folder, Bucket(url))
+    store = BucketStore(folder, Bucket(url))
     names, outcomes = sorted(store.bucket.hashes()), Counter[str]()
     watch = Progress(1).begin(1, url, "runs")
     for number, name in enumerate(names, 1):
@@ -243,10 +243,10 @@ def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     """What became of a run; one that is there is compared with it."""
     if run.status in ("unfinished", "failed"):
         return run.status
-    if verified(run).status == "damaged":
+    if verify_run(run).status == "damaged":
         return "damaged"
     try:
-        ended = bucket.compared(run) if there else "damaged there"
+        ended = bucket.compare(run) if there else "damaged there"
         ended = bucket.push(run, light) if ended == "damaged there" else ended
     except UserError:  # of a version without digests
         return "too old"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from harness.base.errors import EXIT_DONE, UserError
-from harness.base.files import cluster_file, listed
+from harness.base.files import cluster_file, describe_choices
 from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
@@ -44,7 +44,9 @@ DRAWN, CHECKED = 4, 25
 
 def configure(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("cluster", metavar="CLUSTER", type=cluster_file, help=listed("cluster"))
+    parser.add_argument(
+        "cluster", metavar="CLUSTER", type=cluster_file, help=describe_choices("cluster")
+    )
     protocols.configure(parser)
     parser.add_argument("--workers", metavar="1,2,4", help="default: 1, 2, 4 … all of the file's")
     parser.add_argument(

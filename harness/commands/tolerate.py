@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
-from harness.base.files import listed, run_file
+from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
+    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument(
         "--what",
         default="workers",
@@ -72,16 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
     base, method = overrides.base_of(arguments)
     method = method_of(arguments.algorithm) if arguments.algorithm else method
     knob.check(method.algorithm)
-    store = argument_types.stored(
+    store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
     )
 
     def turn(value: float) -> TrainingConfig[Any]:
-        machine, workers = knob.at(base.cluster, base.workers, value)
+        machine, workers = knob.apply(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 
     parts = method.algorithm, method.protocol
-    ends = [turn(value).trained_by(*parts) for value in search.between]
+    ends = [turn(value).with_algorithm(*parts) for value in search.between]
     knob.check_reach(*ends)
     for line in idle_lines(ends, knob.idle):
         print(line, file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.base.files import listed, run_file
+from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=run_file, help=f"the run: {listed('run')}")
+    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=1)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.store.files import writable_folder
 
     configs, submit = _configs(arguments), argument_types.submission_of(arguments)
-    store = argument_types.stored(writable_folder(arguments.out, "--out"), arguments.gather)
+    store = argument_types.open_store(writable_folder(arguments.out, "--out"), arguments.gather)
     for line in idle_lines(configs.values()):
         _say(line)
     found = execute_named(configs, str, store, jobs=max(1, arguments.jobs), submit=submit)

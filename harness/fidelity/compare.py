@@ -90,7 +90,7 @@ def compared(
     application = config.application
     pieces = application.pieces(config, application.load(config, say))
     timeline = load_timeline(run.path(TIMELINE))
-    predicted = application.time_again(config.on(cluster), pieces, run, timeline)
+    predicted = application.time_again(config.with_cluster(cluster), pieces, run, timeline)
     there, ours = (behaviour(each, config.reads()) for each in (timeline, predicted))
     return Comparison(there, ours, run.config.get(EXECUTED, {}).get("paced") is False)
 

@@ -40,7 +40,7 @@ def prediction(
     Raises:
         UserError: no such run, too many workers for the data, or a run that cannot be predicted.
     """
-    config = config.on(cluster, workers)
+    config = config.with_cluster(cluster, workers)
     application = config.application
     finished = _finished(target, config) if target else None
     share = application.share(config, finished, kept)

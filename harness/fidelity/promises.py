@@ -29,9 +29,9 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.stale import (
     StaleReplay,
     capture_server,
-    recalled,
+    memory_from_arrays,
+    memory_to_arrays,
     reinstate_server,
-    remembered,
     vectors_of,
 )
 from harness.simulator import (
@@ -170,9 +170,9 @@ def _resumed(algorithm: Algorithm, stalest: int = 0) -> str:
     whole = _Trained.begun(algorithm, stalest).on(FOLDS)
     half, fresh = (_Trained.begun(algorithm, stalest) for _ in range(2))
     arrays, facts = capture_server(half.on(FOLDS // 2).server)
-    kept, fresh.models = remembered("memory/", half.memory), half.models
+    kept, fresh.models = memory_to_arrays("memory/", half.memory), half.models
     reinstate_server(fresh.server, arrays, facts)
-    fresh.memory = recalled(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
+    fresh.memory = memory_from_arrays(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
     return _difference(whole.server, fresh.on(FOLDS - half.done).server)
 
 

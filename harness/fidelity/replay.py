@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.base.errors import UserError
-from harness.base.registry import discovered
+from harness.base.registry import load_plugins
 from harness.runs.config import REPLAYED
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
@@ -57,7 +57,7 @@ def config_of(run: Run) -> TaskConfig:
         UserError: it is no training run of this program, or its code is another now.
     """
     for group in ("algorithms", "protocols"):
-        discovered(group)
+        load_plugins(group)
     table = {k: v for k, v in run.config.items() if k not in (EXECUTED, REPLAYED)}
     where = f"{run.dir}/config.json"
     return application_of(table, where).restore(run, table, where)

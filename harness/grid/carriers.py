@@ -35,7 +35,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from harness.base.errors import ProcessDied, UserError, unknown
+from harness.base.errors import ProcessDied, UserError, name_error
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -138,10 +138,10 @@ def check(where: str) -> None:
         UserError: it is unknown, or its package is not installed.
     """
     if ":" in where:
-        _named(where)
+        _import_executor(where)
         return
     if where not in WHERE:
-        raise unknown("--submit", where, (*WHERE, "MODULE:FUNCTION"))
+        raise name_error("--submit", where, (*WHERE, "MODULE:FUNCTION"))
     package, extra = NEEDS[where]
     try:
         import_module(package)
@@ -165,15 +165,15 @@ def carrier(where: str, folder: Path, jobs: int) -> Carrier:
     if where in ("dask", "ray"):
         return _dask(jobs) if where == "dask" else _ray(jobs)
     if ":" in where:
-        return of_executor(lambda: _named(where)(jobs), jobs)
+        return carrier_from_executor(lambda: _import_executor(where)(jobs), jobs)
     return _submitit(where, folder, jobs)
 
 
-def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
+def carrier_from_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
     """Any executor of futures; a broken one has lost its jobs, and another is made."""
     executor = made()
 
-    def begun(work: Callable[[Any], str | None], task: Any) -> Job:
+    def submit_task(work: Callable[[Any], str | None], task: Any) -> Job:
         nonlocal executor
         try:
             return executor.submit(work, task)
@@ -182,7 +182,7 @@ def of_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
             return executor.submit(work, task)
 
     def start(work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[Job]:
-        return [begun(work, task) for task in tasks]
+        return [submit_task(work, task) for task in tasks]
 
     def close() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
@@ -203,10 +203,10 @@ def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
     if where == "slurm":  # all of them are one array, of which Slurm lets so many run
         executor.update_parameters(slurm_array_parallelism=jobs)
     at_once = EVERYTHING if where == "slurm" else jobs
-    return Carrier(executor.map_array, at_once, (UncompletedJobError,), failed=_failed_of_submitit)
+    return Carrier(executor.map_array, at_once, (UncompletedJobError,), failed=_is_submitit_failure)
 
 
-def _failed_of_submitit(error: Exception) -> bool:
+def _is_submitit_failure(error: Exception) -> bool:
     """Whether a job raised something; that it ran out of time is raised within it too."""
     from submitit.core.utils import FailedJobError
 
@@ -228,7 +228,7 @@ def _dask(jobs: int) -> Carrier:
         if cluster is not None:
             cluster.close()
 
-    return Carrier(start, EVERYTHING, _lost_by_dask(), close)
+    return Carrier(start, EVERYTHING, _dask_loss_errors(), close)
 
 
 def _ray(jobs: int) -> Carrier:
@@ -236,7 +236,10 @@ def _ray(jobs: int) -> Carrier:
 
     ray = ray_backend.begin(jobs)
     return Carrier(
-        partial(ray_backend.started, ray), EVERYTHING, ray_backend.lost(ray), ray.shutdown
+        partial(ray_backend.submit_tasks, ray),
+        EVERYTHING,
+        ray_backend.task_loss_errors(ray),
+        ray.shutdown,
     )
 
 
@@ -251,14 +254,14 @@ def _local_dask(jobs: int) -> Any:
     return cluster
 
 
-def _lost_by_dask() -> tuple[type[BaseException], ...]:
+def _dask_loss_errors() -> tuple[type[BaseException], ...]:
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
 
     return (KilledWorker, FutureCancelledError, CancelledError)
 
 
-def _named(where: str) -> Callable[[int], Executor]:
+def _import_executor(where: str) -> Callable[[int], Executor]:
     module, _, name = where.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -286,7 +289,7 @@ class _Leaves(BaseException):
     """A job has to end soon; nothing in it may take that for an error."""
 
 
-class _Lost(Exception):  # noqa: N818 (what happened)
+class _JobLost(Exception):  # noqa: N818 (what happened)
     """A job ended without an answer: cancelled, out of time or of memory."""
 
 
@@ -333,7 +336,7 @@ def submit(
         ProcessDied: some tasks lost all their jobs; the others are done, all checkpoints kept.
         KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
     """
-    waiting, losses = deque(dealt(list(tasks), runs_a_job)), _Losses(reached)
+    waiting, losses = deque(split_into_jobs(list(tasks), runs_a_job)), _Losses(reached)
     running: dict[Names, Job] = {}
     try:
         while waiting or running:
@@ -342,12 +345,12 @@ def submit(
             free = min(len(waiting), carried.at_once - len(running))
             fresh = [waiting.popleft() for _ in range(free)]
             handed = [[tasks[name] for name in names] for names in fresh]
-            started = carried.start(partial(answered, work), handed) if fresh else ()
+            started = carried.start(partial(run_tasks, work), handed) if fresh else ()
             running.update(zip(fresh, started, strict=True))
             for names in [names for names, job in running.items() if job.done()]:
                 try:
                     _check_answer(running.pop(names), carried)
-                except _Lost:
+                except _JobLost:
                     waiting.extend([names] if losses.worth_another(names) else [])
                     continue
                 for name in names:
@@ -391,7 +394,7 @@ class _Losses:
         return False
 
 
-def dealt(names: Sequence[str], each: int) -> list[Names]:
+def split_into_jobs(names: Sequence[str], each: int) -> list[Names]:
     """Names in jobs of so many, dealt like cards: the first job has the first, not the longest.
 
     Example:
@@ -402,7 +405,7 @@ def dealt(names: Sequence[str], each: int) -> list[Names]:
     return [tuple(names[at::jobs]) for at in range(jobs)]
 
 
-def answered(
+def run_tasks(
     work: Callable[..., object],
     tasks: Sequence[Task],
     tell: Hear | None = None,
@@ -467,10 +470,10 @@ def _check_answer(job: Job, carried: Carrier) -> None:
         raise
     except Exception as error:
         if isinstance(error, carried.lost) and not carried.failed(error):
-            raise _Lost from error
+            raise _JobLost from error
         raise UserError(f"a job raised {last_line(error)}; it would do so again") from error
     if line is None:
-        raise _Lost
+        raise _JobLost
     if line:
         raise UserError(line)
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import torch
 
 from harness.base import forks
-from harness.base.errors import UserError, lacks_memory, refused_by_machine
+from harness.base.errors import UserError, lacks_memory, machine_error
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid import carriers
@@ -43,7 +43,7 @@ from harness.training import loop
 
 __all__ = [
     "Estimate",
-    "Left",
+    "RemainingTime",
     "Report",
     "Runner",
     "effort",
@@ -122,24 +122,28 @@ class Runner:
         unfinished = self.store.missing(wanted)
         missing = {name: Parcel((name, c)) for name, c in wanted.items() if name in unfinished}
         kinds = {name: kind_of(config) for name, config in wanted.items()}
-        left = Left(kinds, min(self.jobs, max(1, len(missing))))
+        left = RemainingTime(kinds, min(self.jobs, max(1, len(missing))))
         board = _Board(tuple(wanted), set(missing), self.store, left, show)
         if missing:
             # The processes below a user's own program are the user's, also those that are stopped.
             with nullcontext() if self.here else forks.kill_stopped():
                 carriers.submit(
                     missing,
-                    partial(_execute, store=self.store.resolved(), keeps_faults=self.keeps_faults),
-                    self._carried(),
+                    partial(
+                        _execute,
+                        store=self.store.with_absolute_path(),
+                        keeps_faults=self.keeps_faults,
+                    ),
+                    self._get_carrier(),
                     board.finish,
                     end_s,
                     self.submit.runs_a_job if self.submit else 1,
-                    partial(_reached, self.store),
+                    partial(_folds_done, self.store),
                     board.hear,
                 )
         return {name: self.store.load(name) for name in wanted}
 
-    def _carried(self) -> Carrier:
+    def _get_carrier(self) -> Carrier:
         if self._carrier is None and self.submit:
             folder = self.store.path.parent / "jobs"
             self._carrier = carrier(self.submit.where, folder, self.jobs)
@@ -168,7 +172,7 @@ class _Board:
     wanted: tuple[str, ...]
     unfinished: set[str]
     store: Store
-    left: Left
+    left: RemainingTime
     show: Callable[[Report], None]
 
     def __post_init__(self) -> None:
@@ -243,7 +247,7 @@ def _begin(tell: Hear) -> None:
     notice.announce(say)
 
 
-def _reached(store: Store, name: str) -> float:
+def _folds_done(store: Store, name: str) -> float:
     """How far a run is, in folds."""
     return math.inf if store.has(name) else loop.folds(store.path / name / CHECKPOINT)
 
@@ -279,7 +283,7 @@ def _execute(
         raise UserError(f"run {name[:12]}: {told}")
 
     def watch(progress: Progress) -> None:
-        if forks.orphaned():
+        if forks.is_orphan():
             os._exit(1)  # no process waits for this run any more; its last checkpoint is on disk
         tell(progress)
 
@@ -291,7 +295,7 @@ def _execute(
         if isinstance(error, UserError) or not keeps_faults:
             raise
         if isinstance(error, OSError):  # a full disk is no result
-            raise refused_by_machine(error) from error
+            raise machine_error(error) from error
         if told := lacks_memory(error):  # nor is a machine that is too small
             raise told from error
         traceback.print_exc()
@@ -327,16 +331,16 @@ class Estimate:
 
 def kind_of(config: Configuration) -> Kind:
     """What decides how long a run takes, as far as it is not measured."""
-    return type(config).__name__, identity(_without_seeds(config.to_dict()))
+    return type(config).__name__, identity(_drop_seeds(config.to_dict()))
 
 
-def _without_seeds(table: dict[str, Any]) -> dict[str, Any]:
+def _drop_seeds(table: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in table.items() if key not in OF_A_SEED}
-    return {k: _without_seeds(v) if isinstance(v, dict) else v for k, v in kept.items()}  # pyright: ignore[reportUnknownArgumentType]
+    return {k: _drop_seeds(v) if isinstance(v, dict) else v for k, v in kept.items()}  # pyright: ignore[reportUnknownArgumentType]
 
 
 @dataclass
-class Left:
+class RemainingTime:
     """What is known of the time that runs take.
 
     Args:
@@ -373,21 +377,25 @@ class Left:
 
     def _rest(self, name: str, running: Mapping[str, tuple[Progress, float]]) -> float | None:
         share, spent_s = _share(running, name)
-        whole = self._expected(self.kinds[name], running)
+        whole = self._estimate_run(self.kinds[name], running)
         if share > ENOUGH and (whole is None or spent_s > whole):
             return spent_s * (1.0 - share) / share
         return None if whole is None else max(whole * (1.0 - share), 0.0)
 
-    def _expected(self, kind: Kind, running: Mapping[str, tuple[Progress, float]]) -> float | None:
+    def _estimate_run(
+        self, kind: Kind, running: Mapping[str, tuple[Progress, float]]
+    ) -> float | None:
         """Seconds of a whole run: the mean of its setting, of its class, or of what has begun."""
         alike = [took for known, took in self._took.items() if known[0] == kind[0]]
-        begun = list(self._begun(kind[0], running))
+        begun = list(self._extrapolate_running(kind[0], running))
         for found in (self._took.get(kind, []), [s for took in alike for s in took], begun):
             if found:
                 return fmean(found)
         return None
 
-    def _begun(self, kind: str, running: Mapping[str, tuple[Progress, float]]) -> Iterator[float]:
+    def _extrapolate_running(
+        self, kind: str, running: Mapping[str, tuple[Progress, float]]
+    ) -> Iterator[float]:
         for name in running:
             share, spent_s = _share(running, name)
             if share > ENOUGH and self.kinds.get(name, ("", ""))[0] == kind:

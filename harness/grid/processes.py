@@ -46,7 +46,7 @@ class Errand:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ErrandResult:
     """The end of an errand: what the work returned, or the error that it raised."""
 
     result: Any
@@ -157,7 +157,7 @@ class Processes:
         if not _is_wanted(errand.job):
             return
         try:
-            ended = Ended(errand.work(errand.task, tell, errand.waits))
+            ended = ErrandResult(errand.work(errand.task, tell, errand.waits))
         except _Stop as stop:
             raise stop.error from None
         _settle(errand, ended, self._waiting)
@@ -209,7 +209,7 @@ class _Member(Thread):
             with self._ours:  # a process takes its end for its own
                 while not (is_wanted := self._is_wanted()) and not self._closed.wait(LOOK_EVERY_S):
                     pass
-                with self._theirs, forks.guard_server(), forks.main_hidden():
+                with self._theirs, forks.guard_server(), forks.hide_main():
                     if is_wanted:
                         self.process.start()
                         self._begun.set()
@@ -228,16 +228,18 @@ class _Member(Thread):
         try:
             data = pickle.dumps((errand.work, errand.task, errand.waits))
         except Exception as error:
-            ended = Ended(None, UserError(f"a run cannot be sent to another process: {error}"))
+            ended = ErrandResult(
+                None, UserError(f"a run cannot be sent to another process: {error}")
+            )
         else:
             with _guard_pipe():
                 self._ours.send_bytes(data)
-            while not isinstance(ended := self._said(), Ended):
+            while not isinstance(ended := self._receive(), ErrandResult):
                 self._news.put(ended)
         _settle(errand, ended, self._waiting)
         self._news.put(ended.error)
 
-    def _said(self) -> Any:
+    def _receive(self) -> Any:
         with _guard_pipe():
             data = self._ours.recv_bytes()
         return pickle.loads(data)
@@ -256,7 +258,7 @@ def _is_wanted(job: Future[Any]) -> bool:
     return job.running() or job.set_running_or_notify_cancel()
 
 
-def _settle(errand: Errand, ended: Ended, waiting: Queue[Errand | None]) -> None:
+def _settle(errand: Errand, ended: ErrandResult, waiting: Queue[Errand | None]) -> None:
     """Take note of an end: of the job, or of a first look at what another process does now."""
     if isinstance(ended.result, Later):
         waiting.put(replace(errand, waits=True))
@@ -300,16 +302,16 @@ def _carry_out(data: bytes, tell: Hear) -> bytes:
     """An errand's end, packed; of what cannot be packed, a line."""
     try:
         work, task, waits = pickle.loads(data)
-        ended = Ended(work(task, tell, waits))
+        ended = ErrandResult(work(task, tell, waits))
     except Exception as error:
         if not isinstance(error, UserError | ProcessDied):
             error.add_note(f"In a process of a grid:\n{traceback.format_exc()}")
-        ended = Ended(None, error)
+        ended = ErrandResult(None, error)
     try:
         packed = pickle.dumps(ended)
         pickle.loads(packed)  # an error whose class takes other arguments is packed all the same
     except Exception as why:
         raised = ended.error and f"a run raised {last_line(ended.error)}"
         told = raised or f"what a run gave cannot be sent to another process: {why}"
-        return pickle.dumps(Ended(None, UserError(told)))
+        return pickle.dumps(ErrandResult(None, UserError(told)))
     return packed

@@ -52,17 +52,19 @@ def begin(jobs: int) -> Any:
     return ray
 
 
-def started(ray: Any, work: Callable[[Any], str | None], tasks: Sequence[Any]) -> Sequence[RayJob]:
+def submit_tasks(
+    ray: Any, work: Callable[[Any], str | None], tasks: Sequence[Any]
+) -> Sequence[RayJob]:
     """Begin a task each; what is lost is told, and begun again by us alone."""
-    carried = ray.remote(max_retries=0)(_called)  # of partial functions Ray makes no tasks
+    carried = ray.remote(max_retries=0)(_call)  # of partial functions Ray makes no tasks
     return [RayJob(ray, carried.remote(work, task)) for task in tasks]
 
 
-def _called(work: Callable[[Any], str | None], task: Any) -> str | None:
+def _call(work: Callable[[Any], str | None], task: Any) -> str | None:
     return work(task)
 
 
-def lost(ray: Any) -> tuple[type[BaseException], ...]:
+def task_loss_errors(ray: Any) -> tuple[type[BaseException], ...]:
     """What the result of a task raises whose worker or machine is gone."""
     names = ("WorkerCrashedError", "NodeDiedError", "ObjectLostError", "OutOfMemoryError",
              "LocalRayletDiedError", "TaskCancelledError")  # fmt: skip

@@ -14,7 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.judge.claims import VERDICTS
 from harness.judge.interval import Matrix, Sample, Statistic
 from harness.judge.results import (
@@ -282,7 +282,7 @@ class _Reader:
         known = {each.name: each for each in fields(kind)}
         for key in self.data:
             if key not in known:
-                raise unknown(f"{self.where}: key", key, known)
+                raise name_error(f"{self.where}: key", key, known)
         for name, each in known.items():
             if name in self.data and each.type == "str":
                 self._expect(name, str, "a string")
@@ -334,7 +334,7 @@ class _Reader:
     def one_of(self, key: str, allowed: tuple[str | None, ...]) -> None:
         if self.data.get(key) not in allowed:
             words = tuple(filter(None, allowed))
-            raise unknown(f"{self.where}: {key}", str(self.data.get(key)), words)
+            raise name_error(f"{self.where}: {key}", str(self.data.get(key)), words)
 
     def _expect(self, key: str, kind: type[Any], words: str) -> None:
         if not isinstance(self.data[key], kind):

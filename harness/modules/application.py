@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.base.registry import imported
+from harness.base.registry import import_modules
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
-from harness.modules.network import generators_kept
+from harness.modules.network import preserve_generators
 from harness.modules.problem import Arrays, Metric, Problem, arrays_of
 from harness.modules.step_time import Charge, check_charge
 from harness.modules.task import ModuleConfig, ModuleTask, metrics_of
@@ -30,7 +30,7 @@ from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.simulator import Cluster
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import EXECUTED, Asked, Say, Table
+from harness.tasks.contract import EXECUTED, RunRequest, Say, Table
 from harness.training.run import FoldApplication
 
 SOURCE = "task.json"
@@ -114,7 +114,7 @@ class Source:
         module, colon, path = name.partition(":")
         if not (module and colon and path):
             raise UserError(f"{where}: {name!r} is not allowed; allowed: {HERE}")
-        imported([module], where, self.folder)
+        import_modules([module], where, self.folder)
         found: Any = import_module(module)
         for part in path.split("."):
             if not hasattr(found, part):
@@ -201,7 +201,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     tables = (ModuleTable,)
     follows = FOLLOWS
 
-    def read(self, asked: Asked) -> tuple[ModuleConfig, Problem]:
+    def read(self, asked: RunRequest) -> tuple[ModuleConfig, Problem]:
         """See `Application`."""
         asked.refuse([name for name in FOLLOWS if name in asked.table])
         where, own = str(asked.path), {entry.name for entry in fields(ModuleTable)}
@@ -210,7 +210,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         said = build(ModuleTable, task, where)
         source = Source(where, asked.path.parent, said, asked.imports)
         problem, machine = source.problem(), asked.cluster()
-        cluster, work = source.charge(machine).of(problem, said.minibatch, machine)
+        cluster, work = source.charge(machine).apply(problem, said.minibatch, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
         table |= {"chunk": 1.0, "device": asked.device}
@@ -235,7 +235,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
             raise UserError(f"{run.dir}: {told}")
         kept = json.loads(run.path(SOURCE).read_text(encoding="utf-8"))
         place, folder = f"{run.dir}/{SOURCE}", Path(kept["folder"])
-        imported(kept["import"], place, folder)
+        import_modules(kept["import"], place, folder)
         source = Source(
             f"{run.dir}/{SOURCE}",
             Path(kept["folder"]),
@@ -265,7 +265,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with generators_kept():
+            with preserve_generators():
                 yield
         finally:
             torch.set_num_threads(threads)

@@ -58,11 +58,11 @@ def digest_of_code(value: object, called: str = "code") -> str:
     """
     sha = hashlib.sha256()
     try:
-        for line in _told(value, {}):
+        for line in _describe(value, {}):
             sha.update(line.encode() + b"\n")
     except Exception as error:  # ours, or of a `repr` of the user's, or of some library's
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        known = isinstance(error, _UnknownError)
+        known = isinstance(error, _DigestError)
         raise UserError(
             f"{called}: {error if known else f'what it refers to cannot be read ({why})'}; "
             "allowed: functions, classes and objects of Python, and what numba compiles of them"
@@ -70,7 +70,7 @@ def digest_of_code(value: object, called: str = "code") -> str:
     return sha.hexdigest()
 
 
-class _UnknownError(Exception):
+class _DigestError(Exception):
     """A value that is not told from another of its kind by anything that can be read."""
 
     def __init__(self, value: object, why: str) -> None:
@@ -117,7 +117,7 @@ _is_wrapped = cast(
 # -- code ------------------------------------------------------------------------------------
 
 
-def _told(value: object, seen: Seen) -> Iterator[str]:
+def _describe(value: object, seen: Seen) -> Iterator[str]:
     """Lines that say what a value is; what has been told before is a number."""
     if isinstance(value, PLAIN):
         yield f"{type(value).__name__} {value!r}"
@@ -130,7 +130,7 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
         if _is_wrapped(value):
-            raise _UnknownError(value, "it is of a call that is over, kept by the function")
+            raise _DigestError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}"
     elif isinstance(value, np.ndarray):
         yield from _array(cast(Array, value), seen)
@@ -162,7 +162,7 @@ def _told(value: object, seen: Seen) -> Iterator[str]:
 def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
     yield f"{kind} of {len(values)}"
     for value in values:
-        yield from _told(value, seen)
+        yield from _describe(value, seen)
 
 
 def _sort_key(value: object) -> str:
@@ -195,16 +195,18 @@ def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
     """A compiled function by the Python function that it was made of, and how it is compiled."""
     function = getattr(value, "__wrapped__", None)
     if not isinstance(function, types.FunctionType):
-        raise _UnknownError(value, "numba keeps no Python function of it")
+        raise _DigestError(value, "numba keeps no Python function of it")
     yield f"compiled {type(value).__name__} {_version('numba')}"
     dispatcher = getattr(value, "_dispatcher", value)
-    yield from _told(getattr(dispatcher, "targetoptions", {}), seen)
-    yield from _told(function, seen)
+    yield from _describe(getattr(dispatcher, "targetoptions", {}), seen)
+    yield from _describe(function, seen)
 
 
 def _is_builtin(value: object) -> bool:
     """Whether it is a function of C: it has no attributes, and no class of the user's."""
-    return callable(value) and not hasattr(value, "__dict__") and _installed(type(value).__module__)
+    return (
+        callable(value) and not hasattr(value, "__dict__") and _is_installed(type(value).__module__)
+    )
 
 
 def _builtin(value: Any, seen: Seen) -> Iterator[str]:
@@ -212,34 +214,34 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
     where = getattr(value, "__module__", "") or ""
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
-        raise _UnknownError(value, "it has no name of its own")
+        raise _DigestError(value, "it has no name of its own")
     where = former_module(where, name)
     yield f"builtin {where} {name} {_version(where)}"
     bound: object = getattr(value, "__self__", None)
     if isinstance(bound, Tensor | np.ndarray):
-        yield from _told(cast(object, bound), seen)
+        yield from _describe(cast(object, bound), seen)
 
 
 def _object(value: object, seen: Seen) -> Iterator[str]:
     """An object by its class and its attributes."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
-        raise _UnknownError(value, "numpy.frompyfunc keeps no Python function of it")
+        raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
-    yield from _told(type(value), seen)
+    yield from _describe(type(value), seen)
     held: dict[str, Any] = {**getattr(value, "__dict__", {}), **_slots(value)}
     if "_orig_mod" in held.get("_modules", ()):  # what `torch.compile` gives
         held = {"compiled": held["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
         if "_modules" not in held:
-            raise _UnknownError(value, "a traced module has no source")
+            raise _DigestError(value, "a traced module has no source")
         yield from _module(held, seen)
-        held = {name: each for name, each in held.items() if not _of_pytorch(name)}
-    yield from _told(held, seen)
+        held = {name: each for name, each in held.items() if not _is_torch_internal(name)}
+    yield from _describe(held, seen)
 
 
 def _slots(value: object) -> dict[str, Any]:
     """The attributes of an object that classes of the user's keep in slots."""
-    kinds = [kind for kind in type(value).__mro__ if not _installed(kind.__module__)]
+    kinds = [kind for kind in type(value).__mro__ if not _is_installed(kind.__module__)]
     members = [
         (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
     ]
@@ -248,7 +250,7 @@ def _slots(value: object) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each is not unset}
 
 
-def _of_pytorch(name: str) -> bool:
+def _is_torch_internal(name: str) -> bool:
     """Whether an attribute of a module is where PyTorch keeps its parts and hooks."""
     kept = name in ("_modules", "_parameters", "_buffers")
     return kept or (name.startswith("_") and "hook" in name)
@@ -267,11 +269,11 @@ def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
     _, first = next(iter(seen.values()))
     tensors = {**held["_parameters"], **held["_buffers"]}
     if not isinstance(first, nn.Module) and any(each is not None for each in tensors.values()):
-        yield from _told(tensors, seen)
+        yield from _describe(tensors, seen)
 
 
 def _class(kind: type, seen: Seen) -> Iterator[str]:
-    if _installed(kind.__module__):
+    if _is_installed(kind.__module__):
         where = former_module(kind.__module__, kind.__qualname__)
         yield f"class {where}.{kind.__qualname__} {_version(where)}"
         return
@@ -280,7 +282,7 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
     if source:
         yield source
     for base in kind.__bases__:
-        yield from _told(base, seen)
+        yield from _describe(base, seen)
     for name, member in sorted(vars(kind).items()):
         function = inspect.unwrap(
             getattr(member, "__func__", None) or getattr(member, "fget", None) or member
@@ -291,14 +293,14 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
 
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
-    if _installed(function.__module__):
+    if _is_installed(function.__module__):
         where = former_module(function.__module__, function.__qualname__)
         yield f"function {where}.{function.__qualname__} {_version(where)}"
         return
     yield f"function {function.__qualname__}"
     kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
     if isinstance(kinds, types.MappingProxyType):
-        yield from _told(cast(object, kinds), seen)
+        yield from _describe(cast(object, kinds), seen)
     source = None if function.__name__ == "<lambda>" else _source(function)
     yield source or _instructions(function.__code__)
     yield from _names(function, seen)
@@ -306,25 +308,25 @@ def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
 
 def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     """What a function refers to: defaults, what its closure holds, and globals."""
-    yield from _told([function.__defaults__, function.__kwdefaults__], seen)
+    yield from _describe([function.__defaults__, function.__kwdefaults__], seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__":
             yield f"held {name}"
-            yield from _told(_content(cell), seen)
+            yield from _describe(_content(cell), seen)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
             yield f"global {name}"
-            yield from _told(function.__globals__[name], seen)
+            yield from _describe(function.__globals__[name], seen)
             yield from _members(function.__globals__[name], _attributes(function.__code__), seen)
 
 
 def _members(value: object, names: set[str], seen: Seen) -> Iterator[str]:
     """What a function may take of a module of the user's: the members that it has a name of."""
-    if not isinstance(value, types.ModuleType) or _installed(value.__name__):
+    if not isinstance(value, types.ModuleType) or _is_installed(value.__name__):
         return
     for name in sorted(names & vars(value).keys()):
         yield f"member {name}"
-        yield from _told(vars(value)[name], seen)
+        yield from _describe(vars(value)[name], seen)
         yield from _members(vars(value)[name], names - {name}, seen)
 
 
@@ -395,7 +397,7 @@ def _former() -> Mapping[str, Mapping[str, str]]:
 
 
 @functools.cache
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether a module comes from the standard library or an installed package."""
     if module.partition(".")[0] in OWN:
         return True

@@ -19,7 +19,7 @@ from torch import nn
 
 from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Submission
@@ -34,11 +34,11 @@ from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
 from harness.runs.idle import idle_lines
-from harness.runs.methods import Asked, Method, method_of, optimised
+from harness.runs.methods import Asked, Method, method_of, with_optimizer
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.store import Bucket, Cell, Gathered, Store
+from harness.store import Bucket, BucketStore, Cell, Store
 from harness.store.files import writable_folder
 from harness.tasks.contract import Progress
 
@@ -147,7 +147,7 @@ class Experiment:
     def __post_init__(self) -> None:
         for name in self.given:
             if name not in USUAL:
-                raise unknown("lagbench", name, USUAL)
+                raise name_error("lagbench", name, USUAL)
         self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
         check_settings(self.model, self.loss, self.settings)
         self.device = resolve(self.settings.device)
@@ -156,7 +156,7 @@ class Experiment:
         self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
         folder = writable_folder(Path(self.settings.store), "store")
         gather = self.settings.gather
-        self._store = Store(folder) if gather is None else Gathered(folder, Bucket(gather))
+        self._store = Store(folder) if gather is None else BucketStore(folder, Bucket(gather))
         self._runner = self._make_runner()
 
     def __enter__(self) -> Experiment:
@@ -188,7 +188,7 @@ class Experiment:
         grid = self.grid(methods, workers, rates)
         for method in grid.methods:
             for count in grid.workers:
-                config = self.configured(method, count, self.settings.guess, self.seeds[0])
+                config = self.build_config(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
         self._check_sendable(grid.methods)
         problem = self.problem(self.seeds[0])
@@ -220,14 +220,16 @@ class Experiment:
             methods: each is run on every cluster.
             counts: clusters, each with so many workers.
         """
-        configs = [self.on(other).first(m, count) for m in methods for other, count in counts]
+        configs = [
+            self.with_cluster(other).first(m, count) for m in methods for other, count in counts
+        ]
         for line in idle_lines(configs):
             self.say(line)
 
     def first(self, method: Asked, workers: int) -> ModuleConfig:
         """The run of the first seed, at the guessed rate."""
         (named,) = self._methods([method])
-        return self.configured(named, workers, self.settings.guess, self.seeds[0])
+        return self.build_config(named, workers, self.settings.guess, self.seeds[0])
 
     def say(self, line: str) -> None:
         """A line on standard error, once for the experiment."""
@@ -235,7 +237,7 @@ class Experiment:
             self._said.add(line)
             LOG.info(line)
 
-    def on(self, cluster: Cluster) -> Experiment:
+    def with_cluster(self, cluster: Cluster) -> Experiment:
         """The same on another cluster; module, data and what was found of them are shared.
 
         Its runs say nothing of idle keys, which are the user's if they are idle on each.
@@ -253,13 +255,13 @@ class Experiment:
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
         check_rates(rates, [method.label for method in named], self.seeds)
         guess = self.settings.guess
-        return Grid(self.configured, named, workers, self.seeds, guess, rates)
+        return Grid(self.build_config, named, workers, self.seeds, guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer = self.settings.optimizer
-        return [optimised(method_of(each), optimizer) for each in methods]
+        return [with_optimizer(method_of(each), optimizer) for each in methods]
 
-    def configured(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
+    def build_config(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
         """The configuration of one run."""
         settings, size = self.settings, self.settings.minibatch
         return ModuleConfig(
@@ -286,16 +288,16 @@ class Experiment:
             given = self.data(seed) if callable(self.data) else self.data
             self._note_batches(given)
             train = arrays_of(given, "data")
-            train, dev = self._held_out(train)
+            train, dev = self._split_dev(train)
             asked = self.settings.test
             test = None if asked is None else arrays_of(asked, "test")
             metrics = metrics_of(self.settings.metric, train)
-            train, dev = self._shared(train), self._shared(dev)
-            test = test and self._shared(test)
+            train, dev = self._share_data(train), self._share_data(dev)
+            test = test and self._share_data(test)
             self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
         return self._problems[key]
 
-    def _shared(self, arrays: Arrays) -> Arrays:
+    def _share_data(self, arrays: Arrays) -> Arrays:
         """The same where other processes map it, if any are given runs on this file system."""
         if not self._sends or self.settings.gather is not None:
             return arrays
@@ -303,7 +305,7 @@ class Experiment:
             self._data = TemporaryDirectory(prefix=".data-", dir=self._store.path)
         return share(arrays, Path(self._data.name))
 
-    def _held_out(self, train: Arrays) -> tuple[Arrays, Arrays]:
+    def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
         if not isinstance(dev, float):
             return train, arrays_of(dev, "dev")
@@ -330,10 +332,10 @@ class Experiment:
 
         def measure(problem: Problem) -> float:
             config = StepConfig(problem, size, self.device)
-            return float(config.execute(self._store, _unseen).summary["worth_flops"])
+            return float(config.execute(self._store, _ignore_progress).summary["worth_flops"])
 
         problem = self.problem(self.seeds[0])
-        return charge.of(problem, size, self.machine, self._work, measure, self.say)
+        return charge.apply(problem, size, self.machine, self._work, measure, self.say)
 
 
 def _work_of(method: Method, work: Workload) -> Workload:
@@ -367,7 +369,7 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
     return load_cluster(cluster_file(asked))
 
 
-def _unseen(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     """Nobody watches what takes seconds."""
 
 
@@ -447,7 +449,7 @@ def pair_of(name: str, value: Any) -> tuple[float, float]:
     Raises:
         UserError: it is anything else.
     """
-    match _listed(value):
+    match _as_list(value):
         case [int() | float() as low, int() | float() as high]:
             return low, high
         case _:
@@ -482,7 +484,7 @@ def check_lists(methods: Any, workers: Any) -> None:
     """
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
-    if not all(_whole(each) and each >= 1 for each in _listed(workers)):
+    if not all(_whole(each) and each >= 1 for each in _as_list(workers)):
         raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
 
 
@@ -511,12 +513,12 @@ def check_rates(given: Any, methods: Sequence[str], seeds: Sequence[int]) -> Non
 def _check_seeds(asked: Any) -> None:
     if _whole(asked):
         return
-    each = _listed(asked)
+    each = _as_list(asked)
     if not all(map(_whole, each)) or len(set(each)) < len(each):
         raise UserError(f"seeds: {asked!r}; allowed: how many, or which, each once")
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     listed = isinstance(value, Sequence) and not isinstance(value, str)
     return [*cast("Sequence[Any]", value)] if listed else [None]
 

@@ -77,9 +77,9 @@ class ModuleNetwork:
     ) -> None:
         self.module, self.loss, self.together = copy.deepcopy(module), loss, together
         self.reduction: Reduction = reduction
-        self.parameters = Parameters.of(self.module)
-        self._trained = list(trained(self.module).values())
-        self._taken()  # what the copied module brought along
+        self.parameters = Parameters.from_module(self.module)
+        self._trained = list(trainable_parameters(self.module).values())
+        self._take_gradients()  # what the copied module brought along
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
         scalar = grad_and_value(self._loss_at)
@@ -142,7 +142,7 @@ class ModuleNetwork:
                 )
         return found
 
-    def watched(
+    def watch_gradient(
         self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
     ) -> Tensor:
         """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
@@ -160,7 +160,7 @@ class ModuleNetwork:
                 hook.remove()
         return torch.stack(losses)
 
-    def at(self, model: Tensor) -> nn.Module:
+    def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters in ``model [P]``: what changes them changes it."""
         for parameter, view in zip(self._trained, self.parameters.views(model), strict=True):
             parameter.data = view
@@ -186,16 +186,16 @@ class ModuleNetwork:
     def _one(self, row: Tensor, x: Tensor, targets: Tensor, out: Tensor, key: int | None) -> Tensor:
         if key is not None:
             seed_generators(key)
-        module = self.at(row)
+        module = self.bind_parameters(row)
         with torch.enable_grad():
             loss = self.loss(module(x), targets)
             # As a plain loop does: `torch.autograd.grad` looks at every input again, which takes as
             # long as a small layer.
             torch.autograd.backward(loss, inputs=self._trained)
-        torch.cat(self._taken(), out=out)
+        torch.cat(self._take_gradients(), out=out)
         return loss.detach()
 
-    def _taken(self) -> list[Tensor]:
+    def _take_gradients(self) -> list[Tensor]:
         """The gradients that a backward pass left, flat; zeros where a parameter had no part."""
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
         for parameter in self._trained:
@@ -220,13 +220,13 @@ class Parameters:
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Parameters:
+    def from_module(cls, module: nn.Module) -> Parameters:
         """Those of a module that ask for a gradient.
 
         Raises:
             UserError: there are none, or they are of several precisions.
         """
-        found = trained(module)
+        found = trainable_parameters(module)
         kinds = {str(parameter.dtype) for parameter in found.values()}
         if len(kinds) != 1:
             told = f"of {' and '.join(sorted(kinds))}" if kinds else "none that ask for a gradient"
@@ -267,7 +267,7 @@ _unflattened = cast(
 )
 
 
-def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that ask for a gradient, by name.
 
     Raises:
@@ -286,7 +286,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def generators_kept() -> Generator[None]:
+def preserve_generators() -> Generator[None]:
     """PyTorch's generators are afterwards what they were before."""
     with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
         yield
@@ -315,7 +315,7 @@ SLOW = "batching rule"
 
 
 @dataclass(frozen=True)
-class Inspected:
+class Inspection:
     """What was found.
 
     Attributes:
@@ -329,7 +329,7 @@ class Inspected:
     reduction: Reduction = "mean"
 
 
-def inspected(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspected:
+def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspection:
     """Run a module once or twice on one minibatch.
 
     Args:
@@ -341,26 +341,28 @@ def inspected(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Insp
     Raises:
         UserError: it fails, its loss is no one number, or training changes one of its buffers.
     """
-    draws, reduction = _runs(copy.deepcopy(module), loss, x, targets)
+    draws, reduction = _run_module(copy.deepcopy(module), loss, x, targets)
     if draws:
-        return Inspected(draws, None, reduction)
+        return Inspection(draws, None, reduction)
     on_cpu = x.device.type == "cpu"
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
-        return Inspected(draws, None, reduction)  # convolutions one by one are quicker there
+        return Inspection(draws, None, reduction)  # convolutions one by one are quicker there
     least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
-    return Inspected(draws, least if _batches(module, loss, x, targets) else None, reduction)
+    return Inspection(draws, least if _is_batchable(module, loss, x, targets) else None, reduction)
 
 
-def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> tuple[bool, Reduction]:
+def _run_module(
+    module: nn.Module, loss: Loss, x: Tensor, targets: Tensor
+) -> tuple[bool, Reduction]:
     """One step without its end; whether random numbers were drawn, and what the loss is.
 
     Raises:
         UserError: see `inspected`.
     """
-    Parameters.of(module)
+    Parameters.from_module(module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     known = state_of_generator(x.device)
-    with generators_kept(), torch.enable_grad():
+    with preserve_generators(), torch.enable_grad():
         try:
             outputs = module(x)
             found = loss(outputs, targets)
@@ -382,11 +384,11 @@ def _runs(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> tuple[bo
                 " allowed: layers without running statistics (LayerNorm, GroupNorm,"
                 " track_running_stats=False)"
             )
-    return drawn, "sum" if _doubles(loss, outputs, targets, float(found.detach())) else "mean"
+    return drawn, "sum" if _is_summed(loss, outputs, targets, float(found.detach())) else "mean"
 
 
 @torch.no_grad()
-def _doubles(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
+def _is_summed(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
     """Whether a loss of every example twice is twice the loss: then it sums over examples."""
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != targets.shape[:1]:
         return False
@@ -397,9 +399,9 @@ def _doubles(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
     return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
 
 
-def _batches(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
+def _is_batchable(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
     """Whether two replicas can be computed at once, and give what each gives alone."""
-    model = flat(list(trained(module).values()))
+    model = flat(list(trainable_parameters(module).values()))
     stack = torch.stack([model, 0.9 * model])
     xs, ys = (torch.stack([each, each]).unsqueeze(1) for each in (x, targets))
     alone, both = torch.empty_like(stack), torch.empty_like(stack)

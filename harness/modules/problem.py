@@ -27,25 +27,25 @@ from harness.modules.digests import (
 )
 from harness.modules.network import (
     Drawing,
-    Inspected,
+    Inspection,
     Loss,
     ModuleNetwork,
     Parameters,
     flat,
-    generators_kept,
-    inspected,
+    inspect_module,
+    preserve_generators,
     seed_generators,
-    trained,
+    trainable_parameters,
 )
 from harness.networks.contract import Minibatch, uploaded
-from harness.runs.config import Identified
+from harness.runs.config import HasIdentity
 from harness.tasks.order import Key, Minibatches
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``metric(outputs, targets)``: a mean over examples, of which less is better."""
 
 
-class Problem(Identified):
+class Problem(HasIdentity):
     """A module, its loss, its data and what is measured of it.
 
     Args:
@@ -73,7 +73,7 @@ class Problem(Identified):
         self.source = source
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
-        self._inspected: dict[tuple[int, str], Inspected] = {}  # goes along to other processes
+        self._inspected: dict[tuple[int, str], Inspection] = {}  # goes along to other processes
 
     def __hash__(self) -> int:
         return id(self)
@@ -87,7 +87,7 @@ class Problem(Identified):
         """
         if isinstance(self.model, nn.Module):
             return self.model
-        with generators_kept():
+        with preserve_generators():
             seed_generators(stream_key(seed, "initialise") >> 65)
             made: Any = self.model()
         if not isinstance(made, nn.Module):
@@ -97,28 +97,28 @@ class Problem(Identified):
 
     def initial(self, seed: int) -> Tensor:
         """The parameters ``[P]`` that a seed's runs start from."""
-        return flat(list(trained(self.module(seed)).values()))
+        return flat(list(trainable_parameters(self.module(seed)).values()))
 
     def parameters(self, seed: int = 0) -> Parameters:
         """Where they lie."""
-        return Parameters.of(self.module(seed))
+        return Parameters.from_module(self.module(seed))
 
-    def inspected(self, minibatch: int, device: str) -> Inspected:
+    def inspect(self, minibatch: int, device: str) -> Inspection:
         """What the module is like; see `harness.modules.network`."""
         if (minibatch, device) not in self._inspected:
             self._inspected[minibatch, device] = self._inspect(minibatch, device)
         return self._inspected[minibatch, device]
 
-    def _inspect(self, minibatch: int, device: str) -> Inspected:
+    def _inspect(self, minibatch: int, device: str) -> Inspection:
         module = self.module(0)
-        floats = next(iter(trained(module).values())).dtype
+        floats = next(iter(trainable_parameters(module).values())).dtype
         some = Arrays(self.train.x[:minibatch], self.train.y[:minibatch]).to(device, floats)
-        return inspected(_on(module, device), self.loss, some.x, some.y)
+        return inspect_module(_to_device(module, device), self.loss, some.x, some.y)
 
     def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
         """What algorithms are given."""
-        found = self.inspected(minibatch, device)
-        module = _on(self.module(seed), device)
+        found = self.inspect(minibatch, device)
+        module = _to_device(self.module(seed), device)
         return ModuleNetwork(module, self.loss, together=found.together, reduction=found.reduction)
 
     @cached_property
@@ -136,12 +136,12 @@ class Problem(Identified):
             "data": {name: part and part.sha256 for name, part in data.items()},
         }
 
-    def identified(self) -> dict[str, Any]:
+    def to_identity(self) -> dict[str, Any]:
         """Digests of code, state and data."""
         return self._plain
 
 
-def _on(module: nn.Module, device: str) -> nn.Module:
+def _to_device(module: nn.Module, device: str) -> nn.Module:
     if device == "cpu":
         return module
     return copy.deepcopy(module).to(device)
@@ -253,7 +253,7 @@ def _read_batches(loader: Any, what: str) -> Arrays:
     sampler = getattr(loader.batch_sampler, "sampler", None)
     own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
     before = [generator.get_state() for generator in own]
-    with generators_kept():
+    with preserve_generators():
         seed_generators(READING_SEED)
         batches = [_pair(item, what) for item in loader]
     for generator, state in zip(own, before, strict=True):
@@ -307,8 +307,8 @@ class DrawingMinibatches(Minibatches):
 
     seed = 0
 
-    def of(self, keys: Sequence[Key]) -> Minibatch:
+    def fetch(self, keys: Sequence[Key]) -> Minibatch:
         """See `Minibatches`."""
-        x, y = super().of(keys)
+        x, y = super().fetch(keys)
         drawn = [stream_key(self.seed, "layers", *key) >> 65 for key in keys]
         return Minibatch(cast(Tensor, Drawing(x, drawn)), y)

@@ -90,7 +90,7 @@ def _reduce_arrays(arrays: Arrays) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4)
 def _pack(problem: Problem) -> bytes:
-    problem.identified()  # so that its digests go along, as what was seen of its module does
+    problem.to_identity()  # so that its digests go along, as what was seen of its module does
     return pickle.dumps(Parcel(dict(vars(problem))))
 
 

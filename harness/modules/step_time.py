@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.errors import UserError
-from harness.modules.network import generators_kept, trained
+from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.simulator import Cluster, Device, Workload
 from harness.store import Run, RunWriter, Store
@@ -53,16 +53,16 @@ class StepConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the identity hashes, the kind of processor among them."""
-        step = {key: self.problem.identified()[key] for key in ("model", "loss")}
+        step = {key: self.problem.to_identity()[key] for key in ("model", "loss")}
         size = {"minibatch": self.minibatch, "device": self.device, "format": FORMAT}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return timed_step(self, store, watch)
+        return measure_step(self, store, watch)
 
 
-def timed_step(config: StepConfig, store: Store, watch: Watch) -> Run:
+def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
     """The measurement: median seconds of a step and of a large product, operations of both."""
     del watch  # it takes seconds
 
@@ -70,9 +70,9 @@ def timed_step(config: StepConfig, store: Store, watch: Watch) -> Run:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with generators_kept():
-                step_s = _timed(_step(config), config.device)
-                product_s = _timed(_product(config.device), config.device)
+            with preserve_generators():
+                step_s = _measure_seconds(_step(config), config.device)
+                product_s = _measure_seconds(_product(config.device), config.device)
         finally:
             torch.set_num_threads(threads)
         found = {"step_s": step_s, "flops_per_s": 2.0 * SIDE**3 / product_s}
@@ -99,7 +99,7 @@ class Charge:
     flops_per_example: float | None = None
     step_seconds: float | str = "count"
 
-    def of(
+    def apply(
         self,
         problem: Problem,
         size: int,
@@ -148,7 +148,7 @@ class Charge:
             say(told)
             return machine, Workload(size, 0.0, travels)
         if asked == "count" or measure is None:
-            flops = counted_flops(problem, size)
+            flops = count_flops(problem, size)
         else:
             flops = measure(problem)
         return machine, Workload(size, flops / size, travels)
@@ -195,7 +195,7 @@ def is_finite(value: Any) -> bool:
     return number and math.isfinite(value)
 
 
-def counted_flops(problem: Problem, minibatch: int) -> float:
+def count_flops(problem: Problem, minibatch: int) -> float:
     """Operations of the products in one step, as PyTorch counts them."""
     step = _step(StepConfig(problem, minibatch, "cpu"))
     with FlopCounterMode(display=False) as counter:
@@ -220,9 +220,9 @@ def _step(config: StepConfig) -> Callable[[], object]:
     problem, size = config.problem, config.minibatch
     network = problem.network(0, size, config.device)
     model = problem.initial(0).to(config.device)
-    module = network.at(model)
+    module = network.bind_parameters(model)
     some = Arrays(problem.train.x[:size], problem.train.y[:size]).to(config.device, model.dtype)
-    optimizer = torch.optim.SGD(trained(module).values(), 1e-6)
+    optimizer = torch.optim.SGD(trainable_parameters(module).values(), 1e-6)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -237,7 +237,7 @@ def _product(device: str) -> Callable[[], object]:
     return lambda: a @ b
 
 
-def _timed(work: Callable[[], object], device: str) -> float:
+def _measure_seconds(work: Callable[[], object], device: str) -> float:
     """Median seconds; on a processor its own time, which other programs do not lengthen."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     for _ in range(WARM):

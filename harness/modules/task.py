@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import ModuleNetwork
@@ -25,8 +25,8 @@ from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.tasks.contract import Tested
-from harness.tasks.order import Examples, Laid, Minibatches, Unbroken
+from harness.tasks.contract import EvaluationResult
+from harness.tasks.order import ContinuousOrder, Examples, Laid, Minibatches
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same bytes."""
@@ -62,7 +62,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule.searches and self.problem.inspected(self._size, self.device).draws:
+        if self.schedule.searches and self.problem.inspect(self._size, self.device).draws:
             raise UserError("schedule: no search for the rate of a module that draws at random")
 
     @property
@@ -71,7 +71,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def to_dict(self) -> dict[str, Any]:
         """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
-        summed = self.problem.inspected(self._size, self.device).reduction == "sum"
+        summed = self.problem.inspect(self._size, self.device).reduction == "sum"
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
         return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
@@ -116,19 +116,19 @@ class ModuleConfig(TrainingConfig[Problem]):
             return found
         _, own, a_fold, *_ = self.handing
         cut = stage, self.passes, self.workers, own, a_fold
-        return Unbroken(lambda number: self.lay_out(number, train), *cut)
+        return ContinuousOrder(lambda number: self.lay_out(number, train), *cut)
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
         """See `TrainingConfig`; a module that draws is told what from."""
-        if not data.inspected(self._size, self.device).draws:
+        if not data.inspect(self._size, self.device).draws:
             return super().minibatches(data, examples)
         found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
         found.seed = self.seed
         return found
 
-    def trained_by(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
+    def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
         """See `TrainingConfig`; what travels is what the other algorithm sends."""
-        found = super().trained_by(algorithm, protocol)
+        found = super().with_algorithm(algorithm, protocol)
         if algorithm.sent == self.algorithm.sent:
             return found
         whole = self.work.parameter_bytes / self.algorithm.sent
@@ -199,12 +199,12 @@ class ModuleTask:
         some = Arrays(self._dev.x[::stride], self._dev.y[::stride])
         return self._evaluator.scores(model, some).loss
 
-    def tested(self, model: Tensor, name: str) -> Tested:
+    def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """The same scores on the test set, if there is one."""
         if self._test is None:
-            return Tested({})
+            return EvaluationResult({})
         found = self._evaluator.scores(model, self._test).measured
-        return Tested({f"test_{metric}/{name}": value for metric, value in found.items()})
+        return EvaluationResult({f"test_{metric}/{name}": value for metric, value in found.items()})
 
 
 BLOCK = 1024
@@ -257,7 +257,10 @@ class ModuleEvaluator:
     @torch.no_grad()
     def scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
         """Scores of ``model [P]`` on a set."""
-        module, total = self._network.at(model), dict.fromkeys([LOSS, *self._metrics], 0.0)
+        module, total = (
+            self._network.bind_parameters(model),
+            dict.fromkeys([LOSS, *self._metrics], 0.0),
+        )
         for begin in range(0, len(examples), BLOCK):
             x, y = examples.x[begin : begin + BLOCK], examples.y[begin : begin + BLOCK]
             outputs = module(x)
@@ -287,15 +290,15 @@ def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean squared error."""
-    return _apart(outputs, targets).square().mean()
+    return _residuals(outputs, targets).square().mean()
 
 
 def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean absolute error."""
-    return _apart(outputs, targets).abs().mean()
+    return _residuals(outputs, targets).abs().mean()
 
 
-def _apart(outputs: Tensor, targets: Tensor) -> Tensor:
+def _residuals(outputs: Tensor, targets: Tensor) -> Tensor:
     """Outputs less targets; other shapes would be spread over each other without a word.
 
     Raises:
@@ -329,7 +332,7 @@ def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:
     for each in several:
         if isinstance(each, str):
             if each not in (*METRICS, LOSS):
-                raise unknown("metric", each, [*METRICS, LOSS])
+                raise name_error("metric", each, [*METRICS, LOSS])
             if each != LOSS:
                 found[each] = METRICS[each]
         elif callable(each):

@@ -120,7 +120,7 @@ class WatchedNetwork(Network, Protocol):
         """Where a layer's ``weight [n, ...]`` and ``bias [n]`` lie in a row ``[P]``."""
         ...
 
-    def watched(
+    def watch_gradient(
         self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
     ) -> Tensor:
         """As ``gradient``, one replica after another.

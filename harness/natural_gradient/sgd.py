@@ -12,7 +12,7 @@ from typing import Any, cast, overload
 import torch
 from torch import Tensor, nn
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.natural_gradient.layer_hooks import Reduction, Watched, is_affine, naturalise_
 
@@ -52,7 +52,7 @@ class NGSGD(torch.optim.Optimizer):
         if not given or not all(isinstance(root, nn.Module) for root in given):
             raise UserError("NGSGD: modules are what it needs to see; allowed: a model or modules")
         if reduction not in ("mean", "sum"):
-            raise unknown("NGSGD: reduction", str(reduction), ("mean", "sum"))
+            raise name_error("NGSGD: reduction", str(reduction), ("mean", "sum"))
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in defaults.items():
             if not value >= 0.0:

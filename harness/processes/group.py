@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -426,7 +426,7 @@ def check(backend: str) -> None:
         UserError: it is unknown, torch was built without it, or it needs GPUs and there are none.
     """
     if backend not in AVAILABLE:
-        raise unknown("--backend", backend, AVAILABLE)
+        raise name_error("--backend", backend, AVAILABLE)
     there = [name for name, is_available in AVAILABLE.items() if is_available()]
     if backend not in there:
         allowed = ", ".join(there)

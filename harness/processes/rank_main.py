@@ -39,7 +39,7 @@ from harness.store import Run, Store
 from harness.store.files import writable_folder
 from harness.tasks.contract import Roles, Say, Serving, TaskConfig
 from harness.tasks.order import Minibatches
-from harness.training.run import FoldApplication, identified, train
+from harness.training.run import FoldApplication, identity_config, train
 
 Read = RunFile[TaskConfig]
 
@@ -141,7 +141,7 @@ def _executed(asked: argparse.Namespace) -> dict[str, object]:
 
 def _identity(config: TaskConfig, asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
-    return identity(identified(config, _executed(asked)))
+    return identity(identity_config(config, _executed(asked)))
 
 
 def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
@@ -175,7 +175,7 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
     if config.cluster.faults:
         told = "among real processes only what really dies is gone"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
-    if (trouble := config.simulated_only()) is not None:
+    if (trouble := config.find_simulation_only()) is not None:
         raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
     protocol = config.protocol
     if protocol is None or isinstance(protocol, Averaging):

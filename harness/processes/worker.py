@@ -71,7 +71,7 @@ class Contributor:
             data.begin(header.stage, header.before)
             self._memory.new_pass = True
         steps = range(header.step, header.step + header.steps)
-        minibatches = [data.of([(self._worker, step)]) for step in steps]
+        minibatches = [data.fetch([(self._worker, step)]) for step in steps]
         replica = model.to(self._config.device).unsqueeze(0)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(

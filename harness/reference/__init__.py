@@ -1,6 +1,6 @@
 """Reference pages, from the code that they describe: ``python -m harness.reference PAGE``."""
 
 from harness.reference.keys import Key, keys_of
-from harness.reference.pages import PAGES, as_it_should_be, cluster_page
+from harness.reference.pages import PAGES, cluster_page, render_page
 
-__all__ = ["PAGES", "Key", "as_it_should_be", "cluster_page", "keys_of"]
+__all__ = ["PAGES", "Key", "cluster_page", "keys_of", "render_page"]

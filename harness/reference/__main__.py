@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.base.errors import EXIT_DONE, unknown
+from harness.base.errors import EXIT_DONE, name_error
 from harness.cli import exit_code
-from harness.reference.pages import PAGES, as_it_should_be
+from harness.reference.pages import PAGES, render_page
 
 
 def main(pages: list[str]) -> int:
     """Write each page as it should be."""
     for page in pages or list(PAGES):
         if page not in PAGES:
-            raise unknown("page", page, PAGES)
+            raise name_error("page", page, PAGES)
         path = Path(page)
         old = path.read_text(encoding="utf-8") if path.exists() else ""
-        path.write_text(as_it_should_be(page, old), encoding="utf-8")
+        path.write_text(render_page(page, old), encoding="utf-8")
     return EXIT_DONE
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from harness import train
-from harness.cli import COMMANDS, Parser, shown
+from harness.cli import COMMANDS, Parser, format_examples
 
 __all__ = ["commands"]
 
@@ -31,7 +31,9 @@ def _sections(parser: argparse.ArgumentParser) -> Iterator[str]:
     inner = [a for a in actions if isinstance(a.choices, dict)]
     rows = [_row(a) for a in actions if a not in inner and a.dest != "help"]
     yield f"## `{parser.prog}`\n\n{_sentence(parser.description)}\n"
-    examples = shown(parser.prog).removeprefix("\nexamples:\n").replace("\n  ", "\n").strip()
+    examples = (
+        format_examples(parser.prog).removeprefix("\nexamples:\n").replace("\n  ", "\n").strip()
+    )
     if examples:
         yield f"```sh\n{examples}\n```\n"
     if rows:

@@ -16,8 +16,8 @@ from harness.base.registry import entries, load
 from harness.base.settings import (
     Limits,
     Spec,
-    allowed_words,
     dataclasses_below,
+    describe_allowed,
     format_quantity,
     limits_of,
     meanings,
@@ -72,7 +72,7 @@ class Key:
     @property
     def takes(self) -> str:
         """What is allowed, in words."""
-        return allowed_words(self.kind, self.limits)
+        return describe_allowed(self.kind, self.limits)
 
     @property
     def inner(self) -> tuple[type[Spec], tuple[str, ...]] | None:
@@ -124,7 +124,10 @@ def markdown(spec: type[Spec]) -> str:
 
 
 def _section(path: tuple[str, ...], keys: list[Key]) -> str:
-    rows = [f"| `{key.path[-1]}` | {_takes(key)} | {_shown(key)} | {key.meaning} |" for key in keys]
+    rows = [
+        f"| `{key.path[-1]}` | {_takes(key)} | {_format_default(key)} | {key.meaning} |"
+        for key in keys
+    ]
     purpose = (inspect.getdoc(keys[0].table) or "").splitlines()[0]
     head = [f"### {_heading(path)}", "", purpose, "", "| key | takes | default | meaning |"]
     return "\n".join([*head, "|---|---|---|---|", *rows, ""])
@@ -145,7 +148,7 @@ def _takes(key: Key) -> str:
     return "tables, see below" if key.inner[1] != key.path else "a table, see below"
 
 
-def _shown(key: Key) -> str:
+def _format_default(key: Key) -> str:
     if key.required:
         return "**required**"
     if key.default in (None, "", (), {}) or isinstance(key.default, Spec):
@@ -204,11 +207,13 @@ def tables_in(kind: Any) -> list[type[Any]]:
         return []
     plain = cast("type[Any]", kind)
     below = [plain] if is_dataclass(plain) else dataclasses_below(plain)
-    ours = [each for each in below if each.__module__.startswith(OURS) and not _timed_only(each)]
+    ours = [
+        each for each in below if each.__module__.startswith(OURS) and not _is_timing_only(each)
+    ]
     return sorted(ours, key=lambda each: each.__name__) if len(ours) > 1 else ours
 
 
-def _timed_only(kind: type[Any]) -> bool:
+def _is_timing_only(kind: type[Any]) -> bool:
     """Whether a protocol hands out no data that could be trained on."""
     return issubclass(kind, TimingProtocol) and kind.handing is TimingProtocol.handing
 
@@ -244,7 +249,7 @@ def _kinds(entry: Field[Any], kind: Any) -> str:
         return "a string, a [cluster file](clusters.md)"
     inner = tables_in(kind)
     if not inner:
-        return allowed_words(kind, limits_of(entry))
+        return describe_allowed(kind, limits_of(entry))
     several = "tables, each" if get_origin(kind) is tuple else "a table,"
     named = ", ".join(f"[`{each.__name__}`](#{each.__name__.lower()})" for each in inner)
     return f"{several} {named}"

@@ -9,10 +9,10 @@ from harness.reference.keys import device_table, markdown, run_file_keys
 from harness.reference.results_schema import results_schema
 from harness.simulator.cluster import Cluster, catalogue
 
-__all__ = ["PAGES", "as_it_should_be", "cluster_page"]
+__all__ = ["PAGES", "cluster_page", "render_page"]
 
 
-def rewritten(page: str, parts: Mapping[str, str]) -> str:
+def replace_parts(page: str, parts: Mapping[str, str]) -> str:
     """A page with each named part between its own markers."""
     for name, content in parts.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -24,17 +24,17 @@ def rewritten(page: str, parts: Mapping[str, str]) -> str:
 
 def cluster_page(page: str) -> str:
     """``docs/clusters.md`` as it should be."""
-    return rewritten(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
+    return replace_parts(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
 
 
 def command_page(page: str) -> str:
     """``docs/cli.md`` as it should be."""
-    return rewritten(page, {"commands": commands()})
+    return replace_parts(page, {"commands": commands()})
 
 
 def run_file_page(page: str) -> str:
     """``docs/run-files.md`` as it should be."""
-    return rewritten(page, {"keys": run_file_keys()})
+    return replace_parts(page, {"keys": run_file_keys()})
 
 
 PAGES: dict[str, Callable[[str], str]] = {
@@ -46,7 +46,7 @@ PAGES: dict[str, Callable[[str], str]] = {
 """What makes each page from itself."""
 
 
-def as_it_should_be(name: str, page: str) -> str:
+def render_page(name: str, page: str) -> str:
     """A page with what comes from the code renewed.
 
     Args:

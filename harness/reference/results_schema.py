@@ -41,12 +41,12 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
             each.name: {"description": told[each.name], **_kind(hints[each.name], definitions)}
             for each in fields(kind)
         },
-        "required": [each.name for each in fields(kind) if _required(each)],
+        "required": [each.name for each in fields(kind) if _is_required(each)],
         "additionalProperties": False,
     }
 
 
-def _required(entry: Field[Any]) -> bool:
+def _is_required(entry: Field[Any]) -> bool:
     return entry.default is MISSING and entry.default_factory is MISSING
 
 

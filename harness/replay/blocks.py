@@ -34,16 +34,16 @@ from harness.simulator import Timeline
 Work = Callable[[], None]
 
 
-def recorded(work: Work, device: torch.device) -> Work:
+def capture_graph(work: Work, device: torch.device) -> Work:
     """The same work, for a device to be told of it in one launch.
 
     The first call executes it, because libraries allocate at their first use, which cannot be
     recorded; the second records it. Whatever it reads and writes has to stay where it is.
     """
-    return work if device.type != "cuda" else _Recorded(work)
+    return work if device.type != "cuda" else _GraphCapture(work)
 
 
-class _Recorded:
+class _GraphCapture:
     """Work on a GPU, at its first call, at its second and from then on."""
 
     def __init__(self, work: Work) -> None:
@@ -117,7 +117,7 @@ class BlockReplay:
         server: Server,
         minibatch_of: MinibatchOf,
         stack: torch.dtype = torch.float32,
-        recorder: Recorder = recorded,
+        recorder: Recorder = capture_graph,
     ) -> None:
         self._algorithm, self._network, self._minibatch_of = algorithm, network, minibatch_of
         self._stack, self._recorder = stack, recorder
@@ -137,7 +137,7 @@ class BlockReplay:
             raise UserError(
                 "timeline: its server fails or is in shards; allowed in blocks: neither"
             )
-        reads, keys = _by_fold(segment, self.server.version)
+        reads, keys = _group_by_fold(segment, self.server.version)
         self._hold(_history(segment, self.server.version + len(reads)))
         at = 0
         while at < len(reads):
@@ -208,10 +208,10 @@ class BlockReplay:
         count, base = len(reads), self.server.version
         steps = keys[0].shape[0]
         numbers = [self._algorithm.numbers(self.server, rate) for _ in reads]
-        model, (x, targets) = self.server.model, self._seen(keys)
+        model, (x, targets) = self.server.model, self._gather_minibatches(keys)
         told = torch.tensor(numbers, dtype=model.dtype).view(count, -1)
         self._fill(Inputs(torch.as_tensor(reads % len(self._ring)), x, targets, told))
-        together = _together(reads.max(1) - base, count)
+        together = _count_independent(reads.max(1) - base, count)
         local = rate if steps > 1 or self._algorithm.rounds else 0.0
         work = partial(self._folds, place, count, together, local)
         if count == self.block:
@@ -223,7 +223,7 @@ class BlockReplay:
         work()
         self.server.model = self._models[(place + count) % len(self._models)]
 
-    def _seen(self, keys: Sequence[np.ndarray]) -> Minibatch:
+    def _gather_minibatches(self, keys: Sequence[np.ndarray]) -> Minibatch:
         """The minibatches ``[K, S, W, B, ...]`` that are named by ``[S, W, 2]`` for each fold."""
         whole = np.stack(keys)
         found = self._minibatch_of([(w, s) for w, s in whole.reshape(-1, 2).tolist()])
@@ -272,7 +272,7 @@ class BlockReplay:
         return out.view(*shape, -1)
 
 
-def _together(behind: np.ndarray, count: int) -> int:
+def _count_independent(behind: np.ndarray, count: int) -> int:
     """How many folds' contributions can be computed at once: all have been read by then.
 
     Args:
@@ -296,7 +296,7 @@ def _history(segment: Timeline, end: int) -> int:
     return 1 + max(int(segment.staleness().max(initial=0)), waiting)
 
 
-def _by_fold(segment: Timeline, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def _group_by_fold(segment: Timeline, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Versions read ``[F, W]``, and (worker, step) of every local step, ``[S, W, 2]`` a fold.
 
     Raises:

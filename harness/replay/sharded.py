@@ -27,9 +27,9 @@ from harness.replay.stale import (
     Facts,
     MinibatchOf,
     capture_server,
-    recalled,
+    memory_from_arrays,
+    memory_to_arrays,
     reinstate_server,
-    remembered,
 )
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
@@ -96,7 +96,7 @@ class ShardedReplay:
         self._sharded.begin()
         self._reads: list[defaultdict[int, list[_Contribution]]]
         self._reads = [defaultdict(list) for _ in self._sharded.parts]
-        queues = self._laid_out(segment)
+        queues = self._build_queues(segment)
         for shard in range(len(queues)):
             self._read(shard)
         while any(queues):
@@ -104,7 +104,7 @@ class ShardedReplay:
                 raise UserError("timeline: pieces that wait for each other")
         self._sharded.end(self.server.version + len(segment.folds))
 
-    def _laid_out(self, segment: Timeline) -> list[deque[_Contribution]]:
+    def _build_queues(self, segment: Timeline) -> list[deque[_Contribution]]:
         """The contributions each shard folds, in its order; who reads what is noted."""
         folded = _contributions(segment, len(self._sharded.parts))
         for each in folded:
@@ -127,7 +127,7 @@ class ShardedReplay:
             each, moved = queue.popleft(), True
             if each.folded[shard] != part.version:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
-            piece = self._computed(each, rate)[:, slice(*edge)]
+            piece = self._compute(each, rate)[:, slice(*edge)]
             staleness = part.version - each.read[shard]
             fold = Fold(piece, [staleness], rate, [each.worker], [float(each.steps)])
             self._algorithm.fold(part, fold)
@@ -146,7 +146,7 @@ class ShardedReplay:
             each.tensor[0, rows].copy_(part.model)
             each.unread -= 1
 
-    def _computed(self, each: _Contribution, rate: float) -> Tensor:
+    def _compute(self, each: _Contribution, rate: float) -> Tensor:
         assert each.tensor is not None
         if each.computed:
             return each.tensor
@@ -171,7 +171,7 @@ class ShardedReplay:
         """Everything a resume needs, between segments."""
         arrays, facts = self._sharded.capture()
         for worker, memory in self.memories.items():
-            arrays |= remembered(f"memories/{worker}/", memory)
+            arrays |= memory_to_arrays(f"memories/{worker}/", memory)
         new_passes = [[worker, m.new_pass] for worker, m in self.memories.items()]
         return arrays, {**facts, "loss": self.loss.item(), "new_passes": new_passes}
 
@@ -181,7 +181,7 @@ class ShardedReplay:
         self.loss.fill_(facts["loss"])
         device = self.server.model.device
         self.memories = {
-            worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
+            worker: memory_from_arrays(arrays, f"memories/{worker}/", new_pass, device)
             for worker, new_pass in facts["new_passes"]
         }
 

@@ -85,18 +85,18 @@ def part(arrays: Arrays, prefix: str) -> Arrays:
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
-def prefixed(arrays: Arrays, prefix: str) -> Arrays:
+def add_prefix(arrays: Arrays, prefix: str) -> Arrays:
     """The arrays, each name under a prefix."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def remembered(prefix: str, memory: Memory) -> Arrays:
+def memory_to_arrays(prefix: str, memory: Memory) -> Arrays:
     """The arrays of a worker's memory, each name under a prefix."""
     return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
 
 
-def recalled(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
-    """Undo ``remembered``."""
+def memory_from_arrays(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
+    """Undo ``memory_to_arrays``."""
     named = part(arrays, prefix)
     return Memory({k: torch.as_tensor(a).to(device) for k, a in named.items()}, new_pass)
 
@@ -158,7 +158,7 @@ class Checkpoints:
     _keep: set[int] = field(default_factory=set[int])
     _restore: dict[int, int] = field(default_factory=dict[int, int])
 
-    def wanted(self, restarts: Restarts, restorable: int | None) -> dict[int, float]:
+    def plan_segment(self, restarts: Restarts, restorable: int | None) -> dict[int, float]:
         """Prepare for a segment.
 
         Args:
@@ -177,11 +177,11 @@ class Checkpoints:
         self._forget(min(self._keep, default=None))
         return {version: time_s for version, _, time_s in reversed(rows)}
 
-    def concern(self, version: int) -> bool:
+    def has_work_at(self, version: int) -> bool:
         """Whether there is something to do at a version."""
         return version in self._keep or version in self._restore
 
-    def meet(self, server: Server) -> None:
+    def save_or_restore(self, server: Server) -> None:
         """Go back if the server fails at its version, and keep it if that is asked for.
 
         Raises:
@@ -214,7 +214,7 @@ class Checkpoints:
         return {
             name: array
             for version, (arrays, _) in self.kept.items()
-            for name, array in prefixed(arrays, f"{PREFIX}{version}/").items()
+            for name, array in add_prefix(arrays, f"{PREFIX}{version}/").items()
         }
 
     def facts(self) -> Facts:
@@ -223,7 +223,7 @@ class Checkpoints:
         return {"kept": kept, "restarted": self.restarted}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
+    def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
         """Undo `arrays` and `facts`."""
         named = dict(arrays)
         kept = {v: (part(named, f"{PREFIX}{v}/"), its) for v, its in facts["kept"]}
@@ -311,7 +311,7 @@ class StaleReplay:
         if len(segment.pieces):
             raise UserError("timeline: of a server in shards; allowed: a run with as many shards")
         self._forget(segment)
-        failed = self.checkpoints.wanted(segment.restarts, restorable)
+        failed = self.checkpoints.plan_segment(segment.restarts, restorable)
         reads = _reads_by_version(segment, self.in_flight, failed)
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
@@ -341,7 +341,7 @@ class StaleReplay:
                     weights=[float(steps) for *_, steps in entering],
                 )
             )
-            if self._is_shown(fold + 1) or self.checkpoints.concern(fold + 1):
+            if self._is_shown(fold + 1) or self.checkpoints.has_work_at(fold + 1):
                 self._fold(waiting, rate)
                 self._come_back(failed, reads)
                 self._show()
@@ -355,7 +355,7 @@ class StaleReplay:
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
         """If the server failed at its present version: go back, and let those read who then do."""
         version = self.server.version
-        self.checkpoints.meet(self.server)
+        self.checkpoints.save_or_restore(self.server)
         if version in failed:
             self._read(reads.pop((version, True), ()))
 
@@ -370,7 +370,7 @@ class StaleReplay:
         arrays |= self.checkpoints.arrays()
         memories = self.memories.split()
         for worker, memory in memories.items():
-            arrays |= remembered(f"memories/{worker}/", memory)
+            arrays |= memory_to_arrays(f"memories/{worker}/", memory)
         facts |= {
             "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
             "in_flight_restarts": list(self.restarts.values()),
@@ -390,11 +390,11 @@ class StaleReplay:
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
         self.batches = facts["batches"]
-        self.checkpoints = Checkpoints.of(arrays, facts["checkpoints"])
+        self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
         device = self.server.model.device
         self.memories = Memories(
             {
-                worker: recalled(arrays, f"memories/{worker}/", new_pass, device)
+                worker: memory_from_arrays(arrays, f"memories/{worker}/", new_pass, device)
                 for worker, new_pass in facts["new_passes"]
             }
         )

@@ -73,11 +73,11 @@ class Pieces(Protocol):
 Data = TypeVar("Data", contravariant=True)
 
 
-class Identified(ABC):
+class HasIdentity(ABC):
     """What a configuration holds and an identity knows by something else: digests, say."""
 
     @abstractmethod
-    def identified(self) -> dict[str, Any]:
+    def to_identity(self) -> dict[str, Any]:
         """Plain JSON values."""
 
 
@@ -208,11 +208,11 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         """See `TaskConfig`."""
         return self.workers
 
-    def on(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
         """See `TaskConfig`."""
         return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
 
-    def trained_by(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
+    def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
         """The same with another algorithm and its protocol."""
         return replace(self, algorithm=algorithm, protocol=protocol)
 
@@ -220,7 +220,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         """See `TaskConfig`."""
         return {"inner": inner_lag}
 
-    def simulated_only(self) -> tuple[str, str] | None:
+    def find_simulation_only(self) -> tuple[str, str] | None:
         """A setting that real processes do not have: (key, what is wrong and what is allowed)."""
         return None
 
@@ -373,8 +373,8 @@ def plain(value: object) -> Any:
     """Dataclasses, mappings and sequences as JSON values; a dataclass carries its name."""
     if isinstance(value, Cluster):
         return value.to_dict()
-    if isinstance(value, Identified):
-        return value.identified()
+    if isinstance(value, HasIdentity):
+        return value.to_identity()
     if is_dataclass(value) and not isinstance(value, type):
         body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
         return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}

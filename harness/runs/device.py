@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 
 CHOICES = ("auto", "cpu", "cuda")
 
@@ -14,7 +14,7 @@ def known_device(choice: str) -> str:
         UserError: it is none.
     """
     if choice not in CHOICES:
-        raise unknown("--device", choice, CHOICES)
+        raise name_error("--device", choice, CHOICES)
     return choice
 
 

@@ -17,10 +17,10 @@ from typing import Any, Generic, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
-from harness.base.registry import discovered, imported
+from harness.base.registry import import_modules, load_plugins
 from harness.base.settings import KIND, dataclasses_below, load_toml
 from harness.simulator import Averaging, ParameterServer
-from harness.tasks.contract import Application, Asked, TaskConfig, application_of
+from harness.tasks.contract import Application, RunRequest, TaskConfig, application_of
 
 Table = dict[str, Any]
 
@@ -83,7 +83,7 @@ def load_run(
         raise UserError(f"{path}: {KIND}: not allowed; allowed: {spec.__name__}")
     if seed is not None:
         table["seed"] = seed
-    config, data = application.read(Asked(path, _flat(path, table), device, progress, imports))
+    config, data = application.read(RunRequest(path, _flat(path, table), device, progress, imports))
     return RunFile(config, data)
 
 
@@ -117,9 +117,9 @@ def _import(path: Path, names: object) -> list[str]:
     """Import what the file names, and what is installed, before its classes are looked up."""
     if not isinstance(names, list):
         raise UserError(f"{path}: {IMPORT}: {names!r} is not allowed; allowed: a list of modules")
-    imported(cast(list[object], names), f"{path}: {IMPORT}", path.parent)
+    import_modules(cast(list[object], names), f"{path}: {IMPORT}", path.parent)
     for group in ("algorithms", "protocols"):
-        discovered(group)
+        load_plugins(group)
     return cast(list[str], names)
 
 

@@ -18,9 +18,9 @@ from harness.algorithms.catalogue import (
     Muon,
 )
 from harness.algorithms.descent import Descent
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.printable import printable
-from harness.base.registry import discovered
+from harness.base.registry import load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Averaging, ParameterServer
@@ -97,11 +97,11 @@ def method_of(asked: Asked) -> Method:
             told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
             raise UserError(f"algorithm: {asked!r}; allowed: {told}")
     name, _, number = asked.partition(":")
-    algorithm = _named(name)
+    algorithm = _find_algorithm(name)
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
 
 
-def optimised(method: Method, optimizer: str | Descent | None) -> Method:
+def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
     """The same with an optimizer for its workers' steps; their rates are of its directions.
 
     Args:
@@ -119,7 +119,7 @@ def optimised(method: Method, optimizer: str | Descent | None) -> Method:
         return method
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", optimizer, OPTIMIZERS)
+            raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
     if type(method.algorithm) is AsyncSgd:
         return replace(method, algorithm=AsyncDescent(optimizer))
@@ -130,13 +130,13 @@ def optimised(method: Method, optimizer: str | Descent | None) -> Method:
     return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
 
 
-def _named(name: str) -> Algorithm:
+def _find_algorithm(name: str) -> Algorithm:
     if name in NAMES:
         return NAMES[name]
-    discovered("algorithms")
+    load_plugins("algorithms")
     classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
     if name not in classes:
-        raise unknown("algorithm", name, [*NAMES, *classes])
+        raise name_error("algorithm", name, [*NAMES, *classes])
     return build(classes[name], {}, "algorithm", name)
 
 

@@ -13,8 +13,8 @@ from harness.runs.config import TrainingConfig
 from harness.runs.methods import Method
 from harness.search.search import (
     TUNING_SEED,
+    RateSweep,
     Steps,
-    Swept,
     final_error,
     follow,
     linearly_scaled,
@@ -53,7 +53,9 @@ class Grid:
     seeds: Sequence[int]
     guess: float
     rates: Rates = None
-    _found: dict[tuple[str, int], Swept] = field(default_factory=dict[tuple[str, int], Swept])
+    _found: dict[tuple[str, int], RateSweep] = field(
+        default_factory=dict[tuple[str, int], RateSweep]
+    )
 
     def __post_init__(self) -> None:
         labels = [method.label for method in self.methods]
@@ -88,14 +90,14 @@ class Grid:
     ) -> Steps[Try, Run, None]:
         """The rates of a method, from the fewest workers up; each cell begins with its rate."""
         for workers in sorted(set(self.workers)):
-            rate, at_edge = self._given(method), False
+            rate, at_edge = self._preset_rate(method), False
             if rate is None:
                 found = yield from self._sweep(method, workers)
                 self._found[method.label, workers] = found
                 rate, at_edge = found.rate, not found.inside
             searches[method.label, workers] = self._fill(method, workers, rate, at_edge)
 
-    def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, Swept]:
+    def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, RateSweep]:
         """The search for the rate of a cell, as runs."""
         called = f"{method.label}, {_workers(workers)}, trying rate"
         guess = self._guess(method, workers)
@@ -115,7 +117,7 @@ class Grid:
         runs = yield [(f"{called} {config.seed}", config) for config in configs]
         return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, at_edge)
 
-    def _given(self, method: Method) -> float | None:
+    def _preset_rate(self, method: Method) -> float | None:
         """The rate that was given for a method; None if it is to be found."""
         return self.rates[method.label] if isinstance(self.rates, Mapping) else self.rates
 

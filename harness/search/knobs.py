@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.algorithms.catalogue import Algorithm
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.runs.config import TrainingConfig
 from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
 
@@ -42,7 +42,7 @@ class Knob:
     one_by_one: bool = False
     idle: str = ""
 
-    def at(self, cluster: Cluster, workers: int, value: float) -> tuple[Cluster, int]:
+    def apply(self, cluster: Cluster, workers: int, value: float) -> tuple[Cluster, int]:
         """The cluster and the number of workers at a value."""
         return self.turned(cluster, value), self.workers(value) if self.workers else workers
 
@@ -72,12 +72,12 @@ class Knob:
             raise UserError(f"tolerate: delay: {told}; allowed: where messages do")
 
 
-def _same(cluster: Cluster, value: float) -> Cluster:
+def _keep_cluster(cluster: Cluster, value: float) -> Cluster:
     del value
     return cluster
 
 
-def _stale(cluster: Cluster, value: float) -> Cluster:
+def _build_stale(cluster: Cluster, value: float) -> Cluster:
     """So many equal workers, whose turns nothing changes, that each misses the others' folds.
 
     The card stays the user's, whose seconds are asked for; reproductions have none (decision 68).
@@ -88,14 +88,14 @@ def _stale(cluster: Cluster, value: float) -> Cluster:
     return Cluster(f"staleness {value:g}", device, (equal,), server=Server(FOLD_S, 0.0))
 
 
-def _delayed(cluster: Cluster, value: float) -> Cluster:
+def _add_latency(cluster: Cluster, value: float) -> Cluster:
     """Of every message once, over the link and over the network, of which one is used."""
     link = replace(cluster.link, latency_s=cluster.link.latency_s + value)
-    network = cluster.network and _slower(cluster.network, value)
+    network = cluster.network and _add_network_latency(cluster.network, value)
     return replace(cluster, link=link, network=network)
 
 
-def _slower(network: Network, value: float) -> Network:
+def _add_network_latency(network: Network, value: float) -> Network:
     """A network with further latency where every message passes exactly once.
 
     That is the lowest level that leads further, and below it every level for what stays inside;
@@ -113,7 +113,7 @@ def _slower(network: Network, value: float) -> Network:
     return replace(network, levels=tuple(levels))
 
 
-def _lossy(cluster: Cluster, value: float) -> Cluster:
+def _add_message_loss(cluster: Cluster, value: float) -> Cluster:
     if value == 0.0:
         return cluster
     retry_s = max(LEAST_RETRY_S, RETRY_OF_LATENCIES * _to_server_s(cluster))
@@ -142,19 +142,19 @@ def _begin(config: TrainingConfig[Any]) -> list[float]:
 KNOBS = {
     knob.name: knob
     for knob in (
-        Knob("workers", "workers", _same, (1, 64), whole=True, workers=int),
+        Knob("workers", "workers", _keep_cluster, (1, 64), whole=True, workers=int),
         Knob(
             "staleness",
             "staleness (folds)",
-            _stale,
+            _build_stale,
             (0, 64),
             True,
             lambda v: int(v) + 1,
             True,
             "cluster (but for the device of its first workers: all are equal, nothing else counts)",
         ),
-        Knob("delay", "further latency of every message (s)", _delayed, (0.0, 1.0)),
-        Knob("loss", "share of messages lost", _lossy, (0.0, 0.5)),
+        Knob("delay", "further latency of every message (s)", _add_latency, (0.0, 1.0)),
+        Knob("loss", "share of messages lost", _add_message_loss, (0.0, 0.5)),
     )
 }
 
@@ -166,5 +166,5 @@ def knob_of(name: str) -> Knob:
         UserError: nothing.
     """
     if name not in KNOBS:
-        raise unknown("tolerate", name, KNOBS)
+        raise name_error("tolerate", name, KNOBS)
     return KNOBS[name]

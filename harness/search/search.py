@@ -147,7 +147,7 @@ def lowest(errors: dict[int, float]) -> int:
 
 
 @dataclass(frozen=True)
-class Swept:
+class RateSweep:
     """A rate, and what was tried to find it.
 
     Attributes:
@@ -161,7 +161,7 @@ class Swept:
     inside: bool
 
 
-def sweep(guess: float) -> Steps[float, float, Swept]:
+def sweep(guess: float) -> Steps[float, float, RateSweep]:
     """Climb a ladder of rates; what comes of one is its final error, infinite if it diverged.
 
     Args:
@@ -174,7 +174,7 @@ def sweep(guess: float) -> Steps[float, float, Swept]:
     errors = yield from translate(climb(), lambda rung: guess * FACTOR**rung, judge)
     best = lowest(errors)
     tried = {guess * FACTOR**rung: error for rung, error in errors.items()}
-    return Swept(guess * FACTOR**best, tried, {best - 1, best + 1} <= errors.keys())
+    return RateSweep(guess * FACTOR**best, tried, {best - 1, best + 1} <= errors.keys())
 
 
 def bisect(
@@ -264,7 +264,7 @@ class BestRateConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        training = _at(self.training, self.guess).to_dict()
+        training = _with_rate(self.training, self.guess).to_dict()
         search = {"guess": self.guess, "most": self.most, "factor": FACTOR}
         return {"is": "BestRateConfig", "training": training, **search, "format": self.format}
 
@@ -274,7 +274,7 @@ class BestRateConfig:
 
 
 @dataclass(frozen=True)
-class Found:
+class RateSearchResult:
     """What a search says.
 
     Attributes:
@@ -304,17 +304,17 @@ def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
     def execute(writer: RunWriter) -> None:
         losses: dict[float, tuple[float, float]] = {}
 
-        def ended(rate: float) -> float:
-            losses[rate] = _losses(_at(config.training, rate).execute(store, tell))
+        def run_to_end(rate: float) -> float:
+            losses[rate] = _losses(_with_rate(config.training, rate).execute(store, tell))
             return losses[rate][1]
 
-        def began() -> float:
+        def first_loss() -> float:
             return next(iter(losses.values()))[0]
 
-        found = solve(climb_to_edge(config, began), ended)
+        found = solve(climb_to_edge(config, first_loss), run_to_end)
         for rate, loss in sorted(found.tried.items()):
             writer.log(TRIED, loss, fold=0, time_s=0.0, epoch=0.0, rate=rate)
-        summary = {"first_loss": began(), "tried": len(found.tried)}
+        summary = {"first_loss": first_loss(), "tried": len(found.tried)}
         if found.stable:
             best = {"rate": found.rate, "loss": found.tried[found.rate], "stable": found.stable}
             summary |= best | ({"diverged": found.diverged} if found.diverged < math.inf else {})
@@ -323,7 +323,9 @@ def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
     return store.obtain(config.to_dict(), execute)
 
 
-def climb_to_edge(config: BestRateConfig, began: Callable[[], float]) -> Steps[float, float, Found]:
+def climb_to_edge(
+    config: BestRateConfig, began: Callable[[], float]
+) -> Steps[float, float, RateSearchResult]:
     """Climb to the best rate and from there upwards to the first that training does not stand.
 
     What comes of a rate is the loss at the end.
@@ -340,12 +342,12 @@ def climb_to_edge(config: BestRateConfig, began: Callable[[], float]) -> Steps[f
         if rate not in tried:
             (tried[rate],) = yield [rate]
         if not tried[rate] < first:
-            return Found(best.rate, stable, rate, tried)
+            return RateSearchResult(best.rate, stable, rate, tried)
         stable = rate
-    return Found(best.rate, stable, math.inf, tried)
+    return RateSearchResult(best.rate, stable, math.inf, tried)
 
 
-def _at(training: TrainingConfig[Any], rate: float) -> TrainingConfig[Any]:
+def _with_rate(training: TrainingConfig[Any], rate: float) -> TrainingConfig[Any]:
     return replace(training, schedule=Constant(rate))
 
 
@@ -362,7 +364,7 @@ TOLD = ("outer_staleness_mean", "kept_frames")
 """What the summary has of the run at the largest stable rate."""
 
 
-class Rated(Protocol):
+class HasRate(Protocol):
     """A configuration that has a rate of its own, as a dataclass."""
 
     @property
@@ -392,7 +394,7 @@ class LargestRateConfig:
         halvings: of the distance between their logarithms.
     """
 
-    training: Rated
+    training: HasRate
     lowest: float = setting(above=0.0)
     highest: float = setting(above=0.0)
     halvings: int = setting(at_least=1)
@@ -401,14 +403,14 @@ class LargestRateConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         ends = {"lowest": self.lowest, "highest": self.highest, "halvings": self.halvings}
-        training = self.at(self.lowest).to_dict()
+        training = self.with_rate(self.lowest).to_dict()
         return {"is": "LargestRateConfig", "training": training, **ends, "format": self.format}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
         return largest_rate(self, store, watch)
 
-    def at(self, rate: float) -> Rated:
+    def with_rate(self, rate: float) -> HasRate:
         """The training at a rate."""
         return replace(cast(Any, self.training), rate=rate)
 
@@ -424,16 +426,16 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
     def tell(progress: Progress) -> None:
         watch(replace(progress, run=name))
 
-    def tried(rate: float) -> Run:
-        return config.at(rate).execute(store, tell)
+    def run_at(rate: float) -> Run:
+        return config.with_rate(rate).execute(store, tell)
 
     def execute(writer: RunWriter) -> None:
         search = find_largest(config)
-        stable, diverged = solve(search, lambda rate: tried(rate).status != "done")
+        stable, diverged = solve(search, lambda rate: run_at(rate).status != "done")
         found = {"stable": stable, "diverged": diverged}
         summary = {name: rate for name, rate in found.items() if 0.0 < rate < math.inf}
         if stable:
-            told = tried(stable).summary
+            told = run_at(stable).summary
             summary |= {name: told[name] for name in TOLD if name in told}
         writer.finish("done", summary)
 

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 from harness.simulator.events import Heap, kernel, new_heap, push
 from harness.simulator.network import Traffic, Wiring, new_traffic, next_event, reserve, start
 from harness.simulator.ring import Rounds as ring_Rounds
@@ -89,7 +89,7 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
         UserError: there is no such algorithm.
     """
     if algorithm not in EXCHANGES:
-        raise unknown("collective", algorithm, EXCHANGES)
+        raise name_error("collective", algorithm, EXCHANGES)
     nearby = group if algorithm in GROUPED else 1
     if members is None or len(members) == workers:
         return _schedule(algorithm, workers, nearby)

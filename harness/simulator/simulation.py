@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.base.errors import UserError, unknown
-from harness.base.registry import discovered, entries, find_own
+from harness.base.errors import UserError, name_error
+from harness.base.registry import entries, find_own, load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import costs_of
@@ -53,11 +53,11 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     """
     if (own := find_own("protocols", name)) is not None:
         return own.load()
-    discovered("protocols")
+    load_plugins("protocols")
     for kind in _imported_protocols():
         if name in (kind.name, kind.__name__):
             return kind
-    raise unknown("protocol", name, load_protocols())
+    raise name_error("protocol", name, load_protocols())
 
 
 def load_protocols() -> dict[str, type[TimingProtocol]]:
@@ -69,7 +69,7 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
     found: dict[str, type[TimingProtocol]] = {
         name: entry.load() for name, entry in known.items() if entry.ours
     }
-    discovered("protocols")
+    load_plugins("protocols")
     for kind in _imported_protocols():
         found.setdefault(kind.name, kind)
     return found

@@ -134,7 +134,7 @@ class RunConfig(TrainingConfig[Corpus]):
         whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
         return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
 
-    def simulated_only(self) -> tuple[str, str] | None:
+    def find_simulation_only(self) -> tuple[str, str] | None:
         """See `TrainingConfig`; each process would have to make the alignment."""
         if self.targets is None:
             return None

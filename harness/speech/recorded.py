@@ -33,9 +33,9 @@ from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Watch
 from harness.tasks.order import Key
-from harness.training.executors import between
+from harness.training.executors import slice_timeline
 from harness.training.loop import carry_out
-from harness.training.run import identified
+from harness.training.run import identity_config
 
 
 @dataclass
@@ -115,7 +115,7 @@ class RecordedSequence:
             told = max(1, due) - 1
             end = max(self.record.rows[told].told_version + 1, first + 1)
             end, ended = (end, False) if end <= folds else (folds, True)
-        segment = between(self._timeline, first, end)
+        segment = slice_timeline(self._timeline, first, end)
         self._replay.run(segment, rate)
         seen = self._told_before(end, ended)
         self._decoded += len(seen)
@@ -185,7 +185,7 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
         with denormals_flushed():
             carry_out(SequenceTraining(writer, config, corpus, start, watch, executed_by))
 
-    return store.obtain(identified(config, {"by": "a record"}), execute)
+    return store.obtain(identity_config(config, {"by": "a record"}), execute)
 
 
 def _reads(timeline: Timeline) -> list[tuple[int, int]]:

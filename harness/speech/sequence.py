@@ -21,7 +21,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
-from harness.base.errors import UserError, unknown
+from harness.base.errors import UserError, name_error
 from harness.base.settings import counts, set_apart, setting
 from harness.networks.feedforward import Dnn
 from harness.replay.stale import Arrays
@@ -169,7 +169,7 @@ class SequenceConfig(TaskConfig):
         allowed = {"shuffling": SHUFFLINGS, "layers": LAYERS, "frames": FRAMES}
         for name, values in allowed.items():
             if getattr(self, name) not in values:
-                raise unknown(name, getattr(self, name), values)
+                raise name_error(name, getattr(self, name), values)
         least = {"passes": 0, "decode_cost": 0}
         from_one = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
         for name, low in {**dict.fromkeys(from_one, 1), **least}.items():
@@ -184,7 +184,7 @@ class SequenceConfig(TaskConfig):
         """See `TaskConfig`."""
         return self.replicas
 
-    def on(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
         """See `TaskConfig`."""
         return replace(self, cluster=cluster or self.cluster, replicas=count or self.replicas)
 

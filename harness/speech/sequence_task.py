@@ -23,7 +23,7 @@ from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import RECORD, train_sequence
 from harness.speech.task import CORPUS, FOLLOWS, complete_frames, name_timed, read_corpus, targeted
 from harness.store import Run, Store
-from harness.tasks.contract import WITHOUT_LIMIT, Application, Asked, Roles, Say, Watch
+from harness.tasks.contract import WITHOUT_LIMIT, Application, Roles, RunRequest, Say, Watch
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start have in common."""
@@ -43,7 +43,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
     usual = {**CORPUS, "criterion": {}}  # noqa: RUF012 (never written to)
     follows = FOLLOWS
 
-    def read(self, asked: Asked) -> tuple[SequenceConfig, Corpus]:
+    def read(self, asked: RunRequest) -> tuple[SequenceConfig, Corpus]:
         """See `Application`; the table ``start`` leaves out what it shares with the whole.
 
         Raises:
@@ -117,7 +117,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 
     def sampled(self, config: SequenceConfig) -> tuple[SequenceConfig, int]:
         """See `Application`."""
-        return config.on(replace(config.cluster, faults=()), 1), SAMPLE
+        return config.with_cluster(replace(config.cluster, faults=()), 1), SAMPLE
 
     def share(self, config: SequenceConfig, finished: Run | None, asked: float | None) -> float:
         """See `Application`; of what is not asked for, the finished run's, or the usual one.

@@ -28,8 +28,8 @@ from harness.speech.task import final_model
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, Outcome
 from harness.tasks.contract import Progress, Watch
-from harness.training.loop import STAGES, Diverged, Training, carry_out, where
-from harness.training.run import identified, train
+from harness.training.loop import STAGES, Diverged, Training, carry_out, describe_divergence
+from harness.training.run import identity_config, train
 
 RECORD = "told.safetensors"
 """The attached file with what a replay of real processes needs besides the timeline."""
@@ -104,7 +104,7 @@ class SequenceTraining(Training[SequenceExecutor]):
             self.evaluate()
         if not self.config.test:
             return
-        model, order = self.deployed(), self.config.order
+        model, order = self.model_to_deploy(), self.config.order
         tuned = self.evaluator.tuned(model, order)
         self.log("acoustic_scale/iterate", tuned.best.scale)
         self.log("insertion_penalty/iterate", tuned.best.insertion)
@@ -127,7 +127,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         plateau = self.config.plateau
         return plateau.rate(self.config.rate, self.measured) if plateau else self.config.rate
 
-    def deployed(self) -> Tensor:
+    def model_to_deploy(self) -> Tensor:
         """See `Training`."""
         return self.setup.halves.whole(self.executor.server.model)
 
@@ -146,7 +146,7 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def evaluate(self) -> None:
         """Measure the server's model, and tell what went on since the last time; see `Training`."""
-        found = self.evaluator.held_out(self.deployed(), words=self.config.test)
+        found = self.evaluator.held_out(self.model_to_deploy(), words=self.config.test)
         self.measured.append(found.criterion)
         self._log_held_out(found)
         self._log_tally()
@@ -181,7 +181,7 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     # -- the end, and resuming -----------------------------------------------------------
 
-    def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: the last measurements, shares of decoded frames, times, stalenesses."""
         self.total.take_in(self.tally)
         self.tally, total, now = Tally(), self.total, self.moment()
@@ -212,7 +212,9 @@ class SequenceTraining(Training[SequenceExecutor]):
     def _diverged(self) -> str:
         kind, rows = self.config.criterion.kind, self.writer.rows()
         unit = "of the frames right" if kind == "smbr" else "nats a frame"
-        return where(STAGES[kind], self.moment(), rows, "held_out_criterion", self.rate, unit)
+        return describe_divergence(
+            STAGES[kind], self.moment(), rows, "held_out_criterion", self.rate, unit
+        )
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`; after `told`."""
@@ -226,12 +228,12 @@ class SequenceTraining(Training[SequenceExecutor]):
             found[TROUBLES] = json.dumps(named, indent=1, ensure_ascii=False).encode()
         return found
 
-    def decided(self) -> Facts:
+    def loop_state(self) -> Facts:
         """See `Training`."""
         tallies = {"tally": self.tally.to_dict(), "total": self.total.to_dict()}
         return {"measured": self.measured, **tallies}
 
-    def take_up(self, facts: Facts) -> None:
+    def restore_loop_state(self, facts: Facts) -> None:
         """See `Training`."""
         self.measured = facts["measured"]
         self.tally, self.total = (Tally.from_dict(facts[n]) for n in ("tally", "total"))
@@ -287,4 +289,4 @@ def train_sequence(
             made = SequenceTraining(writer, config, corpus, initial, watch, executed_by)
             carry_out(made)
 
-    return store.obtain(identified(config, how), execute)
+    return store.obtain(identity_config(config, how), execute)

@@ -151,9 +151,9 @@ class Streams(OnSimulation[SequenceReplay]):
         replay, replay_facts = self.replay.capture()
         batcher, batcher_facts = self.batcher.capture()
         arrays = {
-            **resume.prefixed(self.simulation.state(), "simulation/"),
-            **resume.prefixed(replay, "replay/"),
-            **resume.prefixed(batcher, "batcher/"),
+            **resume.add_prefix(self.simulation.state(), "simulation/"),
+            **resume.add_prefix(replay, "replay/"),
+            **resume.add_prefix(batcher, "batcher/"),
             "decoders": self.replay.decoders.cpu().numpy(),
         }
         versions = self.replay.decoder_versions
@@ -268,8 +268,8 @@ class Passes(OnSimulation[StaleReplay]):
         """See `Executor`; the frames are decoded again from the parameters they came from."""
         replay, facts = self.replay.capture()
         arrays = {
-            **resume.prefixed(self.simulation.state(), "simulation/"),
-            **resume.prefixed(replay, "replay/"),
+            **resume.add_prefix(self.simulation.state(), "simulation/"),
+            **resume.add_prefix(replay, "replay/"),
             "decoded_with": self._decoded_with.cpu().numpy(),
         }
         place = {"pass": self._pass, "step": self._step, "steps_before": self._steps_before}

@@ -40,7 +40,7 @@ from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
 from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
-from harness.tasks.contract import Asked, Say, Table, Tested, Watch
+from harness.tasks.contract import EvaluationResult, RunRequest, Say, Table, Watch
 from harness.tasks.order import Examples, Order, Shuffling
 from harness.training.run import FoldApplication, train
 
@@ -80,7 +80,7 @@ class Acoustic:
         """See `Task`."""
         return self.evaluator.held_out_loss(model)
 
-    def tested(self, model: Tensor, name: str) -> Tested:
+    def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """Frame and word errors, at the acoustic scale that development data give the model."""
         measured: dict[str, float] = {}
         errors: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -95,7 +95,7 @@ class Acoustic:
             frames = self.evaluator.frames_of(test, model)
             measured[f"{test}_frame_error/{name}"] = frames.frame_error
             measured[f"{test}_word_error/{name}"] = float(wrong.sum() / said.sum())
-        return Tested(measured, errors)
+        return EvaluationResult(measured, errors)
 
 
 MINIBATCH = 100
@@ -316,7 +316,7 @@ FOLLOWS = ("fingerprint", "device", "format")
 """Fields that follow from the rest of a run file."""
 
 
-def read_corpus(asked: Asked, hidden: object) -> tuple[Table, Corpus]:
+def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     """The keys of a run file on a corpus, completed by what follows from the corpus.
 
     Args:
@@ -352,7 +352,7 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
     usual = {**CORPUS, **USUAL}  # noqa: RUF012 (never written to)
     follows = FOLLOWS
 
-    def read(self, asked: Asked) -> tuple[RunConfig, Corpus]:
+    def read(self, asked: RunRequest) -> tuple[RunConfig, Corpus]:
         """See `Application`."""
         asked = replace(asked, table={**CORPUS, **asked.table})
         table, corpus = read_corpus(asked, asked.table.get("hidden"))

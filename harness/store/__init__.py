@@ -24,20 +24,20 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
-from harness.store.gathered import Bucket, Gathered
-from harness.store.read import Cell, Run, folder_of_run, is_run, verified
+from harness.store.gathered import Bucket, BucketStore
+from harness.store.read import Cell, Run, folder_of_run, is_run, verify_run
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
 __all__ = [
     "AlreadyFinished",
     "Bucket",
+    "BucketStore",
     "Cell",
-    "Gathered",
     "Run",
     "RunWriter",
     "Store",
     "folder_of_run",
     "is_run",
-    "verified",
+    "verify_run",
 ]

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from harness.base.errors import UserError, refused_by_machine
+from harness.base.errors import UserError, machine_error
 from harness.base.seeds import identity
 
 PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries it
@@ -53,7 +53,7 @@ def replacing(path: Path) -> Generator[Path]:
     except OSError as error:
         named = None if error.filename is None else Path(os.fsdecode(error.filename))
         is_ours = named is None or named.name.startswith(PREFIX)
-        raise refused_by_machine(error, path if is_ours else None) from error
+        raise machine_error(error, path if is_ours else None) from error
 
 
 @contextmanager
@@ -86,10 +86,10 @@ def write_json(path: Path, value: object, levels: int | None = None) -> None:
         levels: how deep a list or an object still has its items on lines of their own; what
             lies deeper is one line. All of them if not given.
     """
-    write_bytes(path, (_laid_out(value, levels) + "\n").encode())
+    write_bytes(path, (_format_json(value, levels) + "\n").encode())
 
 
-def _laid_out(value: object, levels: int | None, margin: str = "\n") -> str:
+def _format_json(value: object, levels: int | None, margin: str = "\n") -> str:
     if levels is None or levels == 0 or not value or not isinstance(value, dict | list | tuple):
         indent = 2 if levels is None else None
         return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
@@ -102,7 +102,7 @@ def _laid_out(value: object, levels: int | None, margin: str = "\n") -> str:
         items, ends = list(cast("Sequence[object]", value)), "[]"
         names = [""] * len(items)
     lines = (
-        inner + name + _laid_out(each, levels - 1, inner)
+        inner + name + _format_json(each, levels - 1, inner)
         for name, each in zip(names, items, strict=True)
     )
     return ends[0] + ",".join(lines) + margin + ends[1]
@@ -150,7 +150,7 @@ SEAL = "sha256"
 """The key of a record that holds the digest of all its others."""
 
 
-def of(content: Path | bytes) -> str:
+def sha256_of(content: Path | bytes) -> str:
     """SHA-256 of bytes or of a file's content, 64 hexadecimal digits; files piece by piece."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
@@ -158,12 +158,12 @@ def of(content: Path | bytes) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def add_digest(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record with the digest of what it says, whatever the layout of its text."""
     return {**record, SEAL: identity(record)}
 
 
-def opened(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any]:
+def check_digest(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any]:
     """A record without its digest; one of schema 1, before there were digests, is believed.
 
     Args:
@@ -180,7 +180,9 @@ def opened(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any
     return said
 
 
-def damaged(folder: Path, digests: Mapping[str, str], may_lack: Collection[str] = ()) -> list[str]:
+def find_damaged(
+    folder: Path, digests: Mapping[str, str], may_lack: Collection[str] = ()
+) -> list[str]:
     """The names of files that are missing from a folder or not as they were written.
 
     Args:
@@ -197,7 +199,7 @@ def damaged(folder: Path, digests: Mapping[str, str], may_lack: Collection[str] 
 
 
 def _is(path: Path, known: str) -> bool:
-    return path.is_file() and of(path) == known
+    return path.is_file() and sha256_of(path) == known
 
 
 _NUMBER = re.compile(r"os error (\d+)")

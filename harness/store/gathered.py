@@ -41,7 +41,7 @@ from harness.base.seeds import SHORT, identity
 from harness.store import files as atomic
 from harness.store import files as integrity
 from harness.store import schema
-from harness.store.lease import Lease, Place, Waiting, numbered
+from harness.store.lease import Lease, Place, Waiting, parse_numbers
 from harness.store.lease import Leases as lease_Leases
 from harness.store.read import Run, read_run
 from harness.store.store import Store
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 
-class Gathered(Store):
+class BucketStore(Store):
     """A store whose finished runs are elsewhere too.
 
     Args:
@@ -74,7 +74,7 @@ class Gathered(Store):
             if not self.has(name):
                 self.pull(name) if name in there else None
             elif name not in there:
-                old += not self._sent(self.path / name)
+                old += not self._send_run(self.path / name)
         if old:
             told = "1 run was" if old == 1 else f"{old} runs were"
             self._say(f"{self.path}: {told} made before version 0.2.0, without digests; not sent")
@@ -82,26 +82,28 @@ class Gathered(Store):
 
     def elsewhere(self, hash_: str) -> bool:
         """Whether somebody else makes this run now, here or there."""
-        return super().elsewhere(hash_) or Lease(self.bucket.leases(hash_)).taken()
+        return super().elsewhere(hash_) or Lease(self.bucket.leases(hash_)).is_held_by_other()
 
     def pull(self, hash_: str) -> bool:
         """Have a run here that is there; False if what is there is damaged, which is said."""
         folder = atomic.writable_folder(self.path / hash_, "store")
         (lease := Lease(folder)).acquire(Waiting(f"run {hash_[:SHORT]}"))
         try:
-            return self.has(hash_) or self._laid(folder)
+            return self.has(hash_) or self._fetch_run(folder)
         finally:
             lease.release()
 
     def _places(self, folder: Path) -> list[Path | Place]:
         return [folder, self.bucket.leases(folder.name)]
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lease: lease_Leases) -> RunWriter:
+    def _open_run(
+        self, folder: Path, config: Mapping[str, object], lease: lease_Leases
+    ) -> RunWriter:
         if not self.has(folder.name) and self.bucket.has(folder.name):
-            self._laid(folder)
-        return super()._opened(folder, config, lease)
+            self._fetch_run(folder)
+        return super()._open_run(folder, config, lease)
 
-    def _laid(self, folder: Path) -> bool:
+    def _fetch_run(self, folder: Path) -> bool:
         """Write the files of a run into its folder, which is held, its record last."""
         try:
             files = self.bucket.pull(folder.name)
@@ -117,14 +119,14 @@ class Gathered(Store):
             atomic.write_bytes(folder / name, data)
         return True
 
-    def _finished(self, folder: Path) -> None:
+    def _on_finished(self, folder: Path) -> None:
         """Send it; what cannot be sent now `missing` sends when it is asked for again."""
         try:
-            self._sent(folder)
+            self._send_run(folder)
         except OSError as error:
             self._say(f"{error}; run {folder.name[:SHORT]} is kept here, the same command sends it")
 
-    def _sent(self, folder: Path) -> bool:
+    def _send_run(self, folder: Path) -> bool:
         """Send a finished run if it is a result; False if it is too old to be sent."""
         run = read_run(folder)
         if run.status not in KEPT:
@@ -166,7 +168,7 @@ class Bucket:
 
     def hashes(self) -> set[str]:
         """Of the runs that are there."""
-        found = (RUN.fullmatch(path) for path in self.objects.listed(RUNS))
+        found = (RUN.fullmatch(path) for path in self.objects.list_paths(RUNS))
         return {each[1] for each in found if each}
 
     def has(self, hash_: str) -> bool:
@@ -187,15 +189,15 @@ class Bucket:
         Raises:
             UserError: the run is no result, or damaged.
         """
-        path, data = _path(run.hash), packed(run, light)
+        path, data = _path(run.hash), pack_run(run, light)
         if self._archives.create(path, data):
             return "pushed"
-        if (found := self.compared(run)) != "damaged there":
+        if (found := self.compare(run)) != "damaged there":
             return found
         self._archives.replace(path, data)  # by two at once: whole either way
         return "replaced"
 
-    def compared(self, run: Run) -> Sent:
+    def compare(self, run: Run) -> Sent:
         """Whether what is there of a finished run has the same results, or others, or none."""
         try:
             there = self.pull(run.hash)
@@ -216,7 +218,7 @@ class Bucket:
             FileNotFoundError: it is not there.
             DamagedError: it is damaged.
         """
-        return unpacked(self._archives.read(_path(hash_)), hash_)
+        return unpack_run(self._archives.read(_path(hash_)), hash_)
 
     def leases(self, hash_: str) -> Leases:
         """Where leases of a run lie."""
@@ -238,32 +240,34 @@ class Leases:
 
     def numbers(self) -> list[int]:
         """See `Place`."""
-        return numbered(self.objects.listed(self.prefix), self.prefix)
+        return parse_numbers(self.objects.list_paths(self.prefix), self.prefix)
 
     def read(self, number: int) -> str:
         """See `Place`."""
-        return self.objects.read(self._at(number)).decode(errors="replace").partition("\n")[0]
+        return (
+            self.objects.read(self._object_path(number)).decode(errors="replace").partition("\n")[0]
+        )
 
     def make(self, number: int, text: str) -> bool:
         """See `Place`."""
-        if self.objects.create(self._at(number), made := self._signed(text)):
+        if self.objects.create(self._object_path(number), made := self._sign(text)):
             return True
         with suppress(FileNotFoundError):
-            return self.objects.read(self._at(number)) == made
+            return self.objects.read(self._object_path(number)) == made
         return False
 
     def write(self, number: int, text: str) -> None:
         """Made again if it was taken over, which disturbs nobody: a higher number holds."""
-        self.objects.replace(self._at(number), self._signed(text))
+        self.objects.replace(self._object_path(number), self._sign(text))
 
     def remove(self, number: int) -> None:
         """See `Place`."""
-        self.objects.remove(self._at(number))
+        self.objects.remove(self._object_path(number))
 
-    def _at(self, number: int) -> str:
+    def _object_path(self, number: int) -> str:
         return f"{self.prefix}{number}"
 
-    def _signed(self, text: str) -> bytes:
+    def _sign(self, text: str) -> bytes:
         return f"{text}\n{self._maker}".encode()
 
 
@@ -326,23 +330,23 @@ class Objects:
         """Another process connects for itself."""
         return Objects, (self.url, self.archives)
 
-    def listed(self, prefix: str) -> list[str]:
+    def list_paths(self, prefix: str) -> list[str]:
         """Paths of the objects below a prefix."""
         import obstore
 
-        def found() -> list[str]:
+        def request_paths() -> list[str]:
             some: Any = obstore.list(self._store, prefix)  # pyright: ignore[reportUnknownMemberType]
             return [each["path"] for page in some for each in page]
 
-        with self._asked():
-            return _answered(found)
+        with self._convert_errors():
+            return _run_interruptible(request_paths)
 
     def has(self, path: str) -> bool:
         """Whether there is an object."""
         import obstore
 
-        with suppress(FileNotFoundError), self._asked():
-            _answered(lambda: obstore.head(self._store, path))
+        with suppress(FileNotFoundError), self._convert_errors():
+            _run_interruptible(lambda: obstore.head(self._store, path))
             return True
         return False
 
@@ -351,8 +355,8 @@ class Objects:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        with suppress(AlreadyExistsError), self._asked():
-            _answered(lambda: obstore.put(self._store, path, data, mode="create"))
+        with suppress(AlreadyExistsError), self._convert_errors():
+            _run_interruptible(lambda: obstore.put(self._store, path, data, mode="create"))
             return True
         return False
 
@@ -360,22 +364,22 @@ class Objects:
         """Put an object, whatever is there."""
         import obstore
 
-        with self._asked():
-            _answered(lambda: obstore.put(self._store, path, data))
+        with self._convert_errors():
+            _run_interruptible(lambda: obstore.put(self._store, path, data))
 
     def read(self, path: str) -> bytes:
         """An object; FileNotFoundError where there is none."""
         import obstore
 
-        with self._asked():
-            return _answered(lambda: bytes(obstore.get(self._store, path).bytes()))
+        with self._convert_errors():
+            return _run_interruptible(lambda: bytes(obstore.get(self._store, path).bytes()))
 
     def remove(self, path: str) -> None:
         """There is no object from now on."""
         import obstore
 
-        with suppress(FileNotFoundError), self._asked():
-            _answered(lambda: obstore.delete(self._store, path))
+        with suppress(FileNotFoundError), self._convert_errors():
+            _run_interruptible(lambda: obstore.delete(self._store, path))
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -392,7 +396,7 @@ class Objects:
         return from_url(self.url, client_options=client, retry_config=tries)
 
     @contextmanager
-    def _asked(self) -> Generator[None]:
+    def _convert_errors(self) -> Generator[None]:
         """What the library raises, as an error of the machine in one line."""
         from obstore.exceptions import AlreadyExistsError, BaseError
 
@@ -403,10 +407,10 @@ class Objects:
         except (BaseError, ValueError, OSError) as error:
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise
-            raise OSError(f"{self.url}: {_in_short(str(error))}") from None
+            raise OSError(f"{self.url}: {_shorten_message(str(error))}") from None
 
 
-def _answered(request: Callable[[], T]) -> T:
+def _run_interruptible(request: Callable[[], T]) -> T:
     """What a request comes to; who waits hears signals, which no handler of Python's does amid it.
 
     One that nobody waits for any more ends by itself, or with the process.
@@ -427,7 +431,7 @@ def _answer(answer: Future[T], request: Callable[[], T]) -> None:
         answer.set_exception(error)
 
 
-def _in_short(told: str) -> str:
+def _shorten_message(told: str) -> str:
     """What happened, without its source, address and XML."""
     if answer := ANSWER.search(told):
         return f"{answer[2]} ({answer[1]})"
@@ -441,7 +445,7 @@ KEPT = ("done", "diverged")
 """Outcomes that are results; a failed run is tried again."""
 
 
-def packed(run: Run, light: bool = False) -> bytes:
+def pack_run(run: Run, light: bool = False) -> bytes:
     """The files of a run as a tar archive, which has none but them.
 
     Args:
@@ -468,7 +472,7 @@ def packed(run: Run, light: bool = False) -> bytes:
     return archive.getvalue()
 
 
-def unpacked(data: bytes, hash_: str) -> dict[str, bytes]:
+def unpack_run(data: bytes, hash_: str) -> dict[str, bytes]:
     """The files of a run by name, its record last.
 
     Args:
@@ -504,12 +508,12 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
         lost.append(name)
         return None
 
-    record = read(schema.RUN, lambda said: _is_result(integrity.opened(said), hash_))
+    record = read(schema.RUN, lambda said: _is_result(integrity.check_digest(said), hash_))
     read(schema.CONFIG, lambda said: identity(said) == hash_)
-    read(schema.PROVENANCE, lambda said: _is_moment(integrity.opened(said, True), hash_))
+    read(schema.PROVENANCE, lambda said: _is_moment(integrity.check_digest(said, True), hash_))
     digests: dict[str, str] = {} if record is None else record["files"]
     results = sorted(digests.keys() - schema.LARGE.difference(files))
-    whole = {name for name in files if integrity.of(files[name]) == digests.get(name)}
+    whole = {name for name in files if integrity.sha256_of(files[name]) == digests.get(name)}
     if lost := [*lost, *(name for name in results if name not in whole)]:
         raise DamagedError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
     names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)

@@ -49,7 +49,7 @@ def is_running(word: str) -> bool | None:
     return _began(int(pid)) == began
 
 
-def stopped(word: str) -> bool:
+def is_suspended(word: str) -> bool:
     """Whether a process of this host is suspended."""
     return _stat(int(number_of(word)))[:1] in (["T"], ["t"])
 
@@ -163,19 +163,19 @@ class Lease:
         begun_s = self.host.now_s()
         seen, since_s = self._highest(), begun_s
         looked_s = since_s  # before it was read: whoever waits may have stood still since
-        while not (self._is_vacant(seen[1], looked_s - since_s) and self._made(seen[0] + 1)):
+        while not (self._is_vacant(seen[1], looked_s - since_s) and self._try_create(seen[0] + 1)):
             waiting(seen[1].partition(" ")[0], looked_s - begun_s, looked_s - since_s)
             self.host.sleep(self._place.poll_s)
             looked_s = self.host.now_s()
             if (now := self._highest()) != seen:
                 seen, since_s = now, self.host.now_s()
 
-    def taken(self) -> bool:
+    def is_held_by_other(self) -> bool:
         """Whether somebody holds it who lives, or of whom nothing is known here."""
         _, text = self._highest()
         return text != FREE and self.host.lives(text.partition(" ")[0]) is not False
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether nobody is known to have taken it over.
 
         A place that is away knows nothing: that is said once, and it is asked again later.
@@ -217,7 +217,7 @@ class Lease:
             with suppress(OSError):
                 self._give_back()
 
-    def _made(self, number: int) -> bool:
+    def _try_create(self, number: int) -> bool:
         """Make the lease of this number; False if somebody else was quicker."""
         self._me = self.host.me()
         if not self._place.make(number, f"{self._me} 0"):
@@ -273,9 +273,9 @@ class Leases:
             self.release()
             raise
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether nobody is known to have taken one over."""
-        return all(each.held() for each in self.leases)
+        return all(each.is_held() for each in self.leases)
 
     def release(self) -> None:
         """Give back what was held, the last first; an error of one keeps no other."""
@@ -291,7 +291,7 @@ SILENT_S = 15.0
 """A holder that lives and has not counted for so long is stuck, or stopped."""
 
 
-def _on_stderr(line: str) -> None:
+def _log_line(line: str) -> None:
     LOG.info(line)
 
 
@@ -305,7 +305,7 @@ class Waiting:
     """
 
     what: str
-    say: Callable[[str], None] = _on_stderr
+    say: Callable[[str], None] = _log_line
 
     def __post_init__(self) -> None:
         self._next_s = FIRST_S
@@ -320,14 +320,16 @@ class Waiting:
         """
         if waited_s >= self._next_s:
             self._next_s *= TIMES
-            self.say(f"{self.what}: waiting for {waited_s:.0f} s for {_told(holder, still_s)}")
+            self.say(
+                f"{self.what}: waiting for {waited_s:.0f} s for {_describe_holder(holder, still_s)}"
+            )
 
 
-def _told(holder: str, still_s: float) -> str:
+def _describe_holder(holder: str, still_s: float) -> str:
     number, host = number_of(holder), host_of(holder)
     if not is_running(holder):
         return f"process {number} of {host}, which is taken over if it shows no life for a minute"
-    if stopped(holder):
+    if is_suspended(holder):
         hand_over = f"kill -KILL {number} hands the run over"
         return (
             f"process {number}, which is suspended; kill -CONT {number} lets it go on, {hand_over}"
@@ -386,16 +388,16 @@ class Folder:
     def numbers(self) -> list[int]:
         """See `Place`."""
         names = os.listdir(self.path)  # noqa: PTH208 (asked often, and far quicker)
-        return numbered(names, NAME)
+        return parse_numbers(names, NAME)
 
     def read(self, number: int) -> str:
         """See `Place`."""
-        return self._at(number).read_text(errors="replace")
+        return self._file_path(number).read_text(errors="replace")
 
     def make(self, number: int, text: str) -> bool:
         """See `Place`."""
         try:
-            with self._at(number).open("x") as file:
+            with self._file_path(number).open("x") as file:
                 file.write(text)
         except FileExistsError:
             return False
@@ -403,19 +405,19 @@ class Folder:
 
     def write(self, number: int, text: str) -> None:
         """Nothing if it is not there: a lease that was taken over is not made again."""
-        with suppress(FileNotFoundError), self._at(number).open("r+") as file:
+        with suppress(FileNotFoundError), self._file_path(number).open("r+") as file:
             file.write(text)
             file.truncate()  # after it: at no moment, and on no full disk, is nothing there
 
     def remove(self, number: int) -> None:
         """See `Place`."""
-        self._at(number).unlink(missing_ok=True)
+        self._file_path(number).unlink(missing_ok=True)
 
-    def _at(self, number: int) -> Path:
+    def _file_path(self, number: int) -> Path:
         return self.path / f"{NAME}{number}"
 
 
-def numbered(names: list[str], prefix: str) -> list[int]:
+def parse_numbers(names: list[str], prefix: str) -> list[int]:
     """The numbers at the ends of names that begin with a prefix; what nobody counts to is none."""
     ends = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
     return [int(end) for end in ends if end.isdecimal() and len(end) <= DIGITS]

@@ -116,7 +116,7 @@ class Run:
         is_its = not self.digests or name in self.digests or name in schema.RESERVED
         if not (path.is_file() and is_its):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
-        if name not in self._whole and files.damaged(self.dir, self._digest(name)):
+        if name not in self._whole and files.find_damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
         self._whole.add(name)
         return path
@@ -129,7 +129,7 @@ class Run:
         """
         if self.status in ("unfinished", "damaged"):
             return []
-        lost = files.damaged(self.dir, self.digests, schema.LARGE)
+        lost = files.find_damaged(self.dir, self.digests, schema.LARGE)
         for name, read in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
             try:
                 read()
@@ -187,7 +187,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in ``folder``; ``damaged`` where its record cannot be believed.
+    """Read the run in ``folder``; ``find_damaged`` where its record cannot be believed.
 
     A record is believed if it is as it was written, and of the configuration whose hash is the
     folder's name: a folder that was swapped or copied is not the run that it is named by.
@@ -195,19 +195,19 @@ def read_run(folder: Path) -> Run:
     try:
         if not (folder / schema.RUN).exists():
             return Run(folder.name, read_config(folder), "unfinished", {}, "", folder)
-        return _finished(folder, read_record(folder / schema.RUN))
+        return _run_from_record(folder, read_record(folder / schema.RUN))
     except UserError as error:
         return Run(folder.name, {}, "damaged", {}, str(error), folder)
 
 
-def verified(run: Run) -> Run:
-    """The run, ``damaged`` where one of its files is not as it was written."""
+def verify_run(run: Run) -> Run:
+    """The run, ``find_damaged`` where one of its files is not as it was written."""
     lost = run.damaged()
     note = f"damaged, not as written: {', '.join(lost)}"
     return replace(run, status="damaged", note=note) if lost else run
 
 
-def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
+def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
     try:
         if not (record["hash"] == folder.name and is_named(folder, record["config"])):
             told = (
@@ -251,7 +251,7 @@ def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
         UserError: the file cannot be read, or is not as it was written.
     """
     try:
-        return files.opened(read_json(path), needs_seal)
+        return files.check_digest(read_json(path), needs_seal)
     except ValueError as error:
         raise UserError(f"{path}: damaged, {error}") from None
 

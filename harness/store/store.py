@@ -15,7 +15,7 @@ from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
 from harness.store.lease import Lease, Leases, Place, Waiting
-from harness.store.read import Run, is_run, read_config, read_run, verified
+from harness.store.read import Run, is_run, read_config, read_run, verify_run
 from harness.store.write import RunWriter
 
 
@@ -47,7 +47,7 @@ class Store:
         strict._needed = frozenset(names)
         return strict
 
-    def resolved(self) -> Self:
+    def with_absolute_path(self) -> Self:
         """The same store for processes that may work in another folder."""
         there = copy(self)
         there.path = self.path.resolve()
@@ -69,7 +69,7 @@ class Store:
         lease = Leases([Lease(place) for place in self._places(folder)])
         lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
         try:
-            return self._opened(folder, config, lease)
+            return self._open_run(folder, config, lease)
         except BaseException:
             lease.release()
             raise
@@ -78,13 +78,13 @@ class Store:
         """Where whoever makes a run holds a lease, in the order in which they are acquired."""
         return [folder]
 
-    def _finished(self, folder: Path) -> None:
+    def _on_finished(self, folder: Path) -> None:
         """A run has been finished, and is still held."""
 
-    def _opened(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
+    def _open_run(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
         self._configure(folder, config)
         if (folder / schema.RUN).exists():
-            run = verified(read_run(folder))
+            run = verify_run(read_run(folder))
             if self._is_enough(run):
                 shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
                 raise AlreadyFinished(run)
@@ -96,7 +96,7 @@ class Store:
                     LOG.warning(f"{folder}: {run.note}; the run is made again")
                 (folder / schema.RUN).unlink()
         files.sweep(folder)
-        return RunWriter(folder, config, lease, partial(self._finished, folder))
+        return RunWriter(folder, config, lease, partial(self._on_finished, folder))
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Say in the folder what it is for, unless it does."""
@@ -124,7 +124,7 @@ class Store:
         folder = self.path / hash_
         if not (folder / schema.RUN).exists():
             return False
-        return self._is_enough(verified(read_run(folder)))
+        return self._is_enough(verify_run(read_run(folder)))
 
     def _is_enough(self, run: Run) -> bool:
         return run.status in ("done", "diverged") and not self._absent(run)
@@ -140,7 +140,9 @@ class Store:
     def elsewhere(self, hash_: str) -> bool:
         """Whether somebody else makes this run now, as far as is known."""
         folder = self.path / hash_
-        return folder.is_dir() and any(Lease(place).taken() for place in self._places(folder))
+        return folder.is_dir() and any(
+            Lease(place).is_held_by_other() for place in self._places(folder)
+        )
 
     def load(self, hash_: str) -> Run:
         """The run of this hash, finished or not; the short form is enough if it is unique.

@@ -106,7 +106,7 @@ class RunWriter:
             UserError: another process has taken the run over.
         """
         target = self._place_of(name)
-        self._digests[name] = files.of(content)
+        self._digests[name] = files.sha256_of(content)
         if isinstance(content, bytes):
             files.write_bytes(target, content)
         else:
@@ -120,7 +120,7 @@ class RunWriter:
         target = self._place_of(name)
         with files.replacing(target) as temporary:
             save_arrays(temporary, arrays)
-            self._digests[name] = files.of(temporary)
+            self._digests[name] = files.sha256_of(temporary)
         return target
 
     def _place_of(self, name: str) -> Path:
@@ -153,10 +153,10 @@ class RunWriter:
             raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
         moment = self._provenance() | dict(provenance or {})
-        files.write_json(self.dir / schema.PROVENANCE, files.sealed(moment))
+        files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment))
         record = self._record(status, summary or {}, note)
         self._compare(record)
-        files.write_json(self.dir / schema.RUN, files.sealed(record))
+        files.write_json(self.dir / schema.RUN, files.add_digest(record))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._finished()
         self.release()
@@ -178,7 +178,7 @@ class RunWriter:
         self.release()
 
     def _check_held(self) -> None:
-        if self._open and not self._lease.held():
+        if self._open and not self._lease.is_held():
             told = "taken over by another process while this one stood still"
             raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command goes on")
 
@@ -209,7 +209,7 @@ class RunWriter:
             LOG.warning(f"run {self.hash[:SHORT]}: {told}")
 
     def _digest(self, name: str) -> str:
-        return self._digests.get(name) or files.of(self.dir / name)
+        return self._digests.get(name) or files.sha256_of(self.dir / name)
 
     def _provenance(self) -> dict[str, object]:
         return {

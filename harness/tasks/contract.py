@@ -109,7 +109,7 @@ class TaskConfig(ABC):
         """How many workers train."""
 
     @abstractmethod
-    def on(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
         """The same on another cluster, or with another number of workers; None keeps its own."""
 
     @property
@@ -198,7 +198,7 @@ class Application(ABC, Generic[Config, Data]):
     follows: Sequence[str] = ()
 
     @abstractmethod
-    def read(self, asked: Asked) -> tuple[Config, Data]:
+    def read(self, asked: RunRequest) -> tuple[Config, Data]:
         """The configuration that a run file asks for, and its data.
 
         Raises:
@@ -327,7 +327,7 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """A run file as an application reads it.
 
     Args:
@@ -392,7 +392,7 @@ class Asked:
         return load_cluster(found)
 
 
-class Scored(Protocol):
+class Scores(Protocol):
     """What is measured of a model on one set."""
 
     @property
@@ -412,7 +412,7 @@ class Scored(Protocol):
 
 
 @dataclass(frozen=True)
-class Tested:
+class EvaluationResult:
     """What is measured of a model on the test sets.
 
     Attributes:
@@ -453,7 +453,7 @@ class Task(Protocol):
         """How many losses are summed in a minibatch of so many rows."""
         ...
 
-    def dev(self, model: Tensor) -> Scored:
+    def dev(self, model: Tensor) -> Scores:
         """Scores of ``model [P]`` on the development set."""
         ...
 
@@ -461,6 +461,6 @@ class Task(Protocol):
         """Its loss on some of the development set, for schedules that ask often."""
         ...
 
-    def tested(self, model: Tensor, name: str) -> Tested:
+    def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """What a candidate of this name is worth on the test sets."""
         ...

@@ -110,7 +110,7 @@ class Order:
         if self.shuffling == "none":
             return rows
         if self.shuffling == "on the fly":
-            return rows[slotted(self.frames[chosen], self.minibatch)]
+            return rows[interleave_slots(self.frames[chosen], self.minibatch)]
         # 0, because frames were once shuffled piece by piece: one piece keeps its bytes.
         return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
 
@@ -151,7 +151,7 @@ def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
     return np.arange(int(frames.sum())) + np.repeat(start - before, frames)
 
 
-def slotted(frames: np.ndarray, slots: int) -> np.ndarray:
+def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
     """Paper 3's on-the-fly shuffling (section 3.1), of frames that need no decoding.
 
     Each slot has an utterance and gives one frame to every minibatch; a slot that has run out
@@ -252,7 +252,7 @@ class Partition:
         """The utterances of each worker."""
         every = len(self.start)
         subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
-        return balanced(self.frames, np.sort(subset), self.workers)
+        return balance_utterances(self.frames, np.sort(subset), self.workers)
 
     @cached_property
     def _shuffled(self) -> list[np.ndarray | InBlocks]:
@@ -269,7 +269,7 @@ class Partition:
 
 
 @dataclass(frozen=True, eq=False)
-class Unbroken:
+class ContinuousOrder:
     """The minibatches of one pass of rounds that run over the ends of passes.
 
     A worker's examples of all passes are one sequence, shuffled anew for each pass. Pass k
@@ -358,11 +358,11 @@ class Unbroken:
         return lru_cache(maxsize=3)(self.pass_of)
 
 
-Laid = Order | Partition | Unbroken
+Laid = Order | Partition | ContinuousOrder
 """The minibatches of one stage, laid out."""
 
 
-def balanced(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
+def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
     """Hand utterances out, the longest first, each to the worker with the fewest frames so far.
 
     Args:
@@ -421,7 +421,7 @@ class Minibatches:
         """Lay out a stage that begins after so many steps."""
         self.stage, self.before, self.order = stage, before, self._order_of(stage)
 
-    def of(self, keys: Sequence[Key]) -> Minibatch:
+    def fetch(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of the minibatches named by worker and by step since the run began."""
         rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
         return self._examples.gather(torch.as_tensor(rows))

@@ -49,7 +49,7 @@ class OnSimulation(Generic[Replay]):
         return self.simulation.now_s
 
 
-class Simulated(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
+class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
     """See `FrameExecutor`.
 
     Args:
@@ -93,8 +93,8 @@ class Simulated(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
         arrays, facts = self.replay.capture()
-        simulation = resume.prefixed(self.simulation.state(), "simulation/")
-        return {**resume.prefixed(arrays, "replay/"), **simulation}, facts
+        simulation = resume.add_prefix(self.simulation.state(), "simulation/")
+        return {**resume.add_prefix(arrays, "replay/"), **simulation}, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
@@ -106,18 +106,18 @@ def _replay(
     config: TrainingConfig[Data], network: Network, model: Tensor, minibatches: Minibatches
 ) -> StaleReplay | ShardedReplay | BlockReplay:
     algorithm, server = config.algorithm, config.algorithm.start(model)
-    if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and in_blocks(config):
+    if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and is_blockwise(config):
         narrow = network.precision == "bf16" and not config.rounds
         stack = torch.bfloat16 if narrow else model.dtype
-        return BlockReplay(algorithm, network, server, minibatches.of, stack)
-    parts = algorithm, network, server, minibatches.of
+        return BlockReplay(algorithm, network, server, minibatches.fetch, stack)
+    parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards)
     # Who comes back to rounds remembers what it knew: each worker by itself.
     return StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
 
 
-def in_blocks(config: TrainingConfig[Any]) -> bool:
+def is_blockwise(config: TrainingConfig[Any]) -> bool:
     """Whether a run's folds are all alike, and its device is to be told of them in blocks."""
     algorithm, handing = config.algorithm, config.handing
     if not (isinstance(algorithm, Repeating) and algorithm.repeats):
@@ -128,7 +128,7 @@ def in_blocks(config: TrainingConfig[Any]) -> bool:
     return config.device in IN_BLOCKS and plain and not unlike
 
 
-class Recorded:
+class TimelineExecutor:
     """An executor that walks a timeline which is there already.
 
     Every contribution is computed by itself, as its worker did it, so that on the CPU the
@@ -156,7 +156,7 @@ class Recorded:
             config.algorithm,
             config.network(data),
             config.algorithm.start(model),
-            minibatches.of,
+            minibatches.fetch,
         )
         self.replay = (
             ShardedReplay(*parts, config.shards)
@@ -188,7 +188,7 @@ class Recorded:
         first = self.server.version
         if first + folds > len(self.timeline.folds):
             raise UserError(f"timeline: ends after {len(self.timeline.folds)} folds")
-        segment = between(self.timeline, first, first + folds)
+        segment = slice_timeline(self.timeline, first, first + folds)
         self.replay.run(segment, rate)
         return segment
 
@@ -210,7 +210,7 @@ class Recorded:
         self.replay.reinstate(arrays, facts)
 
 
-def between(timeline: Timeline, first: int, end: int) -> Timeline:
+def slice_timeline(timeline: Timeline, first: int, end: int) -> Timeline:
     """The segment of a timeline from fold ``first`` to before fold ``end``, without its spans."""
     rows, folds = timeline.contributions, timeline.folds
     entering = (rows.fold >= first) & (rows.fold < end)

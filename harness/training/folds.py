@@ -17,9 +17,9 @@ from harness.replay.stale import Facts
 from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
 from harness.simulator import Timeline
 from harness.store.schema import Outcome
-from harness.tasks.contract import Progress, Scored, Task, Watch
+from harness.tasks.contract import Progress, Scores, Task, Watch
 from harness.tasks.order import Laid, Minibatches
-from harness.training.loop import Diverged, FrameExecutor, Training, where
+from harness.training.loop import Diverged, FrameExecutor, Training, describe_divergence
 
 MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
 """From the initial parameters ``[P]`` and the data."""
@@ -126,7 +126,7 @@ class FrameTraining(Training[FrameExecutor]):
             return self.pace.rate
         steps = min(schedule.trial_steps(chunk_steps), left)
         first = self.position.steps_before + self.position.step
-        minibatches = (self.minibatches.of([(0, step)]) for step in range(first, first + steps))
+        minibatches = (self.minibatches.fetch([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(
             self.task.network.gradient, self.executor.server.model, ladder, minibatches
@@ -140,7 +140,7 @@ class FrameTraining(Training[FrameExecutor]):
 
     def evaluate(self) -> None:
         """Score every candidate model on the development set; see `Training`."""
-        self._tell(self._scored())
+        self._tell(self._score_candidates())
 
     def _score(self, step: int) -> None:
         """Score the candidates where a reading is due, or where the algorithm considers them."""
@@ -149,7 +149,7 @@ class FrameTraining(Training[FrameExecutor]):
         )
         if not (read or considered):
             return
-        scores = self._scored()
+        scores = self._score_candidates()
         if read:
             self._tell(scores)
         if considered:
@@ -158,14 +158,14 @@ class FrameTraining(Training[FrameExecutor]):
             for name, value in happened.items():
                 self.log(name, value)
 
-    def _scored(self) -> dict[str, Scored]:
+    def _score_candidates(self) -> dict[str, Scores]:
         candidates = self.executor.server.candidates()
         scores = {name: self.task.dev(model) for name, model in candidates.items()}
         if not all(s.finite for s in scores.values()):
             raise Diverged
         return scores
 
-    def _tell(self, scores: Mapping[str, Scored]) -> None:
+    def _tell(self, scores: Mapping[str, Scores]) -> None:
         """Log the scores, and show where the run stands."""
         for name, s in scores.items():
             for metric, value in s.measured.items():
@@ -215,7 +215,7 @@ class FrameTraining(Training[FrameExecutor]):
 
     # -- the end, and resuming -----------------------------------------------------------
 
-    def deployed(self) -> Tensor:
+    def model_to_deploy(self) -> Tensor:
         """See `Training`; sequence training starts from them."""
         return self.executor.server.candidates()[self._deployed]
 
@@ -224,7 +224,7 @@ class FrameTraining(Training[FrameExecutor]):
         """Which candidate would be used: the average, where there is one."""
         return "average" if "average" in self.executor.server.candidates() else "iterate"
 
-    def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: the last measurements of every candidate model, and simulated time."""
         now = self.moment()
         times = {"virtual_s": now.time_s, "folds": now.fold}
@@ -232,7 +232,9 @@ class FrameTraining(Training[FrameExecutor]):
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
             return {**self.last_measured(), **times, **self._progress(), **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
-        return times, where(stage, now, rows, "dev_loss", self.pace.rate, self.task.unit)
+        return times, describe_divergence(
+            stage, now, rows, "dev_loss", self.pace.rate, self.task.unit
+        )
 
     def _progress(self) -> dict[str, float]:
         """Epochs and passes, and the share trained on of what the passes had.
@@ -248,11 +250,11 @@ class FrameTraining(Training[FrameExecutor]):
             found["trained_share"] = position.trained / position.offered
         return found
 
-    def decided(self) -> Facts:
+    def loop_state(self) -> Facts:
         """See `Training`."""
         return {"position": vars(self.position), "pace": vars(self.pace)}
 
-    def take_up(self, facts: Facts) -> None:
+    def restore_loop_state(self, facts: Facts) -> None:
         """See `Training`."""
         self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
         self.minibatches.begin(self.position.stage, self.position.steps_before)

@@ -162,11 +162,11 @@ class Training(ABC, Generic[Executing]):
         """Passes over the training set so far."""
 
     @abstractmethod
-    def deployed(self) -> Tensor:
+    def model_to_deploy(self) -> Tensor:
         """The parameters ``[P]`` that the tests are about."""
 
     @abstractmethod
-    def told(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """The run's summary, and where it diverged if it did, in words.
 
         Args:
@@ -175,11 +175,11 @@ class Training(ABC, Generic[Executing]):
         """
 
     @abstractmethod
-    def decided(self) -> Facts:
+    def loop_state(self) -> Facts:
         """What a resume needs besides the executor, the timeline and what was measured."""
 
     @abstractmethod
-    def take_up(self, facts: Facts) -> None:
+    def restore_loop_state(self, facts: Facts) -> None:
         """Undo `decided`; the executor is reinstated afterwards."""
 
     def attachments(self) -> dict[str, Arrays | bytes]:
@@ -224,14 +224,14 @@ class Training(ABC, Generic[Executing]):
         self.segments = [concat(self.segments)]
         history_arrays, history_facts = resume.capture_timeline(self.segments[0])
         arrays = {
-            **resume.prefixed(executor_arrays, "executor/"),
-            **resume.prefixed(history_arrays, "timeline/"),
-            **resume.prefixed(self.word_errors, "word_errors/"),
+            **resume.add_prefix(executor_arrays, "executor/"),
+            **resume.add_prefix(history_arrays, "timeline/"),
+            **resume.add_prefix(self.word_errors, "word_errors/"),
         }
         facts = {
             "layout": LAYOUT,
             "run": self.writer.hash,
-            "decided": self.decided(),
+            "decided": self.loop_state(),
             "executor": executor_facts,
             "timeline": history_facts,
             "rows": self.writer.rows(),
@@ -256,7 +256,7 @@ class Training(ABC, Generic[Executing]):
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
         self.word_errors = resume.part(arrays, "word_errors/")
         self.writer.restore_rows(facts["rows"])
-        self.take_up(facts["decided"])
+        self.restore_loop_state(facts["decided"])
         self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
 
 
@@ -352,7 +352,7 @@ class Moment:
     time_s: float
 
 
-def where(
+def describe_divergence(
     stage: str,
     moment: Moment,
     rows: Sequence[MetricRow],
@@ -386,11 +386,11 @@ def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
         return "never a number"
     first = known[0]
     last = [row for row in known if row["name"] == first["name"]][-1]
-    told = f"{_signed(last['value'])} {unit} at fold {int(last['fold']):,}"
-    return told + (f" ({_signed(first['value'])} at first)" if first is not last else "")
+    told = f"{_format_signed(last['value'])} {unit} at fold {int(last['fold']):,}"
+    return told + (f" ({_format_signed(first['value'])} at first)" if first is not last else "")
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"{'−' if value < 0 else ''}{abs(value):.3g}"
 
 
@@ -398,7 +398,7 @@ def carry_out(training: Training[Any]) -> None:  # whatever executes it
     """Train to the end and keep what came of it."""
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
-    summary, note = training.told(status, timeline)
+    summary, note = training.summarise(status, timeline)
     with TemporaryDirectory() as folder:
         save_timeline(timeline, path := Path(folder) / TIMELINE)
         writer.attach(TIMELINE, path)
@@ -408,5 +408,5 @@ def carry_out(training: Training[Any]) -> None:  # whatever executes it
         else:
             writer.attach_arrays(name, content)
     writer.attach_arrays(WORD_ERRORS, training.word_errors)
-    writer.attach_arrays(MODEL, {"model": training.deployed().cpu().numpy()})
+    writer.attach_arrays(MODEL, {"model": training.model_to_deploy().cpu().numpy()})
     writer.finish(status, summary, note)

@@ -20,7 +20,7 @@ from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import EXECUTED, Application, Task, TaskConfig, Watch
 from harness.tasks.order import Laid, Minibatches
-from harness.training.executors import Recorded, Simulated
+from harness.training.executors import SimulationExecutor, TimelineExecutor
 from harness.training.folds import FrameTraining
 from harness.training.loop import FrameExecutor, carry_out
 
@@ -58,7 +58,7 @@ class FoldApplication(Application[Config, Data]):
 
     def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
         """See `Application`."""
-        made = partial(Recorded, timeline=load_timeline(run.path(TIMELINE)))
+        made = partial(TimelineExecutor, timeline=load_timeline(run.path(TIMELINE)))
         return train(config, data, store, watch, made, {"by": "a record"})
 
     def pieces(self, config: Config, data: Data) -> Pieces:
@@ -89,7 +89,7 @@ def train(
     data: Data,
     store: Store,
     watch: Watch,
-    executed_by: ExecutedBy = Simulated,
+    executed_by: ExecutedBy = SimulationExecutor,
     how: Mapping[str, object] | None = None,
 ) -> Run:
     """The finished run of a configuration: the stored one, or trained now, or resumed.
@@ -113,10 +113,10 @@ def train(
         carry_out(FrameTraining(writer, config, task, watch, made))
 
     with application.computing(config):
-        return store.obtain(identified(config, how), execute)
+        return store.obtain(identity_config(config, how), execute)
 
 
-def identified(config: TaskConfig, how: Mapping[str, object] | None) -> dict[str, Any]:
+def identity_config(config: TaskConfig, how: Mapping[str, object] | None) -> dict[str, Any]:
     """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
     return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
 

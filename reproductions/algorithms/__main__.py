@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE
-from harness.base.forks import ended_by_signals
+from harness.base.forks import interrupt_on_signals
 from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
 from harness.kernels import notice
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
     p.add_argument("--jobs", type=int, default=1, help="runs at a time")
     goes_on = "interrupted; the same command goes on"
-    return exit_code(ended_by_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
+    return exit_code(interrupt_on_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
 
 
 def _main(asked: argparse.Namespace) -> int:

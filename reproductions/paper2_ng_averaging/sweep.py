@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth import load_corpus
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 from harness.grid.display import execute_named
 from harness.speech.frames import RunConfig
 from harness.store import Run
@@ -173,7 +173,7 @@ def main() -> int:
     only = [name for name in asked.only.split(",") if name] or list(SEARCHED)
     for name in only:
         if name not in SEARCHED:
-            raise unknown("--only", name, SEARCHED)
+            raise name_error("--only", name, SEARCHED)
     for names in in_order(only):
         settings = compared(subject, DEVELOPMENT)  # with what the searches before have found
         tried = Tried(settings, store, asked.jobs)

@@ -19,12 +19,12 @@ from torch.nn.functional import cross_entropy
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.modules.network import ModuleNetwork, flat, trained
+from harness.modules.network import ModuleNetwork, flat, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig, ModuleTask
 from harness.runs.config import Stage
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
-from harness.training.executors import Simulated
+from harness.training.executors import SimulationExecutor
 from tests.modules import KINDS, Transformer, rows, symbols_loss
 
 CLUSTER = Cluster("one", {"card": Device(launch_s=0.01)}, (WorkerGroup(1, "card"),))
@@ -105,7 +105,7 @@ def configured(kind: str, folds: int) -> ModuleConfig:
 def by_the_harness(config: ModuleConfig, folds: int) -> Callable[[], torch.Tensor]:
     """So many folds of a run, from its start; what is built once is not timed."""
     task = ModuleTask(config)
-    executor = Simulated(config, config.problem, task.initial().clone(), task.minibatches)
+    executor = SimulationExecutor(config, config.problem, task.initial().clone(), task.minibatches)
 
     def work() -> torch.Tensor:
         executor.advance(folds, drain=False, handing_out=None, rate=RATE)
@@ -157,7 +157,7 @@ def test_replicas_at_once_over_one_by_one(size, replicas, benchmark):
     made, loss, data = SIZES[size]
     count = replicas if benchmark.enabled else 2
     module, (x, y) = made(), data(EXAMPLES * count)
-    stack = flat(list(trained(module).values())).repeat(count, 1)
+    stack = flat(list(trainable_parameters(module).values())).repeat(count, 1)
     xs, ys = (part.view(count, 1, EXAMPLES, *part.shape[1:]) for part in (x, y))
     alone, both = torch.empty_like(stack), torch.empty_like(stack)
     one, all_ = ModuleNetwork(module, loss), ModuleNetwork(module, loss, together=1)

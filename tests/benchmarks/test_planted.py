@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.bench.baseline import load
-from harness.bench.comparison import compare, flagged
+from harness.bench.comparison import compare, select_failing
 from harness.bench.steps import measure
 
 ROOT = Path(__file__).parents[2]
@@ -53,4 +53,4 @@ def test_time_that_is_lost_is_flagged_by_name(benchmark, tmp_path, monkeypatch, 
     asked = ROOT, [FOLDS, EVENTS], ["-p", "planted_regression"]
     run = benchmark.pedantic(measure, asked, rounds=1)
     expected = {name: baseline[name] for name in (FOLDS, EVENTS)}
-    assert flagged(compare(run.measured, expected, least=1.0)) == [FOLDS]
+    assert select_failing(compare(run.measured, expected, least=1.0)) == [FOLDS]

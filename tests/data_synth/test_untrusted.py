@@ -18,7 +18,7 @@ from data_synth.public.kaldi_files import NotNumbers, archive, matrix
 from harness.acoustics.language_model import read_arpa
 from harness.base import settings
 from harness.base.errors import UserError
-from harness.base.settings import inflated
+from harness.base.settings import open_gzip
 
 SOURCE = Source("c", "https://example.org/c.tar.gz", "inside", "0" * 64, ".wav")
 SAMPLES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -124,4 +124,4 @@ def test_what_is_cut_short_or_damaged_within_is_said_so(tmp_path: Path) -> None:
 def test_what_gzip_packs_is_read_as_it_was() -> None:
     content = bytes(range(256)) * 1000
     packed_content = gzip.compress(content)
-    assert inflated(io.BytesIO(packed_content), len(packed_content)).read() == content
+    assert open_gzip(io.BytesIO(packed_content), len(packed_content)).read() == content

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.reference import PAGES, as_it_should_be
+from harness.reference import PAGES, render_page
 from harness.reference.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_says_what_the_code_says(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert text == as_it_should_be(page, text), f"python -m harness.reference {page}"
+    assert text == render_page(page, text), f"python -m harness.reference {page}"
 
 
 def test_a_page_that_is_out_of_date_is_written_anew(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from harness.algorithms.stale import (
     StalenessAware,
 )
 from harness.base.settings import dataclasses_below
-from harness.training.executors import between
+from harness.training.executors import slice_timeline
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 
 INNER = AdamW()
@@ -55,7 +55,7 @@ def moved(algorithm: Algorithm, parts: int, alone: bool = False) -> torch.Tensor
         made.alone = alone
         if state is not None:
             made.reinstate(*state)
-        made.run(between(timeline, folds * part // parts, folds * (part + 1) // parts), 0.05)
+        made.run(slice_timeline(timeline, folds * part // parts, folds * (part + 1) // parts), 0.05)
         state = made.capture()
     return made.server.model
 

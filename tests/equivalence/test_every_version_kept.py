@@ -52,7 +52,7 @@ class Walk:
     def contribution(self, read: Tensor, worker: int, first: int, steps: int) -> Tensor:
         """``[1, P]`` from a version ``[P]``."""
         out = torch.empty_like(read).unsqueeze(0)
-        minibatches = [self.minibatches.of([(worker, first + k)]) for k in range(steps)]
+        minibatches = [self.minibatches.fetch([(worker, first + k)]) for k in range(steps)]
         memory = self.memories.setdefault(worker, Memory())
         replica, rate = read.clone().unsqueeze(0), self.config.schedule.rate
         with torch.no_grad():

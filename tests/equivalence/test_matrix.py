@@ -38,7 +38,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
-from harness.training.executors import Simulated
+from harness.training.executors import SimulationExecutor
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
 from tests.equivalence.walk import WRITTEN, Walk
 
@@ -143,7 +143,7 @@ def start() -> Tensor:
 def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, bool]:
     """The timeline, folds before which passes begin, the model, and whether each went alone."""
     minibatches = config.minibatches(PIECES, config.examples(PIECES))
-    made = Simulated(config, PIECES, start().clone(), minibatches)
+    made = SimulationExecutor(config, PIECES, start().clone(), minibatches)
     if alone and not isinstance(made.replay, ShardedReplay):
         made.replay.alone = True
     drained = config.shards > 1
@@ -169,7 +169,7 @@ def compare(config: Cell, seen: Counter[str]) -> None:
         assert again.sha256() == timeline.sha256()
         found.append((model, each_alone))
     minibatches = config.minibatches(PIECES, config.examples(PIECES))
-    walk = Walk(config.algorithm, Dnn(LAYOUT), minibatches.of, start(), RATE, passes)
+    walk = Walk(config.algorithm, Dnn(LAYOUT), minibatches.fetch, start(), RATE, passes)
     with torch.no_grad():
         if config.shards > 1:
             expected = walk.around_shards(timeline, config.shards)

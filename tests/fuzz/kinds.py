@@ -38,12 +38,12 @@ from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech import task
 from harness.speech.replica_worker import SequenceHeader
 from harness.speech.replicas import load_decode_log
-from harness.store import Bucket, Gathered, Store
+from harness.store import Bucket, BucketStore, Store
 from harness.store.files import columns_of, read_columns, write_columns
 from harness.store.gathered import Objects
-from harness.store.gathered import packed as packed_run
+from harness.store.gathered import pack_run as packed_run
 from harness.store.lease import Lease
-from harness.store.read import read_run, verified
+from harness.store.read import read_run, verify_run
 from harness.training import loop
 from tests.data_synth.small import small_corpus
 
@@ -274,7 +274,7 @@ def _gathered(folder: Path) -> bytes:
 
 def _from_bucket(folder: Path) -> None:
     shutil.rmtree(folder / "here", ignore_errors=True)
-    Gathered(folder / "here", Bucket(folder.as_uri())).pull(GATHERED)
+    BucketStore(folder / "here", Bucket(folder.as_uri())).pull(GATHERED)
 
 
 def _listing(folder: Path) -> bytes:
@@ -285,19 +285,19 @@ def _listed(folder: Path) -> None:
     names = (folder / "names").read_text(errors="replace").split("\n")
     bucket: Any = Bucket(folder.as_uri())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Objects, "listed", lambda objects, prefix: names)
+        patch.setattr(Objects, "list_paths", lambda objects, prefix: names)
         numbers = bucket.leases("a").numbers()
         assert all(len(name) == 64 and name.isalnum() for name in bucket.hashes())
         assert all(0 <= number < 10**18 for number in numbers)
 
 
 def _lease(folder: Path) -> None:
-    Lease(Bucket(folder.as_uri()).leases("a")).taken()
+    Lease(Bucket(folder.as_uri()).leases("a")).is_held_by_other()
 
 
 def _read_run(folder: Path) -> None:
     (place,) = [path for path in (folder / "store").iterdir() if path.is_dir()]
-    verified(read_run(place)).lines()
+    verify_run(read_run(place)).lines()
 
 
 def _cluster(folder: Path) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import argument_types, train
-from harness.cli import EXAMPLES, Parser, parser_of, shown
+from harness.cli import EXAMPLES, Parser, format_examples, parser_of
 from reproductions import command
 
 
@@ -24,9 +24,11 @@ def test_every_command_shows_examples_and_there_is_no_other():
     programs = {parser.prog for parser in below(parser_of(None, every=True))}
     assert programs | {"harness.train", "reproductions"} == set(EXAMPLES)
     for program in EXAMPLES:
-        assert f"  {program}" in shown(program) or f"-m {program}" in shown(program)
-    assert parser_of(None).format_help().endswith(shown("lagbench"))
-    assert shown("lagbench nosuch") == ""
+        assert f"  {program}" in format_examples(program) or f"-m {program}" in format_examples(
+            program
+        )
+    assert parser_of(None).format_help().endswith(format_examples("lagbench"))
+    assert format_examples("lagbench nosuch") == ""
 
 
 @pytest.mark.parametrize("program", EXAMPLES)

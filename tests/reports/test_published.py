@@ -10,7 +10,7 @@ import pytest
 
 from harness.judge import read_results
 from harness.store import schema
-from harness.store.gathered import unpacked
+from harness.store.gathered import unpack_run
 from reports import provenance, verdict_notes
 from reports.provenance import cited_runs, made_from
 
@@ -72,7 +72,7 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
 
 def test_runs_that_are_kept_are_light_and_whole_and_name_no_machine():
     for path in sorted(PUBLISHED.glob("*/*/runs/*")):
-        files = unpacked(path.read_bytes(), path.stem)  # raises if it is not as it was packed
+        files = unpack_run(path.read_bytes(), path.stem)  # raises if it is not as it was packed
         assert not schema.LARGE & files.keys(), path
         told = b"".join(files[name] for name in (schema.CONFIG, schema.PROVENANCE, schema.RUN))
         assert not [word for word in (b"/home/", b"/tmp/", b"/root/", b"/work/") if word in told]

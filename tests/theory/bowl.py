@@ -17,7 +17,7 @@ from harness.algorithms.contract import Algorithm
 from harness.networks.contract import Minibatch
 from harness.replay.stale import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline
-from harness.training.executors import between
+from harness.training.executors import slice_timeline
 
 Lowest = Callable[[int, int], Sequence[float]]
 """Where the bowl of a worker's minibatch is lowest."""
@@ -97,6 +97,6 @@ def walked(
     made = replayed(algorithm, timeline, curvature, start, lowest)
     seen = [start.clone()]
     for fold in range(len(timeline.folds)):
-        made.run(between(timeline, fold, fold + 1), rate)
+        made.run(slice_timeline(timeline, fold, fold + 1), rate)
         seen.append(made.server.model.clone())
     return torch.stack(seen)

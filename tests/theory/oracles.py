@@ -39,7 +39,7 @@ from harness.algorithms.stale import (
 )
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.training.executors import between
+from harness.training.executors import slice_timeline
 from reproductions.staleness.quantities import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 
@@ -165,7 +165,7 @@ def ringmaster() -> Figure:
     made = replayed(Ringmaster(most), timeline, ONES[:1], START[:1])
     used_s, used = [0.0], 0.0
     for fold, time_s in enumerate(timeline.folds.time_s.tolist()):
-        made.run(between(timeline, fold, fold + 1), 1e-3)
+        made.run(slice_timeline(timeline, fold, fold + 1), 1e-3)
         if made.server.numbers[USED] > used:
             used = made.server.numbers[USED]
             used_s.append(time_s)
@@ -233,7 +233,7 @@ def backup_workers() -> Figure:
     )
     simulation = Simulation(cluster, BackupWorkers(backups=1), Workload(1, 0.0, 0.0), 4, 0)
     timeline = simulation.advance(folds=20)
-    rounds = walked(GradientAveraging(SGD), between(timeline, 0, 20), CURVATURE, START, 0.1)
+    rounds = walked(GradientAveraging(SGD), slice_timeline(timeline, 0, 20), CURVATURE, START, 0.1)
     expected = START * (1 - 0.1 * CURVATURE) ** 20
     assert apart(rounds[-1], expected) < 1e-14
     return Figure(
@@ -343,7 +343,7 @@ def eager_diloco() -> Figure:
     """One worker knows everything at once: overlapped, it is where DiLoCo without overlap is."""
     timeline = in_rounds(20, 1, 3, late=1)
     made = replayed(EagerDiLoCo(1, SGD), timeline, CURVATURE, START)
-    made.run(between(timeline, 0, 19), 0.1)
+    made.run(slice_timeline(timeline, 0, 19), 0.1)
     mine = (
         made.replicas[next(iter(made.in_flight.values()))]
         + made.memories.join([0]).tensors[AHEAD][0]
@@ -363,7 +363,7 @@ def compressed() -> Figure:
     made, summed = replayed(algorithm, timeline, CURVATURE, START), START.clone()
     for fold in range(rounds):
         summed -= rate * CURVATURE * made.server.model
-        made.run(between(timeline, fold, fold + 1), rate)
+        made.run(slice_timeline(timeline, fold, fold + 1), rate)
     residue = made.memories.join(range(4)).tensors[OWN + RESIDUE].mean(0)
     found = apart(made.server.model - rate * residue, summed)
     return Figure(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from harness.base.errors import unknown
+from harness.base.errors import name_error
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
@@ -142,7 +142,7 @@ class TimingProtocol(ABC):
         if not hasattr(cls, "name"):
             cls.name = cls.__name__
         for ability in cls.can - set(get_args(Ability)):
-            raise unknown(f"{cls.__name__}.can", ability, get_args(Ability))
+            raise name_error(f"{cls.__name__}.can", ability, get_args(Ability))
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from harness.algorithms.contract import Memory
 from harness.algorithms.descent import local_direction, local_steps
 from harness.base.errors import UserError
-from harness.modules.network import ModuleNetwork, flat, trained
+from harness.modules.network import ModuleNetwork, flat, trainable_parameters
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
@@ -41,7 +41,7 @@ def as_one(minibatch: Minibatch) -> Minibatch:
 
 
 def parameters_of(module: nn.Module) -> Tensor:
-    return flat(list(trained(module).values()))
+    return flat(list(trainable_parameters(module).values()))
 
 
 @pytest.mark.parametrize("limit", [None, PerSample(0.02), PerComponent(0.2, 0.3)], ids=str)

@@ -11,7 +11,7 @@ from harness.algorithms.contract import Fold
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
-from harness.training.executors import between
+from harness.training.executors import slice_timeline
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
 SGD, PLAIN_STEP = Momentum(0.0), OuterNesterov(0.0, 1.0)
@@ -131,7 +131,7 @@ def test_an_eager_worker_is_where_the_paper_has_it():
         last = now
     timeline = in_rounds(rounds + 1, 3, 2, late=1)
     made = replayed(EagerDiLoCo(3, SGD), timeline, ONE, ONE, lambda worker, step: [lows[worker]])
-    made.run(between(timeline, 0, rounds), rate)
+    made.run(slice_timeline(timeline, 0, rounds), rate)
     read = torch.stack([made.replicas[made.in_flight[w, 2 * rounds]] for w in range(3)])
     theirs = (read + made.memories.join(range(3)).tensors["ahead"]).squeeze(1)
     torch.testing.assert_close(theirs, vector(*models), rtol=0, atol=1e-14)

@@ -6,7 +6,7 @@ import pytest
 
 from harness import cli
 from harness.base.errors import UserError
-from harness.base.files import bundled, cluster_file, run_file
+from harness.base.files import cluster_file, find_bundled, run_file
 from harness.runs.file import load_run
 from harness.simulator import load_cluster
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 def test_every_cluster_and_run_of_the_project_comes_along_by_name():
     for kind in ("cluster", "run"):
         files = sorted((ROOT / "reproductions" / f"{kind}s").glob("*.toml"))
-        assert dict(bundled(kind)) == {path.stem: path for path in files}
+        assert dict(find_bundled(kind)) == {path.stem: path for path in files}
         assert files
 
 
@@ -27,7 +27,7 @@ def test_what_is_no_name_is_a_path_relative_to_its_folder(tmp_path, monkeypatch)
     assert cluster_file("missing.toml") == Path("missing.toml")
     assert cluster_file("a/b") == Path("a/b")
     assert cluster_file("c.toml", Path("runs")) == Path("runs/c.toml")
-    assert cluster_file("k20m-server", Path("runs")) == bundled("cluster")["k20m-server"]
+    assert cluster_file("k20m-server", Path("runs")) == find_bundled("cluster")["k20m-server"]
     assert run_file(tmp_path / "mine") == tmp_path / "mine"
     with pytest.raises(UserError, match=r"r\.toml: cannot read the file"):
         run_file(tmp_path / "r.toml")
@@ -38,7 +38,7 @@ def test_an_unknown_name_is_answered_with_all_there_are():
         cluster_file("k20m")
     with pytest.raises(UserError) as told:
         run_file("nothing-like-it")
-    assert all(name in str(told.value) for name in bundled("run"))
+    assert all(name in str(told.value) for name in find_bundled("run"))
     with pytest.raises(UserError, match="unknown"):
         cluster_file("x" * 5000)
 
@@ -48,9 +48,9 @@ def test_an_unknown_name_is_answered_with_all_there_are():
     [
         (["train", "k20m-server"], "'k20m-server' is a cluster; allowed: lagbench simulate"),
         (["simulate", "diloco"], "'diloco' is a run; allowed: lagbench train diloco"),
-        (["train", str(bundled("cluster")["spot-32"])], "a cluster file and no run file"),
-        (["predict", str(bundled("cluster")["spot-32"])], "a cluster file and no run file"),
-        (["simulate", str(bundled("run")["diloco"])], "that it names, 'wide-area-10'"),
+        (["train", str(find_bundled("cluster")["spot-32"])], "a cluster file and no run file"),
+        (["predict", str(find_bundled("cluster")["spot-32"])], "a cluster file and no run file"),
+        (["simulate", str(find_bundled("run")["diloco"])], "that it names, 'wide-area-10'"),
     ],
 )
 def test_a_file_of_the_other_kind_is_said_to_be_one(capsys, words, told):
@@ -61,7 +61,7 @@ def test_a_file_of_the_other_kind_is_said_to_be_one(capsys, words, told):
 
 
 def test_a_run_file_may_name_a_cluster_that_comes_along(tmp_path):
-    text = bundled("run")["async-averaged"].read_text()
+    text = find_bundled("run")["async-averaged"].read_text()
     assert 'cluster = "k20m-server"' in text
     path = tmp_path / "r.toml"
     path.write_text(text)

@@ -104,7 +104,7 @@ def test_a_process_hears_that_the_one_that_asked_for_it_was_killed(tmp_path: Pat
     while not told.exists():
         assert time.monotonic() < end, "never told"
         time.sleep(0.01)
-    assert not forks.orphaned()
+    assert not forks.is_orphan()
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
@@ -134,7 +134,7 @@ def test_a_process_that_is_found_stopped_again_and_again_is_killed(
     sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forks, "LOOKS", 3)
-    (first, second), stopped = sleepers, forks.Stopped()
+    (first, second), stopped = sleepers, forks.Watchdog()
     stopped.look()
     stopped.look()
     send(first, signal.SIGCONT)
@@ -154,7 +154,7 @@ def test_a_stopped_process_that_somebody_else_started_is_left_alone(
     sleepers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forks, "LOOKS", 1)
-    theirs, stopped = subprocess.Popen(["sleep", "600"]), forks.Stopped()
+    theirs, stopped = subprocess.Popen(["sleep", "600"]), forks.Watchdog()
     theirs.send_signal(signal.SIGSTOP)
     while not forks._is_stopped(theirs.pid):
         time.sleep(0.001)

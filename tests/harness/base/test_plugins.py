@@ -7,7 +7,7 @@ import pytest
 
 from harness import cli
 from harness.base.errors import UserError
-from harness.base.registry import discovered, forget, imported
+from harness.base.registry import forget, import_modules, load_plugins
 from tests.run_files import ASYNCHRONOUS, written
 
 SOURCE = """
@@ -56,11 +56,11 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(tmp_path):
     (tmp_path / "broken_one.py").write_text("raise RuntimeError('no')", encoding="utf-8")
     installed(tmp_path, "corpora", "mine = broken_one:make")
     with pytest.raises(UserError, match=r"plugin mine \(broken_one:make\): RuntimeError: no"):
-        discovered("corpora")
+        load_plugins("corpora")
 
 
 def test_an_import_that_fails_names_the_file_and_the_module(tmp_path):
     with pytest.raises(UserError, match=r"run\.toml: import: 'nowhere_at_all' cannot be imported"):
-        imported(["nowhere_at_all"], "run.toml: import", tmp_path)
+        import_modules(["nowhere_at_all"], "run.toml: import", tmp_path)
     with pytest.raises(UserError, match=r"run\.toml: import: 3 is not allowed"):
-        imported([3], "run.toml: import", tmp_path)
+        import_modules([3], "run.toml: import", tmp_path)

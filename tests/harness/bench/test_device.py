@@ -10,8 +10,16 @@ import torch
 
 from harness.base.errors import UserError
 from harness.bench import device
-from harness.bench.device import ARCHIVE, PLAN, Asked, Reproduction, Scale, measure, shares
-from harness.bench.steps import RATE, Setting, over, pair
+from harness.bench.device import (
+    ARCHIVE,
+    PLAN,
+    MeasurementPlan,
+    Reproduction,
+    Scale,
+    measure,
+    shares,
+)
+from harness.bench.steps import RATE, Setting, median_ratio, pair
 from harness.cli import main
 from reproductions.command import PAPERS
 
@@ -25,11 +33,13 @@ def tiny(monkeypatch):
     monkeypatch.setitem(device.SCALES, "small", TINY)
     monkeypatch.setattr(device, "REPLICAS", 3)
     monkeypatch.setattr(device, "MADE_UTTERANCES", {"cpu": 4})
-    monkeypatch.setattr(device, "PARTS", {"ceilings": device.ceilings})
+    monkeypatch.setattr(device, "PARTS", {"ceilings": device.measure_ceilings})
 
 
 def asked(out, minutes=10.0, presets=()):
-    return Asked("cpu", "small", tuple(map(Reproduction.of, presets)), minutes, out)
+    return MeasurementPlan(
+        "cpu", "small", tuple(map(Reproduction.from_text, presets)), minutes, out
+    )
 
 
 def nobody(line):
@@ -63,9 +73,9 @@ def test_finished_parts_are_kept_and_a_further_command_does_the_others(tmp_path,
         {name: lambda scale, on, name=name: began.append(name) or {} for name in "ab"},
     )
     monkeypatch.setattr(device, "LEAST_S", {"b": 60.0})
-    whole = Asked("cpu", "paper", (), 0.5, tmp_path)
+    whole = MeasurementPlan("cpu", "paper", (), 0.5, tmp_path)
     assert measure(whole, nobody)["unfinished"] == ["b"]
-    assert measure(Asked("cpu", "paper", (), 2.0, tmp_path), nobody)["unfinished"] == []
+    assert measure(MeasurementPlan("cpu", "paper", (), 2.0, tmp_path), nobody)["unfinished"] == []
     assert began == ["a", "b"]
 
 
@@ -79,7 +89,7 @@ def test_the_archive_holds_the_figures_and_says_where_they_are_from(tmp_path):
 def test_a_folder_of_another_scale_is_refused(tmp_path):
     measure(asked(tmp_path), nobody)
     with pytest.raises(UserError, match=r"holds figures of scale 'small', not 'paper'"):
-        measure(Asked("cpu", "paper", (), 1.0, tmp_path), nobody)
+        measure(MeasurementPlan("cpu", "paper", (), 1.0, tmp_path), nobody)
 
 
 def packed(out):
@@ -118,7 +128,9 @@ def test_what_is_interrupted_has_its_archive(tmp_path, monkeypatch):
 def test_reproductions_follow_each_other_in_the_order_of_their_value(tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(device, "PARTS", {})
-    monkeypatch.setattr(device, "within", lambda command, limit_s: commands.append(command) or 0)
+    monkeypatch.setattr(
+        device, "run_with_limit", lambda command, limit_s: commands.append(command) or 0
+    )
     plan = ("paper1/paper:fig1,staleness", "paper1/paper:table2", "paper2/gpu")
     measure(asked(tmp_path, presets=plan), nobody)
     told = [[c[3], c[c.index("--only") + 1] if "--only" in c else ""] for c in commands]
@@ -129,7 +141,7 @@ def test_reproductions_follow_each_other_in_the_order_of_their_value(tmp_path, m
 def test_a_reproduction_that_is_not_done_keeps_the_next_from_beginning(tmp_path, monkeypatch):
     codes = iter([130, 0, 0])
     monkeypatch.setattr(device, "PARTS", {})
-    monkeypatch.setattr(device, "within", lambda command, limit_s: next(codes))
+    monkeypatch.setattr(device, "run_with_limit", lambda command, limit_s: next(codes))
     plan = ("paper1/paper:fig1", "paper2/gpu")
     first = measure(asked(tmp_path, presets=plan), nobody)
     assert first["unfinished"] == ["paper1-paper-fig1", "paper2-gpu"]
@@ -139,7 +151,7 @@ def test_a_reproduction_that_is_not_done_keeps_the_next_from_beginning(tmp_path,
 def test_a_gpu_reproduces_paper_1_at_its_own_scale_first():
     assert str(PLAN[0]).startswith("paper1/paper:")
     for preset in PLAN:
-        assert Reproduction.of(str(preset)) == preset
+        assert Reproduction.from_text(str(preset)) == preset
         paper = import_module(PAPERS[preset.paper]).PAPER
         paper.chosen(preset.exhibits, preset.scale)
 
@@ -154,7 +166,7 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
         commands.append(command)
         return code
 
-    monkeypatch.setattr(device, "within", within)
+    monkeypatch.setattr(device, "run_with_limit", within)
     first = measure(asked(tmp_path, presets=["paper1/smoke"]), nobody)
     measure(asked(tmp_path, presets=["paper1/smoke"]), nobody)
     assert first["unfinished"] == left
@@ -165,15 +177,15 @@ def test_a_reproduction_goes_on_for_the_rest_of_the_time_until_it_ends(
 
 
 def test_a_reproduction_that_is_refused_is_the_users_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "within", lambda command, limit_s: 2)
+    monkeypatch.setattr(device, "run_with_limit", lambda command, limit_s: 2)
     with pytest.raises(UserError, match="--preset paper9/gpu: refused"):
         measure(asked(tmp_path, presets=["paper9/gpu"]), nobody)
 
 
 def test_what_takes_longer_than_it_may_is_interrupted_as_a_user_would():
     told = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
-    assert device.within([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
-    assert device.within([sys.executable, "-c", told], 1.0) == 130
+    assert device.run_with_limit([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
+    assert device.run_with_limit([sys.executable, "-c", told], 1.0) == 130
 
 
 def test_the_bare_step_does_what_a_fold_does():
@@ -188,7 +200,7 @@ def test_the_bare_step_does_what_a_fold_does():
 
 
 def test_a_ratio_is_the_median_of_the_rounds():
-    assert over([2.0, 3.0, 100.0], [1.0, 1.0, 1.0]) == 3.0
+    assert median_ratio([2.0, 3.0, 100.0], [1.0, 1.0, 1.0]) == 3.0
 
 
 def test_a_share_is_of_the_ceiling_in_the_same_precision():

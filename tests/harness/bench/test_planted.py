@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.bench.baseline import load
-from harness.bench.comparison import Bound, Expected, Measured, compare, flagged
+from harness.bench.comparison import BaselineEntry, Bound, Measurement, compare, select_failing
 from harness.bench.steps import BENCHMARKS, measure
 
 ROOT = Path(__file__).parents[3]
@@ -49,16 +49,16 @@ def test_figures_that_benchmarks_note_are_read_and_compared(tmp_path):
         f"tests/benchmarks/test_noted.py::test_it[{case}]" for case in ("1.5-7", "2.5-7", "1.0-8")
     )
     assert run.measured == {
-        within: Measured({"ratio": 1.5}, {"folds": 7}),
-        slower: Measured({"ratio": 2.5}, {"folds": 7}),
-        different: Measured({"ratio": 1.0}, {"folds": 8}),
+        within: Measurement({"ratio": 1.5}, {"folds": 7}),
+        slower: Measurement({"ratio": 2.5}, {"folds": 7}),
+        different: Measurement({"ratio": 1.0}, {"folds": 8}),
     }
     skipped = "tests/benchmarks/test_noted.py::test_other"
     assert run.skipped == (skipped,)
-    expected = Expected({"ratio": Bound(1.0, 0.3)}, {"folds": 7})
+    expected = BaselineEntry({"ratio": Bound(1.0, 0.3)}, {"folds": 7})
     baseline = dict.fromkeys((*run.measured, skipped), expected)
     rows = compare(run.measured, baseline, run.skipped, least=1.0)
-    assert flagged(rows) == [different, slower]
+    assert select_failing(rows) == [different, slower]
 
 
 def test_a_copy_too_many_is_flagged_by_name(tmp_path, monkeypatch):
@@ -67,4 +67,4 @@ def test_a_copy_too_many_is_flagged_by_name(tmp_path, monkeypatch):
     baseline, _ = load(ROOT / "tests" / "benchmarks" / "baseline.json")
     run = measure(ROOT, [COUNTS, EVENTS], ["-p", "planted_regression"])
     expected = {name: baseline[name] for name in (COUNTS, EVENTS)}
-    assert flagged(compare(run.measured, expected)) == [COUNTS]
+    assert select_failing(compare(run.measured, expected)) == [COUNTS]

@@ -9,19 +9,19 @@ from harness.bench.baseline import latest, load, machine, record, same_processor
 from harness.bench.comparison import (
     ELSEWHERE,
     LEAST_TOLERANCE,
+    BaselineEntry,
     Bound,
-    Expected,
-    Measured,
+    Measurement,
     short,
     table,
 )
-from harness.bench.regressions import AGAIN, check, renewed
-from harness.bench.steps import Run, skipped
+from harness.bench.regressions import AGAIN, check, measure_baseline
+from harness.bench.steps import Run, find_skipped
 from harness.cli import main
 
 NAME = "tests/benchmarks/test_it.py::test_it[4]"
 OTHER = "tests/benchmarks/test_it.py::test_other"
-BASE = {NAME: Expected({"ratio": Bound(1.0, 0.2)}), OTHER: Expected({}, {"folds": 7})}
+BASE = {NAME: BaselineEntry({"ratio": Bound(1.0, 0.2)}), OTHER: BaselineEntry({}, {"folds": 7})}
 HERE = {"renewals": [{"machine": machine()}]}
 
 
@@ -37,8 +37,8 @@ class Machine:
 
     def told(self, name):
         if name == OTHER:
-            return Measured({}, {"folds": self.folds})
-        return Measured({"ratio": self.ratios.pop(0)})
+            return Measurement({}, {"folds": self.folds})
+        return Measurement({"ratio": self.ratios.pop(0)})
 
 
 def checked(machine, about=HERE, partly=False):
@@ -80,7 +80,7 @@ def test_on_another_processor_a_ratio_has_more_room():
 
 
 def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
-    found = renewed(Machine(1.0, 1.2, 1.1), 3, lambda line: None)
+    found = measure_baseline(Machine(1.0, 1.2, 1.1), 3, lambda line: None)
     assert found[NAME].ratios["ratio"] == Bound(1.1, LEAST_TOLERANCE)
     save(tmp_path / "baseline.json", found, "because", 3)
     again, about = load(tmp_path / "baseline.json")
@@ -93,7 +93,7 @@ def test_a_baseline_is_made_of_several_runs_saved_and_read_again(tmp_path):
 
 def test_counts_are_renewed_on_any_machine(tmp_path):
     path, elsewhere = tmp_path / "baseline.json", {"machine": {"processor": "another"}}
-    save(path, {NAME: Expected(counts={"folds": 7})}, "counted", 1, [elsewhere], counted=True)
+    save(path, {NAME: BaselineEntry(counts={"folds": 7})}, "counted", 1, [elsewhere], counted=True)
     about = load(path)[1]
     assert about["renewals"] == [elsewhere, {"reason": "counted", "runs": 1}]
     assert not same_processor(about)
@@ -144,7 +144,7 @@ def test_skipped_benchmarks_are_read_from_the_report_on_the_tests():
       <testcase classname="tests.benchmarks.test_it" name="test_it[4]"><skipped/></testcase>
       <testcase classname="tests.benchmarks.test_it" name="test_other"/>
     </testsuite></testsuites>"""
-    assert list(skipped(text)) == [NAME]
+    assert list(find_skipped(text)) == [NAME]
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_who_has_no_credentials_is_told_so_in_one_line(tmp_path, capsys, monkeyp
 )
 def test_nobody_is_told_of_a_machine_that_was_asked_for_credentials(address, error, told):
     with pytest.raises(OSError, match=f"{address}: no credentials; allowed: {told}"):  # noqa: SIM117
-        with gathered.Objects(address)._asked():
+        with gathered.Objects(address)._convert_errors():
             raise ValueError(error)
 
 

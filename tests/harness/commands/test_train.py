@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.base.files import bundled
+from harness.base.files import find_bundled
 from harness.cli import main
 from harness.store import Store
 from harness.train import parser as train_parser
@@ -61,7 +61,7 @@ def test_processes_are_those_of_harness_train_with_the_same_options(tmp_path, mo
     monkeypatch.setattr("harness.train.main", lambda words: asked.append(words) or 0)
     words = ["train", "async-averaged", "--processes", "5", "--seed", "7", "--out", str(tmp_path)]
     assert main([*words, "--paced", "--device", "cpu"]) == 0
-    file = str(bundled("run")["async-averaged"])
+    file = str(find_bundled("run")["async-averaged"])
     rest = ["--processes", "5", "--out", str(tmp_path), "--seed", "7", "--device", "cpu", "--paced"]
     assert asked == [[file, *rest]]
     assert train_parser().parse_args(asked[0]).processes == 5

@@ -59,7 +59,10 @@ def settings(**given):
         (lambda: Method("a\x07", AsyncSgd(), Averaging(1)), r"label: 'a\x07'; allowed: one line"),
         (lambda: Method("a\nb", AsyncSgd(), Averaging(1)), r"label: 'a\nb'; allowed: one line"),
         (lambda: Method("", AsyncSgd(), Averaging(1)), "label: ''; allowed: one line"),
-        (lambda: Parameters.of(nn.Linear(2, 2).bfloat16()), "model: parameters of torch.bfloat16"),
+        (
+            lambda: Parameters.from_module(nn.Linear(2, 2).bfloat16()),
+            "model: parameters of torch.bfloat16",
+        ),
         (lambda: settings(optimizer=OPTIMIZER), "optimizer: a torch.optim.sgd.SGD; allowed: 'mom"),
         (lambda: settings(optimizer=torch.optim.SGD), "optimizer: torch.optim.sgd.SGD; allowed: "),
         (lambda: settings(schedule=SCHEDULER), "schedule: torch.optim.lr_scheduler.ExponentialLR"),
@@ -85,4 +88,4 @@ def test_what_is_allowed_is_not_refused():
     assert pair_of("between", [1, 2.5]) == (1, 2.5)
     protocol = Averaging(2)
     assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd", AsyncSgd(), protocol)
-    assert Parameters.of(nn.Linear(2, 2).half()).count == 6
+    assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6

@@ -13,7 +13,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.grid import carriers
-from harness.grid.carriers import carrier, check, of_executor
+from harness.grid.carriers import carrier, carrier_from_executor, check
 from harness.grid.grid import longest_first
 
 
@@ -33,7 +33,7 @@ def done_by(carried, tasks, runs_a_job=1, work=Path.touch):
 @pytest.mark.parametrize("runs_a_job", [1, 2, 100])
 def test_any_executor_carries_a_grid(tmp_path, runs_a_job):
     tasks = {str(each): tmp_path / str(each) for each in range(5)}
-    found = done_by(of_executor(lambda: ThreadPoolExecutor(2), 2), tasks, runs_a_job)
+    found = done_by(carrier_from_executor(lambda: ThreadPoolExecutor(2), 2), tasks, runs_a_job)
     assert found == (list(tasks), list(tasks))
 
 
@@ -59,7 +59,7 @@ def dies_once(path):
 
 def test_what_a_broken_executor_lost_is_submitted_again_to_another(tmp_path):
     tasks = {str(each): tmp_path / str(each) for each in range(2)}
-    carried = of_executor(lambda: ProcessPoolExecutor(1), 1)
+    carried = carrier_from_executor(lambda: ProcessPoolExecutor(1), 1)
     assert done_by(carried, tasks, work=dies_once) == (list(tasks), list(tasks))
 
 

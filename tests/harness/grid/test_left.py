@@ -10,7 +10,7 @@ import pytest
 
 from harness.grid import display
 from harness.grid.display import Display
-from harness.grid.grid import Estimate, Left, Report, kind_of
+from harness.grid.grid import Estimate, RemainingTime, Report, kind_of
 from harness.simulator import load_cluster
 from harness.tasks.contract import Progress
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig
@@ -46,7 +46,12 @@ def test_once_a_seed_is_done_the_rest_is_foretold_to_a_few_per_cent_and_by_count
     moments = list(worked(runs, 2))
     end = max(now + runs[name][1] - (now - begun) for now, _, busy in moments
               for name, begun in busy.items())  # fmt: skip
-    left, learnt, errors, by_count = Left({n: k for n, (k, _) in runs.items()}, 2), 0, [], []
+    left, learnt, errors, by_count = (
+        RemainingTime({n: k for n, (k, _) in runs.items()}, 2),
+        0,
+        [],
+        [],
+    )
     for now, finished, busy in moments:
         for name in finished[learnt:]:
             left.learn(name, runs[name][1])
@@ -67,7 +72,7 @@ def test_once_a_seed_is_done_the_rest_is_foretold_to_a_few_per_cent_and_by_count
 
 
 def test_what_nothing_is_known_of_is_not_counted_and_that_is_said():
-    left = Left({"a": ("training", "x"), "b": ("timing", "y")}, 1)
+    left = RemainingTime({"a": ("training", "x"), "b": ("timing", "y")}, 1)
     assert left.estimate(["a", "b"], {}) is None
     left.learn("b", 2.0)
     assert left.estimate(["a", "b"], {}) == Estimate(2.0, False)

@@ -243,5 +243,5 @@ def test_a_job_whose_time_is_nearly_up_leaves_its_run_and_no_result_of_it(number
             pytest.fail("an error of the run")
 
     before = signal.getsignal(number)
-    assert carriers.answered(work, ["a"]) is None
+    assert carriers.run_tasks(work, ["a"]) is None
     assert signal.getsignal(number) == before

@@ -15,7 +15,7 @@ from harness import cli, train
 from harness.base.log import LOG
 from harness.grid import grid
 from harness.grid.display import Display
-from harness.grid.grid import Left
+from harness.grid.grid import RemainingTime
 from harness.kernels import notice
 from harness.processes import group, rank_main
 from harness.processes import group as rejoining
@@ -78,7 +78,7 @@ def test_a_display_says_what_the_processes_of_its_grid_compile(
     grid._begin(heard.append)
     LOG.handlers = ours  # it is no process of a grid
     compiled[0]()
-    left = Left(dict.fromkeys("ab", ("", "")), processes=2)
+    left = RemainingTime(dict.fromkeys("ab", ("", "")), processes=2)
     board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
     board.show = display.show
     board.hear(heard[0])

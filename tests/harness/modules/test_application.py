@@ -255,10 +255,10 @@ def test_the_model_that_a_run_file_trains_is_that_of_a_program(
 def test_another_algorithm_is_charged_for_what_it_sends(write: Written) -> None:
     config: TrainingConfig[Any] = load_run(write(ROUNDS), TrainingConfig).config
     half = Compressed(coder=Int8())
-    there = config.trained_by(half, config.protocol)
+    there = config.with_algorithm(half, config.protocol)
     whole = config.workload().parameter_bytes
     assert there.workload().parameter_bytes == whole * half.sent < whole
-    assert there.trained_by(config.algorithm, config.protocol).to_dict() == config.to_dict()
+    assert there.with_algorithm(config.algorithm, config.protocol).to_dict() == config.to_dict()
 
 
 def test_runs_of_a_module_are_submitted_like_others(write: Written, tmp_path: Path) -> None:

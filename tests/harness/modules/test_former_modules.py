@@ -49,6 +49,6 @@ def test_a_class_of_a_user_is_known_by_the_first_names_of_its_bases(monkeypatch)
 
     here = digests.digest_of_code(Mine)
     told = "class harness.algorithms.gradients.Gradients"
-    assert any(line.startswith(told) for line in digests._told(Mine, {}))
+    assert any(line.startswith(told) for line in digests._describe(Mine, {}))
     monkeypatch.setattr(digests, "former_module", lambda module, name: module)
     assert digests.digest_of_code(Mine) != here

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import AT_ONCE, Inspected, inspected
+from harness.modules.network import AT_ONCE, Inspection, inspect_module
 from tests.modules import KINDS, cnn, images
 
 X, Y = torch.randn(5, 4), torch.randint(3, (5,))
@@ -25,33 +25,33 @@ class ByValue(nn.Module):
 
 def test_a_perceptron_is_computed_at_once_from_many_replicas_on():
     module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-    assert inspected(module, functional.cross_entropy, X, Y) == Inspected(False, AT_ONCE)
+    assert inspect_module(module, functional.cross_entropy, X, Y) == Inspection(False, AT_ONCE)
 
 
 def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1))
-    assert inspected(module, functional.cross_entropy, X, Y) == Inspected(True, None)
-    assert not inspected(module.eval(), functional.cross_entropy, X, Y).draws
+    assert inspect_module(module, functional.cross_entropy, X, Y) == Inspection(True, None)
+    assert not inspect_module(module.eval(), functional.cross_entropy, X, Y).draws
 
 
 def test_what_vmap_cannot_follow_is_computed_replica_by_replica():
-    assert inspected(ByValue(), functional.cross_entropy, X, Y) == Inspected(False, None)
+    assert inspect_module(ByValue(), functional.cross_entropy, X, Y) == Inspection(False, None)
 
 
 def test_convolutions_and_attention_are_computed_replica_by_replica_on_a_processor():
     x, y = images(4)
-    assert inspected(cnn(), functional.cross_entropy, x, y).together is None
+    assert inspect_module(cnn(), functional.cross_entropy, x, y).together is None
     made, loss, data = KINDS["transformer"]
     x, y = (part[:4] for part in data())
-    assert inspected(made(), loss, x, y).together is None
+    assert inspect_module(made(), loss, x, y).together is None
 
 
 def test_running_statistics_are_refused_by_the_name_of_the_buffer():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     with pytest.raises(UserError, match=r"buffer '1\.running_mean' changes as it trains"):
-        inspected(module, functional.cross_entropy, X, Y)
+        inspect_module(module, functional.cross_entropy, X, Y)
     without = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
-    inspected(without, functional.cross_entropy, X, Y)
+    inspect_module(without, functional.cross_entropy, X, Y)
 
 
 def each_alone(outputs, targets):
@@ -69,13 +69,13 @@ def each_alone(outputs, targets):
 )
 def test_a_loss_that_is_none_is_refused_in_one_line(loss, told):
     with pytest.raises(UserError, match=told):
-        inspected(nn.Linear(4, 3), loss, X, Y)
+        inspect_module(nn.Linear(4, 3), loss, X, Y)
 
 
 def test_nothing_is_left_behind():
     module, state = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), torch.get_rng_state()
     before = [parameter.clone() for parameter in module.parameters()]
-    inspected(module, functional.cross_entropy, X, Y)
+    inspect_module(module, functional.cross_entropy, X, Y)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(map(torch.equal, before, module.parameters()))
     assert all(parameter.grad is None for parameter in module.parameters())
@@ -92,4 +92,4 @@ def test_nothing_is_left_behind():
     ids=["mean", "sum", "a sum and more", "of one size of minibatches alone"],
 )
 def test_what_a_loss_does_with_examples_is_found_by_giving_each_twice(loss, reduction):
-    assert inspected(nn.Linear(4, 3), loss, X, Y).reduction == reduction
+    assert inspect_module(nn.Linear(4, 3), loss, X, Y).reduction == reduction

@@ -10,12 +10,12 @@ from torch import nn
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
-from harness.modules.network import Parameters, trained
+from harness.modules.network import Parameters, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig, wrong
 from harness.natural_gradient import NGSGD
 from harness.runs.config import Stage
-from harness.runs.methods import method_of, optimised
+from harness.runs.methods import method_of, with_optimizer
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -79,7 +79,7 @@ def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_p
     config = configured(problem_of(kind), algorithm, protocol, workers=1)
     run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config)
-    places = Parameters.of(model)
+    places = Parameters.from_module(model)
     for name, ours in zip(places.names, places.views(final(run)), strict=True):
         assert torch.equal(ours, model.get_parameter(name).detach()), name
 
@@ -90,18 +90,21 @@ def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
     timeline, problem = load_timeline(run.path("timeline.parquet")), config.problem
     rows = timeline.folded()
     versions, model = [problem.initial(0)], problem.module(0)
-    places, order = Parameters.of(model), [config.order(stage, problem.train) for stage in (0, 1)]
+    places, order = (
+        Parameters.from_module(model),
+        [config.order(stage, problem.train) for stage in (0, 1)],
+    )
     for _, worker, read, step in sorted(
         zip(rows.fold, rows.worker, rows.read_version, rows.first_step, strict=True)
     ):
         at = order[step // order[0].steps]
         index = torch.as_tensor(at.rows_of([(worker, step % order[0].steps)])[0])
         for parameter, view in zip(
-            trained(model).values(), places.views(versions[read].clone()), strict=True
+            trainable_parameters(model).values(), places.views(versions[read].clone()), strict=True
         ):
             parameter.data = view
         loss = problem.loss(model(problem.train.x[index]), problem.train.y[index])
-        slope = torch.autograd.grad(loss, list(trained(model).values()))
+        slope = torch.autograd.grad(loss, list(trainable_parameters(model).values()))
         versions.append(versions[-1] - RATE * torch.cat([g.flatten() for g in slope]))
     assert rows.read_version[-1] < rows.fold[-1]
     assert torch.allclose(versions[-1], final(run), rtol=0, atol=1e-6)
@@ -148,7 +151,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_pat
     [*(("momentum", kind) for kind in KINDS), ("adamw", "perceptron"), ("adamw", "convolutions")],
 )
 def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
-    rate, method = 0.01, optimised(method_of("averaging:5"), name)
+    rate, method = 0.01, with_optimizer(method_of("averaging:5"), name)
     made = {
         "momentum": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
         "adamw": lambda p: torch.optim.AdamW(p, rate, weight_decay=0.0),
@@ -158,7 +161,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
     )
     run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config, made[name])
-    places = Parameters.of(model)
+    places = Parameters.from_module(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
         assert torch.allclose(ours, model.get_parameter(parameter), rtol=0, atol=2e-4), parameter
 
@@ -166,18 +169,18 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", ["async", "averaging:5"])
 def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):
-    method, problem = optimised(method_of(named), "ngsgd"), problem_of(kind)
+    method, problem = with_optimizer(method_of(named), "ngsgd"), problem_of(kind)
     config = configured(problem, method.algorithm, method.protocol, workers=1)
     run = config.execute(Store(tmp_path), silent)
     model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
-    places = Parameters.of(model)
+    places = Parameters.from_module(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
         assert torch.equal(ours, model.get_parameter(parameter)), parameter
 
 
 @pytest.mark.parametrize("named", ["async", "averaging:5"])
 def test_several_workers_descend_naturally_each_with_its_own_estimates(named, tmp_path):
-    method = optimised(method_of(named), "ngsgd")
+    method = with_optimizer(method_of(named), "ngsgd")
     config = configured(problem_of("convolutions"), method.algorithm, method.protocol, workers=2)
     run = config.execute(Store(tmp_path), silent)
     losses = run.curve("dev_loss/iterate")[1]
@@ -200,7 +203,7 @@ def test_a_loss_that_sums_is_measured_as_a_mean(tmp_path):
 
 
 def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
-    method = optimised(method_of("averaging:5"), "muon")
+    method = with_optimizer(method_of("averaging:5"), "muon")
     config = configured(
         problem_of("transformer"), method.algorithm, method.protocol, schedule=Constant(0.02)
     )

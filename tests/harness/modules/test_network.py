@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import Drawing, ModuleNetwork, Parameters, flat, trained
+from harness.modules.network import Drawing, ModuleNetwork, Parameters, flat, trainable_parameters
 from tests.modules import KINDS
 
 REPLICAS = 3
@@ -18,7 +18,7 @@ def several(kind: str):
     torch.manual_seed(0)
     module = made()
     x, y = (part[: 4 * REPLICAS].unflatten(0, (REPLICAS, 1, 4)) for part in data())
-    model = flat(list(trained(module).values()))
+    model = flat(list(trainable_parameters(module).values()))
     stack = model + 0.1 * torch.randn(REPLICAS, len(model))
     return module, loss, stack, x, y
 
@@ -31,11 +31,13 @@ def test_one_by_one_gradients_are_autograd_s_to_the_bit(kind):
         losses = ModuleNetwork(module, loss).gradient(stack, x, y, out)
     for w in range(REPLICAS):
         for p, view in zip(
-            trained(module).values(), Parameters.of(module).views(stack[w]), strict=True
+            trainable_parameters(module).values(),
+            Parameters.from_module(module).views(stack[w]),
+            strict=True,
         ):
             p.data = view.clone()
         expected = loss(module(x[w, 0]), y[w, 0])
-        slopes = torch.autograd.grad(expected, list(trained(module).values()))
+        slopes = torch.autograd.grad(expected, list(trainable_parameters(module).values()))
         assert torch.equal(out[w], flat(slopes))
         assert losses[w] == expected
 
@@ -59,7 +61,8 @@ def test_a_gradient_agrees_with_finite_differences():
     network.gradient(model, x[:1].double(), y[:1], out)
     along = torch.randn(model.shape[1], dtype=torch.float64)
     ends = [
-        loss(network.at(model[0] + s * along)(x[0, 0].double()), y[0, 0]) for s in (1e-6, -1e-6)
+        loss(network.bind_parameters(model[0] + s * along)(x[0, 0].double()), y[0, 0])
+        for s in (1e-6, -1e-6)
     ]
     assert float((ends[0] - ends[1]) / 2e-6) == pytest.approx(float(out[0] @ along), rel=1e-6)
 
@@ -68,11 +71,11 @@ def test_tied_and_frozen_parameters_count_once_and_not_at_all():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     module[1].weight = module[0].weight
     module[2].bias.requires_grad_(False)
-    places = Parameters.of(module)
+    places = Parameters.from_module(module)
     assert places.names == ("0.weight", "0.bias", "1.bias", "2.weight")
     assert places.count == 16 + 4 + 4 + 8
     x, y = torch.randn(1, 1, 5, 4), torch.randint(2, (1, 1, 5))
-    model = flat(list(trained(module).values())).unsqueeze(0)
+    model = flat(list(trainable_parameters(module).values())).unsqueeze(0)
     out = torch.empty_like(model)
     ModuleNetwork(module, functional.cross_entropy).gradient(model, x, y, out)
     functional.cross_entropy(module(x[0, 0]), y[0, 0]).backward()
@@ -81,7 +84,7 @@ def test_tied_and_frozen_parameters_count_once_and_not_at_all():
 
 def test_what_is_drawn_depends_on_the_key_alone():
     module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    model = flat(list(trained(module).values()))
+    model = flat(list(trainable_parameters(module).values()))
     x, y = torch.randn(1, 1, 5, 4), torch.randint(2, (1, 1, 5))
 
     def gradients(*keys: int) -> list[torch.Tensor]:
@@ -108,4 +111,4 @@ def test_what_is_drawn_depends_on_the_key_alone():
 )
 def test_a_module_without_a_vector_of_parameters_is_refused(module, told):
     with pytest.raises(UserError, match=f"model: .*{told}"):
-        Parameters.of(module)
+        Parameters.from_module(module)

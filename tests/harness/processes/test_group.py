@@ -26,7 +26,7 @@ from harness.processes.group import agree, begin, begun, comes_late
 from harness.processes.messages import FrameHeader, Kind, line_to, pack_header, unpack_header
 from harness.processes.rank_main import serve
 from harness.processes.transport import HEADER_BYTES, Line, Machine, Socket, living_in
-from harness.train import NEEDED, _kept_up, _start, main, parser
+from harness.train import NEEDED, _start, _supervise, main, parser
 from tests.run_files import OUTER_LOOP, ROUNDS, written
 
 worlds_of = threading.local()
@@ -166,7 +166,7 @@ def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Pa
         return process
 
     (tmp_path / "started").touch()
-    assert _kept_up(started(0), [started(1)], started, 2) == 0
+    assert _supervise(started(0), [started(1)], started, 2) == 0
     assert (tmp_path / "started").read_text(encoding="utf-8").split() == ["1"] * 3
 
 

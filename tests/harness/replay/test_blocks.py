@@ -53,12 +53,12 @@ def server_of(algorithm, held=lambda model: model):
 
 
 def one_by_one(algorithm, workers=WORKERS):
-    parts = algorithm, Dnn(LAYOUT), server_of(algorithm), minibatches().of
+    parts = algorithm, Dnn(LAYOUT), server_of(algorithm), minibatches().fetch
     return StaleReplay(*parts, slots=2 * workers, alone=True)
 
 
 def in_blocks(algorithm, **options):
-    return BlockReplay(algorithm, Dnn(LAYOUT), server_of(algorithm), minibatches().of, **options)
+    return BlockReplay(algorithm, Dnn(LAYOUT), server_of(algorithm), minibatches().fetch, **options)
 
 
 def assert_equal(ours, other):
@@ -183,7 +183,7 @@ def test_a_stack_of_bfloat16_stays_near_and_its_masters_are_float32():
     for precision, stack in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         algorithm = AveragedSgd()
         network, server = Dnn(LAYOUT, precision=precision), server_of(algorithm)
-        replay = BlockReplay(algorithm, network, server, minibatches().of, stack=stack)
+        replay = BlockReplay(algorithm, network, server, minibatches().fetch, stack=stack)
         begun = server.model.clone()
         replay.run(simulated(algorithm).advance(folds=96), 0.02)
         assert server.model.dtype == torch.float32

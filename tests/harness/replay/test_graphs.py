@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.replay import blocks
-from harness.replay.blocks import recorded
+from harness.replay.blocks import capture_graph
 
 
 class Cuda:
@@ -68,7 +68,7 @@ def cuda(monkeypatch):
 
 
 def test_work_is_executed_on_a_stream_of_its_own_then_recorded_and_played_from_then_on(cuda):
-    work = recorded(cuda.work, torch.device("cuda", 0))
+    work = capture_graph(cuda.work, torch.device("cuda", 0))
     work()
     assert cuda.said == ["side waits for present", "work on side", "present waits for side"]
     cuda.said.clear()
@@ -80,7 +80,7 @@ def test_work_is_executed_on_a_stream_of_its_own_then_recorded_and_played_from_t
 
 
 def test_on_a_processor_work_is_executed(cuda):
-    work = recorded(cuda.work, torch.device("cpu"))
+    work = capture_graph(cuda.work, torch.device("cpu"))
     work()
     work()
     assert cuda.said == ["work on present", "work on present"]

@@ -101,7 +101,7 @@ def test_a_delay_that_meets_no_message_is_refused(
 @pytest.mark.parametrize("value", [0, 1, 7])
 def test_staleness_is_exact_once_every_worker_has_read_a_model_in_its_turn(value):
     varied = replace(CLUSTER, jitter=Jitter("lognormal", 0.5), heterogeneity_cv=0.3)
-    cluster, workers = KNOBS["staleness"].at(varied, 2, value)
+    cluster, workers = KNOBS["staleness"].apply(varied, 2, value)
     timeline = Simulation(cluster, ParameterServer(), Workload(8, 0.0, 4.0), workers).advance(
         folds=100
     )

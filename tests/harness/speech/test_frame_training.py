@@ -21,7 +21,7 @@ from harness.speech.task import Acoustic, initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
 from harness.training import loop as module
-from harness.training.executors import Simulated
+from harness.training.executors import SimulationExecutor
 from harness.training.folds import FrameTraining
 from harness.training.run import train
 from tests.silence import silent
@@ -162,7 +162,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, co
     store = Store(tmp_path)
     with store.begin(config.to_dict()) as writer:
         task = Acoustic(config, spoken, store)
-        made = partial(Simulated, config, spoken)
+        made = partial(SimulationExecutor, config, spoken)
         training = FrameTraining(writer, config, task, silent, made)
         assert training.run() == "done"
     for name, model in training.executor.server.candidates().items():

@@ -10,7 +10,7 @@ from data_synth.corpus import Corpus, Utterances
 from harness.algorithms.schedules import Search
 from harness.base.seeds import stream
 from harness.speech.frames import Frames
-from harness.tasks.order import Order, slotted
+from harness.tasks.order import Order, interleave_slots
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
 START = np.cumsum(LENGTHS) - LENGTHS
@@ -114,7 +114,7 @@ def in_slots_by_hand(frames, slots):
 @pytest.mark.parametrize("slots", [1, 2, 3, 5, 9])
 def test_on_the_fly_each_slot_gives_a_frame_of_its_own_utterance(slots):
     frames = LENGTHS.tolist()
-    assert slotted(np.array(frames), slots).tolist() == in_slots_by_hand(frames, slots)
+    assert interleave_slots(np.array(frames), slots).tolist() == in_slots_by_hand(frames, slots)
 
 
 def test_without_shuffling_a_minibatch_has_frames_that_follow_one_another():

@@ -115,7 +115,7 @@ def beside(
     config: SequenceConfig, corpus: Corpus, recorded: Timeline, told: DecodeLog,
     cluster: Cluster | None = None,
 ) -> Comparison:  # fmt: skip
-    predicted = time_record(config.on(cluster), corpus.split("train"), recorded, told)
+    predicted = time_record(config.with_cluster(cluster), corpus.split("train"), recorded, told)
     return Comparison(*(behaviour(each, config.reads()) for each in (recorded, predicted)))
 
 

@@ -33,7 +33,7 @@ from harness.base.seeds import identity
 from harness.store import AlreadyFinished, RunWriter, Store, schema
 from harness.store import store as rooms
 from harness.store.lease import NAME, PATIENCE_S, Host, Lease
-from harness.store.read import read_run, verified
+from harness.store.read import read_run, verify_run
 from harness.training import loop
 
 CONFIG = {"seed": 0}
@@ -189,7 +189,7 @@ class Histories(RuleBasedStateMachine):
     def is_never_wrong(self) -> None:
         """It is absent, resumable, or whole and right."""
         if (self.run / "run.json").exists():
-            run = verified(read_run(self.run))
+            run = verify_run(read_run(self.run))
             if run.status == "done":
                 there = [name for name in RESULTS[1:] if name not in run.without(schema.LARGE)]
                 assert all((self.run / name).read_bytes() == WHOLE[name] for name in there)
@@ -230,7 +230,7 @@ class Histories(RuleBasedStateMachine):
             if self._act(process, does):
                 return
         except UserError:
-            assert not process.lease.held()
+            assert not process.lease.is_held()
         self.holders.remove(process)
 
     def _lease(self, folder: Path) -> Lease:

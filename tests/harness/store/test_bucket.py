@@ -18,9 +18,9 @@ from datetime import timedelta
 import pytest
 
 from harness.base.errors import UserError
-from harness.store import AlreadyFinished, Bucket, Gathered, Store, gathered, schema
+from harness.store import AlreadyFinished, Bucket, BucketStore, Store, gathered, schema
 from harness.store import gathered as objects
-from harness.store.gathered import Objects, packed, unpacked
+from harness.store.gathered import Objects, pack_run, unpack_run
 from harness.store.lease import PATIENCE_S, Host, Lease
 from harness.store.read import read_run
 from tests import processes, s3
@@ -59,7 +59,7 @@ def files(run):
 
 
 def test_what_one_machine_finishes_another_has_to_the_byte(bucket, tmp_path):
-    here, there = (Gathered(tmp_path / name, bucket) for name in "ab")
+    here, there = (BucketStore(tmp_path / name, bucket) for name in "ab")
     made = here.obtain({"seed": 1}, execute)
     assert files(there.obtain({"seed": 1}, never)) == files(made)
     assert bucket.hashes() == {made.hash}
@@ -68,15 +68,15 @@ def test_what_one_machine_finishes_another_has_to_the_byte(bucket, tmp_path):
 def test_what_was_finished_before_is_gathered_with_the_first_question(bucket, tmp_path):
     runs = [Store(tmp_path / "a").obtain({"seed": seed}, execute) for seed in (1, 2)]
     asked = [run.hash for run in runs]
-    assert Gathered(tmp_path / "a", bucket).missing([*asked, "0" * 64]) == {"0" * 64}
-    assert Gathered(tmp_path / "b", bucket).missing(asked) == set()
+    assert BucketStore(tmp_path / "a", bucket).missing([*asked, "0" * 64]) == {"0" * 64}
+    assert BucketStore(tmp_path / "b", bucket).missing(asked) == set()
     assert [files(Store(tmp_path / "b").load(name)) for name in asked] == list(map(files, runs))
 
 
 def test_a_bucket_that_goes_away_ends_no_training_and_has_its_result_when_it_is_back(
     bucket, tmp_path, monkeypatch, capsys
 ):
-    away, asked = [], Objects._asked
+    away, asked = [], Objects._convert_errors
 
     @contextmanager
     def perhaps(objects):
@@ -90,44 +90,44 @@ def test_a_bucket_that_goes_away_ends_no_training_and_has_its_result_when_it_is_
         writer.rows()
         execute(writer)
 
-    monkeypatch.setattr(Objects, "_asked", perhaps)
-    run = Gathered(tmp_path, bucket).obtain({"seed": 1}, train)
+    monkeypatch.setattr(Objects, "_convert_errors", perhaps)
+    run = BucketStore(tmp_path, bucket).obtain({"seed": 1}, train)
     told = capsys.readouterr().err.splitlines()
     assert run.status == "done"
     assert [line.partition("; ")[0] for line in told] == [f"{bucket.url}: away"] * 2
     away.clear()
     assert bucket.hashes() == set()
-    assert Gathered(tmp_path, bucket).missing([run.hash]) == set()
+    assert BucketStore(tmp_path, bucket).missing([run.hash]) == set()
     assert bucket.hashes() == {run.hash}
 
 
 def test_a_failed_run_is_nobody_elses(bucket, tmp_path):
     for name in "ab":
-        begun = Gathered(tmp_path / name, bucket).begin({"seed": 1})
+        begun = BucketStore(tmp_path / name, bucket).begin({"seed": 1})
         begun.finish("failed", note="a fault of ours")
     assert bucket.hashes() == set()
 
 
 def test_other_results_are_told_and_replace_nothing(bucket, tmp_path, capsys):
-    first = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    first = BucketStore(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
     other = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: execute(writer, 0.25))
     assert (bucket.push(first), bucket.push(other)) == ("there", "different")
-    Gathered(tmp_path / "b", bucket).missing([])
+    BucketStore(tmp_path / "b", bucket).missing([])
     assert capsys.readouterr().err == ""
-    Gathered(tmp_path / "b", bucket)._finished(other.dir)
+    BucketStore(tmp_path / "b", bucket)._on_finished(other.dir)
     assert capsys.readouterr().err.endswith("is there with other results, and stays so\n")
-    again = Gathered(tmp_path / "c", bucket).obtain({"seed": 1}, never)
+    again = BucketStore(tmp_path / "c", bucket).obtain({"seed": 1}, never)
     assert again.summary == {"loss": 0.5}
 
 
 def test_a_run_that_was_damaged_here_is_fetched_and_one_damaged_there_is_made(
     bucket, tmp_path, capsys
 ):
-    run = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    run = BucketStore(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
     whole = files(run)
     (run.dir / "model.bin").write_bytes(b"")
-    assert files(Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, never)) == whole
-    path, data = f"runs/{run.hash}.tar", packed(run)
+    assert files(BucketStore(tmp_path / "a", bucket).obtain({"seed": 1}, never)) == whole
+    path, data = f"runs/{run.hash}.tar", pack_run(run)
     for damaged in (
         data.replace(bytes(9), b"123456789", 1),
         data.replace(b'"seed"', b'"need"'),
@@ -135,11 +135,11 @@ def test_a_run_that_was_damaged_here_is_fetched_and_one_damaged_there_is_made(
     ):
         bucket.objects.replace(path, damaged)
         (tmp_path / "b" / run.hash / "run.json").unlink(missing_ok=True)
-        assert Gathered(tmp_path / "b", bucket).obtain({"seed": 1}, execute).status == "done"
+        assert BucketStore(tmp_path / "b", bucket).obtain({"seed": 1}, execute).status == "done"
         told = capsys.readouterr().err
         assert "it stays until a whole one is sent" in told
         assert told.count("\n") == 1
-        assert unpacked(bucket.objects.read(path), run.hash)["model.bin"] == whole["model.bin"]
+        assert unpack_run(bucket.objects.read(path), run.hash)["model.bin"] == whole["model.bin"]
 
 
 def test_a_damaged_run_is_replaced_by_a_whole_one_and_a_whole_one_by_nothing(bucket, tmp_path):
@@ -147,12 +147,12 @@ def test_a_damaged_run_is_replaced_by_a_whole_one_and_a_whole_one_by_nothing(buc
     other = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: execute(writer, 0.25))
     alien = Store(tmp_path / "c").obtain({"seed": 2}, execute)
     path = f"runs/{run.hash}.tar"
-    for damaged in (packed(run)[:1000], packed(alien)):
+    for damaged in (pack_run(run)[:1000], pack_run(alien)):
         bucket.objects.replace(path, damaged)
         assert bucket.compared(run) == "damaged there"
         assert bucket.push(run) == "replaced"
         assert (bucket.push(run), bucket.push(other)) == ("there", "different")
-        assert bucket.objects.read(path) == packed(run)
+        assert bucket.objects.read(path) == pack_run(run)
 
 
 def test_a_store_that_lets_nobody_in_is_no_damage(bucket, tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_a_damaged_run_is_not_sent(tmp_path, name):
     ):
         damage(run.dir / name)
         with pytest.raises(UserError, match=f"damaged, not as written: {name}"):
-            packed(run)
+            pack_run(run)
 
 
 def test_a_run_in_anothers_folder_is_not_sent(tmp_path):
@@ -184,14 +184,14 @@ def test_a_run_in_anothers_folder_is_not_sent(tmp_path):
     for name in RESULTS:
         (one.dir / name).write_bytes((other.dir / name).read_bytes())
     with pytest.raises(UserError, match=r"not as written: run\.json, config\.json"):
-        packed(one)
+        pack_run(one)
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
 def test_a_line_that_breaks_amid_a_push_leaves_nothing(bucket, port, share, tmp_path, monkeypatch):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    with s3.line_to(port, int(share * len(packed(run))), lambda: None) as broken:
+    with s3.line_to(port, int(share * len(pack_run(run))), lambda: None) as broken:
         s3.let_in(monkeypatch, broken)
         with pytest.raises(OSError, match=bucket.url):
             Bucket(bucket.url).push(run)
@@ -214,7 +214,7 @@ def test_who_is_killed_amid_a_push_leaves_nothing_and_has_it_sent_next_time(
         assert pusher.ended().returncode == -signal.SIGKILL
     s3.let_in(monkeypatch, port)
     assert bucket.hashes() == set()
-    assert Gathered(tmp_path, bucket).missing([run.hash]) == set()
+    assert BucketStore(tmp_path, bucket).missing([run.hash]) == set()
     assert bucket.hashes() == {run.hash}
 
 
@@ -249,13 +249,13 @@ def test_a_machine_that_is_silent_is_taken_over_and_told_so(bucket, tmp_path):
 
     silent, other = lease("one:1"), lease("other:1")
     silent.acquire()
-    assert other.taken()
+    assert other.is_held_by_other()
     other.acquire()
     assert now_s[0] > PATIENCE_S
     silent.beat()
-    assert (silent.held(), other.held()) == (False, True)
+    assert (silent.is_held(), other.is_held()) == (False, True)
     silent.release()
-    assert other.held()
+    assert other.is_held()
 
 
 def test_a_lease_whose_making_was_answered_to_nobody_is_known_as_ones_own(bucket, monkeypatch):
@@ -266,7 +266,7 @@ def test_a_lease_whose_making_was_answered_to_nobody_is_known_as_ones_own(bucket
 
 
 def test_a_run_that_another_machine_makes_is_known_to_be_elsewhere(bucket, tmp_path):
-    here, there = (Gathered(tmp_path / name, bucket) for name in "ab")
+    here, there = (BucketStore(tmp_path / name, bucket) for name in "ab")
     with here.begin({"seed": 1}) as writer:
         assert there.elsewhere(writer.hash)
         execute(writer)
@@ -302,26 +302,26 @@ def test_who_waits_for_an_answer_is_told_to_end_at_once_and_no_request_is_for_ev
 
 def test_members_that_are_no_files_of_a_run_are_not_unpacked(tmp_path):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    data = io.BytesIO(packed(run))
+    data = io.BytesIO(pack_run(run))
     with tarfile.open(fileobj=data, mode="a") as tar:
         for kind, name in ((tarfile.SYMTYPE, "link"), (tarfile.REGTYPE, "../outside")):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = kind, "/etc"
             tar.addfile(member)
-    assert set(unpacked(data.getvalue(), run.hash)) == set(RESULTS)
+    assert set(unpack_run(data.getvalue(), run.hash)) == set(RESULTS)
     with pytest.raises(UserError, match=r"not as written: run\.json, config\.json"):
-        unpacked(packed(run), "0" * 64)
+        unpack_run(pack_run(run), "0" * 64)
 
 
 def test_an_archive_that_is_not_as_it_was_packed_is_not_unpacked_as_something_else(tmp_path):
     """Whichever byte of it has a bit turned."""
     run = Store(tmp_path).obtain({"seed": 1, "share": 0.25}, lambda writer: writer.finish())
-    data, refused = packed(run), 0
-    whole = _told(unpacked(data, run.hash))
+    data, refused = pack_run(run), 0
+    whole = _told(unpack_run(data, run.hash))
     for at, byte in enumerate(data):
         try:
             turned = data[:at] + bytes([byte ^ 1]) + data[at + 1 :]
-            assert _told(unpacked(turned, run.hash)) == whole, at
+            assert _told(unpack_run(turned, run.hash)) == whole, at
         except UserError:
             refused += 1
     assert refused > 1000
@@ -338,10 +338,10 @@ def test_runs_without_digests_are_not_sent(tmp_path):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
     run.digests.clear()
     with pytest.raises(UserError, match="has no digests"):
-        packed(run)
+        pack_run(run)
     unfinished = read_run(Store(tmp_path).begin({"seed": 2}).dir)
     with pytest.raises(UserError, match="is unfinished"):
-        packed(unfinished)
+        pack_run(unfinished)
 
 
 def test_old_runs_are_told_and_left_and_the_others_are_gathered(bucket, tmp_path, capsys):
@@ -350,7 +350,7 @@ def test_old_runs_are_told_and_left_and_the_others_are_gathered(bucket, tmp_path
     del record["sha256"]  # as it was before there were digests
     record |= {"schema": 1, "files": list(record["files"])}
     (old.dir / "run.json").write_text(json.dumps(record))
-    assert Gathered(tmp_path, bucket).missing([old.hash, new.hash]) == set()
+    assert BucketStore(tmp_path, bucket).missing([old.hash, new.hash]) == set()
     assert bucket.hashes() == {new.hash}
     assert (
         capsys.readouterr().err
@@ -359,8 +359,8 @@ def test_old_runs_are_told_and_left_and_the_others_are_gathered(bucket, tmp_path
 
 
 def test_who_fetches_a_run_that_is_held_here_is_told_of_it(bucket, tmp_path, monkeypatch):
-    run = Gathered(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
-    here, told = Gathered(tmp_path / "b", bucket), []
+    run = BucketStore(tmp_path / "a", bucket).obtain({"seed": 1}, execute)
+    here, told = BucketStore(tmp_path / "b", bucket), []
     holder = Store(here.path).begin({"seed": 1})
 
     def waiting(what):
@@ -384,7 +384,7 @@ def test_a_light_run_that_is_fetched_replaces_whatever_lies_there_under_a_large_
     assert bucket.push(made, light=True) == "pushed"
     ours = Store(tmp_path / "b").obtain({"seed": 1}, with_model)
     (ours.dir / schema.MODEL).write_bytes(b"damaged")
-    there = Gathered(tmp_path / "b", bucket)
+    there = BucketStore(tmp_path / "b", bucket)
     assert there.missing([made.hash]) == set()
     assert there.load(made.hash).without([schema.MODEL]) == [schema.MODEL]
 
@@ -393,7 +393,7 @@ def test_a_light_run_that_is_here_is_not_replaced_by_other_results(bucket, tmp_p
     bucket.push(Store(tmp_path / "a").obtain({"seed": 1}, with_model))
     ours = Store(tmp_path / "b").obtain({"seed": 1}, lambda writer: with_model(writer, 0.25))
     (ours.dir / schema.MODEL).unlink()
-    strict = Gathered(tmp_path / "b", bucket).needing(schema.MODEL)
+    strict = BucketStore(tmp_path / "b", bucket).needing(schema.MODEL)
     again = strict.obtain({"seed": 1}, lambda writer: with_model(writer, 0.25))
     assert again.summary == {"loss": 0.25}
 
@@ -402,5 +402,5 @@ def test_a_light_run_has_its_model_from_where_it_is(bucket, tmp_path):
     made = Store(tmp_path / "a").obtain({"seed": 1}, with_model)
     bucket.push(made)
     (made.dir / schema.MODEL).unlink()
-    strict = Gathered(tmp_path / "a", bucket).needing(schema.MODEL)
+    strict = BucketStore(tmp_path / "a", bucket).needing(schema.MODEL)
     assert strict.obtain({"seed": 1}, never).path(schema.MODEL).read_bytes() == bytes(1000)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.store import AlreadyFinished, Store, schema, verified
+from harness.store import AlreadyFinished, Store, schema, verify_run
 from harness.store.read import read_run
 
 CONFIG = {"seed": 0, "rate": 0.1}
@@ -42,7 +42,7 @@ def test_a_flipped_bit_is_noticed_and_the_run_is_made_again(tmp_path, capsys, na
     whole = everything(run.dir)
     flipped(run.dir / name, int(share * len(whole[name])))
     assert not store.has(run.hash)
-    assert verified(store.load(run.hash)).status == "damaged"
+    assert verify_run(store.load(run.hash)).status == "damaged"
     assert store.obtain(CONFIG, execute).status == "done"
     assert everything(run.dir) == whole
     said = capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_named_and_not_read(tmp_path):
 def test_a_missing_file_makes_a_run_damaged(tmp_path):
     run = Store(tmp_path).obtain(CONFIG, execute)
     (run.dir / "model.bin").unlink()
-    assert verified(Store(tmp_path).load(run.hash)).note == "damaged, not as written: model.bin"
+    assert verify_run(Store(tmp_path).load(run.hash)).note == "damaged, not as written: model.bin"
 
 
 def test_a_damaged_moment_is_named(tmp_path):
@@ -136,7 +136,7 @@ def test_a_file_of_another_run_or_none_makes_a_run_damaged(tmp_path, name):
     for text in (half, "", "[]", '{"seed": NaN}', whole.replace("1", "7"), others):
         path.write_text(text)
         assert not store.has(run.hash), text
-        assert verified(store.load(run.hash)).status == "damaged", text
+        assert verify_run(store.load(run.hash)).status == "damaged", text
     path.unlink()
     assert store.has(run.hash) is False
     assert len(store.runs()) == 2
@@ -206,7 +206,7 @@ def test_a_run_is_whole_without_a_large_file_and_made_again_where_that_is_needed
     store = Store(tmp_path)
     run = store.obtain(CONFIG, executed_with_large)
     (run.dir / name).unlink()
-    assert verified(run).status == "done"
+    assert verify_run(run).status == "done"
     assert store.has(run.hash)
     assert (run.without(schema.LARGE), run.without(())) == ([name], [])
     with pytest.raises(UserError, match=f"light, its {name} is not in {run.dir}"):
@@ -224,7 +224,7 @@ def test_a_run_is_whole_without_a_large_file_and_made_again_where_that_is_needed
 def test_a_large_file_that_is_there_has_to_be_as_it_was_written(tmp_path):
     run = Store(tmp_path).obtain(CONFIG, executed_with_large)
     flipped(run.dir / schema.MODEL, 3)
-    assert verified(run).status == "damaged"
+    assert verify_run(run).status == "damaged"
 
 
 def test_what_a_run_never_had_is_not_missed(tmp_path):

@@ -51,7 +51,7 @@ def test_who_shows_signs_of_life_is_never_taken_over(tmp_path, apart_s):
     clocks.meanwhile = lambda: holder.beat() if clocks.now_s % 30 == 0 else None
     with pytest.raises(AwayError):
         Lease(tmp_path, clocks.host("other", apart_s)).acquire()
-    assert holder.held()
+    assert holder.is_held()
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 1e9, -1e9])
@@ -61,7 +61,7 @@ def test_who_is_silent_is_taken_over_when_patience_ends_and_not_before(tmp_path,
     silent.acquire()
     Lease(tmp_path, clocks.host("other", 0.0)).acquire()
     assert PATIENCE_S < clocks.now_s <= PATIENCE_S + 2.0
-    assert not silent.held()
+    assert not silent.is_held()
 
 
 def test_who_was_taken_over_disturbs_nobody(tmp_path):
@@ -71,7 +71,7 @@ def test_who_was_taken_over_disturbs_nobody(tmp_path):
     other.acquire()
     stopped.beat()
     stopped.release()
-    assert other.held()
+    assert other.is_held()
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -88,7 +88,7 @@ def test_who_waits_and_stood_still_itself_takes_nothing_from_who_lives(tmp_path)
 
     with pytest.raises(AwayError):
         Lease(tmp_path, replace(clocks.host("other", 0.0), now_s=stood_still)).acquire()
-    assert holder.held()
+    assert holder.is_held()
 
 
 def test_a_sign_of_life_does_not_undo_that_a_lease_is_given_back(tmp_path, monkeypatch):
@@ -166,8 +166,8 @@ def test_what_was_seen_long_ago_takes_nothing_from_who_holds_now(tmp_path):
         quick.acquire()
         quick.release()
     quick.acquire()
-    assert not slow._made(2)  # when it looked, 1 was the highest
-    assert quick.held()
+    assert not slow._try_create(2)  # when it looked, 1 was the highest
+    assert quick.is_held()
 
 
 def test_one_at_a_time_holds_a_folder_however_many_want_it(tmp_path):

@@ -27,7 +27,7 @@ class Process:
 
     def stop(self):
         os.kill(self.running.pid, signal.SIGSTOP)
-        while not lease.stopped(self.word):
+        while not lease.is_suspended(self.word):
             time.sleep(0.01)
 
 

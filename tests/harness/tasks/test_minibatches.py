@@ -10,7 +10,7 @@ from harness.base.seeds import stream
 from harness.runs.config import Stage
 from harness.simulator import Averaging
 from harness.speech.frames import Frames
-from harness.tasks.order import Order, Partition, balanced, row_numbers
+from harness.tasks.order import Order, Partition, balance_utterances, row_numbers
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
     )
     minibatches, train = config.minibatches(corpus, Frames.of(corpus, "cpu")), corpus.split("train")
     assert isinstance(minibatches.order, Partition)
-    own = balanced(train.frames, np.arange(len(train)), 3)
+    own = balance_utterances(train.frames, np.arange(len(train)), 3)
     for stage, before in ((0, 0), (1, 40)):
         minibatches.begin(stage, before)
         for worker in range(3):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.tasks.order import Partition, balanced, row_numbers
+from harness.tasks.order import Partition, balance_utterances, row_numbers
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES
@@ -21,7 +21,7 @@ def seen(part: Partition, worker: int) -> list[int]:
 
 
 def test_utterances_go_longest_first_to_the_worker_with_the_fewest_frames():
-    dealt = balanced(FRAMES, np.arange(8), 3)
+    dealt = balance_utterances(FRAMES, np.arange(8), 3)
     assert [own.tolist() for own in dealt] == [[2, 3, 1], [6, 5, 7], [0, 4]]
 
 
@@ -33,7 +33,7 @@ def test_rows_of_utterances_follow_each_other():
 
 def test_all_stop_after_the_rounds_that_the_smallest_part_fills():
     part = shards()
-    assert [sum(FRAMES[own]) for own in balanced(FRAMES, np.arange(8), 3)] == [16, 15, 13]
+    assert [sum(FRAMES[own]) for own in balance_utterances(FRAMES, np.arange(8), 3)] == [16, 15, 13]
     assert (part.folds, part.steps) == (3, 6)
 
 
@@ -41,7 +41,7 @@ def test_nobody_sees_a_frame_twice_in_a_pass_or_one_of_another():
     part = shards()
     frames = [seen(part, worker) for worker in range(3)]
     assert all(len(set(own)) == 12 for own in frames)
-    for own, utterances in zip(frames, balanced(FRAMES, np.arange(8), 3), strict=True):
+    for own, utterances in zip(frames, balance_utterances(FRAMES, np.arange(8), 3), strict=True):
         assert set(own) <= set(row_numbers(START[utterances], FRAMES[utterances]).tolist())
 
 

@@ -79,7 +79,7 @@ def configured(
 def asked(monkeypatch) -> dict[int, dict[int, list[int]]]:
     """The numbers of the examples that were trained on: by worker, by its step."""
     found: dict[int, dict[int, list[int]]] = defaultdict(dict)
-    of = Minibatches.of
+    of = Minibatches.fetch
 
     def watched(self, keys):
         minibatch = of(self, keys)
@@ -88,7 +88,7 @@ def asked(monkeypatch) -> dict[int, dict[int, list[int]]]:
             found[worker][step] = [int(row) for row in rows]
         return minibatch
 
-    monkeypatch.setattr(Minibatches, "of", watched)
+    monkeypatch.setattr(Minibatches, "fetch", watched)
     return found
 
 
